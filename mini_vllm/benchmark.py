@@ -1,0 +1,141 @@
+"""Measurements that back what the documents say. Each prints ratios taken side by side in one run.
+
+    python -m mini_vllm.benchmark allocator
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from mini_vllm.block_pool import BlockPool, KVCacheBlock
+
+ALLOCATOR_POOL_SIZES = (1_000, 1_000_000)
+#: Operations in a timed round: the same for every pool, so that only the size of the pool differs.
+OPERATIONS_PER_ROUND = 250
+
+
+class AllocatorBench:
+    """One pool in which every block has been used, cached and freed. Each round works in other places of it.
+
+    A round first reads the blocks it will work on, and their neighbours, so that the clock sees the steps an operation
+    takes. With ``cold`` it does not: a random block among 10⁶ is then also a cache miss or three, as in any structure
+    of that size. ``look`` is the control: it only reads a field.
+    """
+
+    def __init__(self, num_blocks: int, rng: random.Random, cold: bool) -> None:
+        self.rng = rng
+        self.cold = cold
+        self.pool = BlockPool(num_blocks + 1)
+        blocks = self.pool.get_new_blocks(num_blocks)
+        self._cache(blocks)
+        self.pool.free_blocks(blocks)
+
+    def allocate(self) -> float:
+        pool, taken = self.pool, []
+        start = time.perf_counter()
+        for _ in range(OPERATIONS_PER_ROUND):
+            taken.extend(pool.get_new_blocks(1))
+        elapsed = time.perf_counter() - start
+        self._cache(taken)
+        pool.free_blocks(taken)
+        return elapsed
+
+    def free(self) -> float:
+        pool = self.pool
+        taken = pool.get_new_blocks(OPERATIONS_PER_ROUND)
+        self._cache(taken)
+        start = time.perf_counter()
+        for block in taken:
+            pool.free_blocks((block,))
+        return time.perf_counter() - start
+
+    def hit(self) -> float:
+        """Find a block by its hash and pull it out of the queue, as a prefix hit does."""
+        pool, found = self.pool, []
+        hashes = [block.block_hash for block in self._anywhere()]
+        if not self.cold:
+            for block_hash in hashes:
+                pool.get_cached_block(block_hash)
+        start = time.perf_counter()
+        for block_hash in hashes:
+            block = pool.get_cached_block(block_hash)
+            pool.touch((block,))
+            found.append(block)
+        elapsed = time.perf_counter() - start
+        pool.free_blocks(found)
+        return elapsed
+
+    def middle_removal(self) -> float:
+        queue = self.pool.free_block_queue
+        blocks = self._anywhere()
+        start = time.perf_counter()
+        for block in blocks:
+            queue.remove(block)
+        elapsed = time.perf_counter() - start
+        queue.append_n(blocks)
+        return elapsed
+
+    def look(self) -> float:
+        blocks = self._anywhere()
+        start = time.perf_counter()
+        for block in blocks:
+            block.ref_cnt  # noqa: B018
+        return time.perf_counter() - start
+
+    def _anywhere(self) -> list[KVCacheBlock]:
+        block_ids = self.rng.sample(range(1, self.pool.num_blocks), OPERATIONS_PER_ROUND)
+        blocks = [self.pool.blocks[block_id] for block_id in block_ids]
+        if not self.cold:
+            for block in blocks:
+                _ = block.ref_cnt, block.prev_free.ref_cnt, block.next_free.ref_cnt
+        return blocks
+
+    def _cache(self, blocks: list[KVCacheBlock]) -> None:
+        self.pool.cache_full_blocks(blocks, [block.block_id for block in blocks])
+
+
+def run_allocator(cold: bool = False, rounds: int = 60) -> dict[str, tuple[float, float]]:
+    """Seconds a round in the small and in the large pool, median of interleaved rounds."""
+    rng = random.Random(0)
+    benches = [AllocatorBench(num_blocks, rng, cold) for num_blocks in ALLOCATOR_POOL_SIZES]
+    results: dict[str, tuple[float, float]] = {}
+    gc.collect()
+    gc.disable()
+    try:
+        for name in ("allocate", "free", "hit", "middle_removal", *(["look"] if cold else [])):
+            operations: list[Callable[[], float]] = [getattr(bench, name) for bench in benches]
+            times = [[operation() for operation in operations] for _ in range(rounds)]
+            results[name] = tuple(statistics.median(column) for column in zip(*times))
+    finally:
+        gc.enable()
+    for bench in benches:
+        bench.pool.check_integrity()
+    return results
+
+
+def print_allocator(cold: bool) -> None:
+    small, large = ALLOCATOR_POOL_SIZES
+    print(f"{'operations a second':<20} {f'{small:,} blocks':>16} {f'{large:,} blocks':>18} {'cost ratio':>11}")
+    worst = 0.0
+    for name, (small_s, large_s) in run_allocator(cold).items():
+        ratio = large_s / small_s
+        worst = max(worst, ratio if name != "look" else 0.0)
+        small_rate, large_rate = OPERATIONS_PER_ROUND / small_s, OPERATIONS_PER_ROUND / large_s
+        print(f"{name.replace('_', ' '):<20} {small_rate:>16,.0f} {large_rate:>18,.0f} {ratio:>10.2f}x")
+    print(f"In a pool {large // small:,} times larger an operation costs at most {worst:.2f} times as much.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m mini_vllm.benchmark", description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=["allocator"], help="what to measure")
+    parser.add_argument("--cold", action="store_true", help="leave the blocks a round works on out of the CPU's caches")
+    print_allocator(parser.parse_args().cold)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""Who owns a block: the pool, its free queue, and the index from a prefix's hash to the blocks that hold it.
+
+    given out                        free, oldest first
+    ┌───────────────┐   free_blocks   ┌──────────────────────────────┐
+    │ ref_cnt >= 1  │ ──────────────▶ │ head ⇄ 7 ⇄ 3 ⇄ 9 ⇄ … ⇄ tail  │
+    └───────────────┘ ◀────────────── └──────────────────────────────┘
+                      get_new_blocks: from the left (what it held is forgotten now)
+                      touch: from anywhere  (what it holds is used again)
+
+A freed block keeps its hash: it is free *and* still findable, until it is given out again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(eq=False, slots=True)
+class KVCacheBlock:
+    """One page of the K/V cache: its number, who uses it, and what it holds. It knows nothing of lists."""
+
+    block_id: int
+    ref_cnt: int = 0
+    #: Set while the block is full and findable by its content.
+    block_hash: Hashable | None = None
+    is_null: bool = False
+    #: Links of the free queue, which alone may touch them. Both are None while the block is outside it.
+    prev_free: KVCacheBlock | None = None
+    next_free: KVCacheBlock | None = None
+
+    def reset_hash(self) -> None:
+        self.block_hash = None
+
+    def __repr__(self) -> str:  # the generated one would follow the links through the whole queue
+        links = [None if b is None else b.block_id for b in (self.prev_free, self.next_free)]
+        return (f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, block_hash={self.block_hash}, "
+                f"is_null={self.is_null}, prev_free={links[0]}, next_free={links[1]})")
+
+
+class FreeKVCacheBlockQueue:
+    """Free blocks in the order they will be reused, oldest first.
+
+    A deque would give O(1) at both ends, but a prefix hit takes a block out of the *middle*; links stored on the
+    blocks themselves make that O(1) and cost no allocation. A fake head and a fake tail are always there, so that no
+    operation has a special case for the ends.
+    """
+
+    def __init__(self, blocks: Iterable[KVCacheBlock]) -> None:
+        self.num_free_blocks = 0
+        self._head = KVCacheBlock(block_id=-1)
+        self._tail = KVCacheBlock(block_id=-1)
+        self._head.next_free = self._tail
+        self._tail.prev_free = self._head
+        self.append_n(list(blocks))
+
+    def popleft(self) -> KVCacheBlock:
+        """Take the oldest free block. Raises ValueError if there is none."""
+        if self.num_free_blocks == 0:
+            raise ValueError("popleft from an empty free queue: 0 free blocks")
+        block = self._head.next_free
+        self.remove(block)
+        return block
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the ``n`` oldest free blocks, oldest first. Raises ValueError, and takes none, if there are fewer."""
+        if not 0 <= n <= self.num_free_blocks:
+            raise ValueError(f"popleft_n({n}): there are {self.num_free_blocks} free blocks")
+        return [self.popleft() for _ in range(n)]
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Unlink ``block`` from wherever it stands, in O(1). Raises RuntimeError if it is in no queue."""
+        before, after = block.prev_free, block.next_free
+        if before is None or after is None:
+            raise RuntimeError(f"remove: block {block.block_id} is not in the free queue")
+        before.next_free = after
+        after.prev_free = before
+        block.prev_free = block.next_free = None
+        self.num_free_blocks -= 1
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Put ``block`` at the end: it will be reused last. Raises RuntimeError if it is in a queue already."""
+        if block.prev_free is not None or block.next_free is not None:
+            raise RuntimeError(f"append: block {block.block_id} is in a free queue already")
+        last = self._tail.prev_free
+        last.next_free = block
+        block.prev_free = last
+        block.next_free = self._tail
+        self._tail.prev_free = block
+        self.num_free_blocks += 1
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Append ``blocks`` in order. Raises RuntimeError, and appends none, if one is in a queue or comes twice."""
+        seen: set[int] = set()
+        for block in blocks:
+            if block.prev_free is not None or block.next_free is not None or block.block_id in seen:
+                raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or comes twice")
+            seen.add(block.block_id)
+        for block in blocks:
+            self.append(block)
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """All free blocks, oldest first. O(n): for tests and pictures."""
+        blocks = []
+        block = self._head.next_free
+        while block is not self._tail:
+            blocks.append(block)
+            block = block.next_free
+        return blocks
+
+
+def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> int:
+    """Hash one full block *in its context*: the parent's hash stands for every token before it.
+
+    Equal tokens after different prefixes have different K/V, so they must have different hashes. ``extra_keys`` keeps
+    equal texts apart on purpose (another tenant, another adapter).
+    """
+    if extra_keys:
+        return hash((parent_hash, tuple(token_ids), tuple(extra_keys)))
+    return hash((parent_hash, tuple(token_ids)))
+
+
+class BlockHash(int):
+    """A block's chained hash together with what it stands for, so that a dictionary hit is a proof.
+
+    The number finds the bucket; two BlockHashes are equal only if tokens, extra keys and all ancestors are equal. To a
+    bare int it is equal by value, which is handy in a test and proves nothing.
+    """
+
+    parent: BlockHash | None
+    token_ids: tuple[int, ...]
+    extra_keys: tuple | None
+
+    def __new__(cls, parent: BlockHash | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> BlockHash:
+        token_ids = tuple(token_ids)
+        self = super().__new__(cls, hash_block_tokens(parent, token_ids, extra_keys))
+        self.parent, self.token_ids, self.extra_keys = parent, token_ids, extra_keys or None
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BlockHash):
+            return int.__eq__(self, other)
+        mine, theirs = self, other
+        while mine is not theirs:  # a chain shared by object, the usual case, ends the walk at its first step
+            if mine is None or theirs is None:
+                return False
+            if mine.token_ids != theirs.token_ids or mine.extra_keys != theirs.extra_keys:
+                return False
+            mine, theirs = mine.parent, theirs.parent
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+
+class BlockPool:
+    """All blocks of one model's K/V cache, handed out by reference count, found again by hash.
+
+    Every method does its checking before its first write: a call that raises has changed nothing.
+    """
+
+    def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks is {num_blocks}, must be at least 1: block 0 is the null block")
+        self.num_blocks = num_blocks
+        self.enable_caching = enable_caching
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
+        #: Block 0 pads block tables. It is never given out, never freed, and not counted in the usage.
+        self.null_block = self.free_block_queue.popleft()
+        self.null_block.is_null = True
+        #: Twins, two blocks of one content, arise when two requests compute the same block; either may serve a hit.
+        self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
+        self.num_evictions = 0
+        #: Copies (source, destination) that the step must make before it writes; see fork_block.
+        self.pending_copies: list[tuple[KVCacheBlock, KVCacheBlock]] = []
+        self._kept_for_copy: set[int] = set()
+
+    # ---- ownership
+
+    def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
+        """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
+
+        This is the only place where cached content is lost to make room. Raises ValueError if fewer are free.
+        """
+        if not 0 <= n <= self.get_num_free_blocks():
+            raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
+        blocks = self.free_block_queue.popleft_n(n)
+        for block in blocks:
+            self._maybe_evict(block)
+            block.ref_cnt = 1
+        return blocks
+
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Add an owner to each block; a free one leaves the queue, from wherever it stands."""
+        for block in blocks:
+            self._check_mine(block, "touch")
+        for block in blocks:
+            if block.ref_cnt == 0:
+                self.free_block_queue.remove(block)
+            block.ref_cnt += 1
+
+    def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Drop an owner from each block; those nobody owns any more join the queue, in the order given.
+
+        They stay indexed: a later request may still find them. Raises RuntimeError if a block has no owner to drop.
+        """
+        blocks = list(blocks)
+        num_drops: Counter[int] = Counter()
+        for block in blocks:
+            self._check_mine(block, "free_blocks")
+            num_drops[block.block_id] += 1
+            num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+            if num_drops[block.block_id] > num_owners:
+                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops[block.block_id]} times, "
+                                   f"but has {num_owners} owners")
+        needed = {block.block_id for copy in self.pending_copies for block in copy}
+        for block in blocks:
+            if block.ref_cnt == 1 and block.block_id in needed:
+                self._kept_for_copy.add(block.block_id)  # the last owner leaves; the copy takes its reference over
+                continue
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                self.free_block_queue.append(block)
+
+    # ---- copy-on-write
+
+    def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
+        """Return a block its owner may write: ``block`` itself if it is private, else a fresh one to copy it into.
+
+        The owner's reference moves from ``block`` to the copy, and the pair is added to ``pending_copies``. Both are
+        kept from reuse until ``finish_copies``. Raises ValueError if no block is free.
+        """
+        self._check_mine(block, "fork_block")
+        if block.ref_cnt == 0:
+            raise RuntimeError(f"fork_block: block {block.block_id} is free, nobody may write to it")
+        if block.ref_cnt == 1:
+            return block
+        copy = self.get_new_blocks(1)[0]
+        block.ref_cnt -= 1
+        self.pending_copies.append((block, copy))
+        return copy
+
+    def finish_copies(self) -> None:
+        """Say that all pending copies have been made; blocks held only for them become free."""
+        kept = [self.blocks[block_id] for block_id in sorted(self._kept_for_copy)]
+        self.pending_copies = []
+        self._kept_for_copy = set()
+        self.free_blocks(kept)
+
+    # ---- the index
+
+    def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
+        """Make full blocks findable, ``blocks[i]`` under ``hashes[i]``; hashes beyond the last block are ignored.
+
+        Raises ValueError for too few hashes, RuntimeError for a block that is free or indexed under another hash.
+        """
+        if not self.enable_caching:
+            return
+        if len(hashes) < len(blocks):
+            raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
+        for block, block_hash in zip(blocks, hashes):
+            self._check_mine(block, "cache_full_blocks")
+            if block_hash is None:
+                raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
+            if block.ref_cnt == 0:
+                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
+            if block.block_hash is not None and block.block_hash != block_hash:
+                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
+                                   f"under {block.block_hash}, not under {block_hash}")
+        for block, block_hash in zip(blocks, hashes):
+            block.block_hash = block_hash
+            self._cached.setdefault(block_hash, {})[block.block_id] = block
+
+    def get_cached_block(self, block_hash: Hashable) -> KVCacheBlock | None:
+        """A block that holds this content, in use or free, or None. Looking does not touch it."""
+        twins = self._cached.get(block_hash)
+        return next(iter(twins.values())) if twins else None
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Take blocks out of the index, wherever they are; they stay with their owners or in the queue."""
+        block_ids = list(block_ids)
+        for block_id in block_ids:
+            if not 0 <= block_id < self.num_blocks:
+                raise ValueError(f"evict_blocks: block id {block_id} is not between 0 and {self.num_blocks - 1}")
+        for block_id in block_ids:
+            self._maybe_evict(self.blocks[block_id])
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached content. Raises RuntimeError while any block is in use."""
+        num_used = self.num_blocks - 1 - self.get_num_free_blocks()
+        if num_used:
+            raise RuntimeError(f"reset_prefix_cache: refused, {num_used} of {self.num_blocks - 1} blocks are in use")
+        self._cached = {}
+        for block in self.blocks:
+            block.reset_hash()
+
+    def _maybe_evict(self, block: KVCacheBlock) -> None:
+        """Forget the content of ``block`` if it is indexed. A twin under the same hash stays."""
+        twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
+        if twins is not None and twins.get(block.block_id) is block:
+            del twins[block.block_id]
+            if not twins:
+                del self._cached[block.block_hash]
+            self.num_evictions += 1
+        block.reset_hash()
+
+    # ---- numbers
+
+    def get_num_free_blocks(self) -> int:
+        return self.free_block_queue.num_free_blocks
+
+    def get_usage(self) -> float:
+        """The part of the pool that is in use, 0.0 to 1.0; the null block does not count."""
+        num_usable = self.num_blocks - 1
+        return 1.0 - self.get_num_free_blocks() / num_usable if num_usable else 0.0
+
+    def _check_mine(self, block: KVCacheBlock, caller: str) -> None:
+        if block.is_null:
+            raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
+        if not 0 <= block.block_id < self.num_blocks or self.blocks[block.block_id] is not block:
+            raise RuntimeError(f"{caller}: block {block.block_id} is not a block of this pool")
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError if the pool contradicts itself. O(num_blocks): for tests, after every operation."""
+        queue, free_ids = self.free_block_queue, []
+        block = queue._head
+        while block is not queue._tail:
+            after = block.next_free
+            _ensure(after is not None and after.prev_free is block, f"the free queue is torn after {block}")
+            _ensure(len(free_ids) < self.num_blocks, "the free queue runs in a circle")
+            block = after
+            free_ids.append(block.block_id)
+        free_ids.pop()  # the fake tail
+        _ensure(len(free_ids) == self.get_num_free_blocks(),
+                f"{len(free_ids)} blocks are queued, {self.get_num_free_blocks()} counted")
+        free_ids = set(free_ids)
+        null = self.null_block
+        _ensure(null.block_id == 0 and null.is_null and null.ref_cnt == 0 and null.block_hash is None,
+                f"the null block was changed: {null}")
+        for block in self.blocks[1:]:
+            _ensure(not block.is_null and block.ref_cnt >= 0, f"impossible state: {block}")
+            _ensure((block.ref_cnt == 0) == (block.block_id in free_ids), f"free queue and ref_cnt disagree: {block}")
+            if block.ref_cnt:
+                _ensure(block.prev_free is None and block.next_free is None, f"an owned block is linked: {block}")
+            if block.block_hash is not None:
+                twins = self._cached.get(block.block_hash, {})
+                _ensure(twins.get(block.block_id) is block, f"hashed but not indexed: {block}")
+        _ensure(0 not in free_ids, "the null block is in the free queue")
+        num_indexed = 0
+        for block_hash, twins in self._cached.items():
+            _ensure(bool(twins), f"an empty entry is left in the index under {block_hash}")
+            for block in twins.values():
+                num_indexed += 1
+                _ensure(block.block_hash == block_hash, f"indexed under {block_hash}, but holds {block}")
+        _ensure(num_indexed == sum(block.block_hash is not None for block in self.blocks), "index and hashes disagree")
+        for source, copy in self.pending_copies:
+            _ensure(source.ref_cnt > 0 and copy.ref_cnt > 0,
+                    f"one side of the pending copy {source.block_id} → {copy.block_id} is free")
+
+
+def _ensure(condition: bool, complaint: str) -> None:
+    if not condition:
+        raise RuntimeError(f"block pool integrity: {complaint}")

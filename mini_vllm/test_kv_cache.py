@@ -1,0 +1,565 @@
+"""The KV cache manager: every rule once by example, then all of them at random against a manager that stores tokens."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
+from mini_vllm.request import Request
+from mini_vllm.test_block_pool import free_ids, ids, snapshot
+
+
+def prompt(num_tokens, start=0):
+    return list(range(start, start + num_tokens))
+
+
+def admit(manager, request, num_new_tokens=None):
+    """What a scheduler does with a waiting request: look up, allocate, advance."""
+    hits, num_cached = manager.get_computed_blocks(request)
+    num_new_tokens = num_new_tokens or request.num_tokens - num_cached
+    blocks = manager.allocate_slots(request, num_new_tokens, hits)
+    if blocks is not None:
+        request.num_cached_tokens = num_cached
+        request.num_computed_tokens = num_cached + num_new_tokens
+    manager.check_integrity()
+    return blocks
+
+
+def decode(manager, request, token_id):
+    """One more token: it exists already, its slot does not."""
+    request.append_output_token(token_id)
+    blocks = manager.allocate_slots(request, 1)
+    if blocks is not None:
+        request.num_computed_tokens += 1
+    manager.check_integrity()
+    return blocks
+
+
+def full_snapshot(manager):
+    return snapshot(manager.block_pool), {r: manager.get_block_ids(r) for r in manager._tables}, manager.stats
+
+
+# ---- construction
+
+
+def test_the_default_block_size_is_32():
+    assert DEFAULT_BLOCK_SIZE == KVCacheManager(num_blocks=4).block_size == 32
+
+
+@pytest.mark.parametrize("block_size", [0, -16, 2.5, "32", True, None])
+def test_block_sizes_that_make_no_sense_are_refused(block_size):
+    with pytest.raises(ValueError, match=f"block_size is {block_size!r}"):
+        KVCacheManager(num_blocks=8, block_size=block_size)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 0, -1, 3.0])
+def test_a_manager_needs_a_block_besides_the_null_block(num_blocks):
+    with pytest.raises(ValueError, match=f"num_blocks is {num_blocks!r}"):
+        KVCacheManager(num_blocks=num_blocks, block_size=4)
+
+
+# ---- growing a table
+
+
+@pytest.mark.parametrize("num_tokens, num_blocks", [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_a_prompt_takes_just_enough_blocks(num_tokens, num_blocks):
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    assert len(admit(manager, Request("r", prompt(num_tokens)))) == num_blocks
+
+
+def test_the_last_block_is_filled_before_a_new_one_is_taken():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("r", prompt(6))
+    admit(manager, request)
+    assert [ids(decode(manager, request, 100 + i)) for i in range(4)] == [[], [], [3], []]
+    assert manager.get_block_ids("r") == [1, 2, 3]
+
+
+def test_chunks_extend_the_same_table():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("r", prompt(14))
+    tables = []
+    for chunk in (3, 3, 3, 5):
+        manager.allocate_slots(request, chunk)
+        request.num_computed_tokens += chunk
+        tables.append(manager.get_block_ids("r"))
+    assert tables == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+
+
+def test_the_manager_never_writes_the_request():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("r", prompt(9))
+    before = dict(vars(request))
+    manager.allocate_slots(request, 9, *manager.get_computed_blocks(request)[:1])
+    manager.free(request)
+    assert vars(request) == before
+
+
+@pytest.mark.parametrize("num_new_tokens", [0, -1])
+def test_asking_for_no_tokens_is_an_error(num_new_tokens):
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    with pytest.raises(ValueError, match=f"num_new_tokens is {num_new_tokens}, must be at least 1"):
+        manager.allocate_slots(Request("r", prompt(4)), num_new_tokens)
+
+
+def test_computed_tokens_without_a_table_are_a_bug_of_the_caller():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("r", prompt(9))
+    request.num_computed_tokens = 4
+    with pytest.raises(RuntimeError, match="num_computed_tokens is 4, but its table has only 0 slots"):
+        manager.allocate_slots(request, 1)
+
+
+# ---- finding a prefix
+
+
+def test_a_second_request_shares_full_blocks_without_taking_them_anew():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a, b = Request("a", prompt(10)), Request("b", prompt(10))
+    admit(manager, a)
+    assert ids(admit(manager, b)) == [4]
+    assert (manager.get_block_ids("a"), manager.get_block_ids("b")) == ([1, 2, 3], [1, 2, 4])
+    assert b.num_cached_tokens == 8 and manager.block_pool.blocks[1].ref_cnt == 2
+
+
+@pytest.mark.parametrize("num_tokens, num_hits", [(4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 3)])
+def test_at_least_one_token_is_left_to_compute(num_tokens, num_hits):
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(16)))
+    hits, num_cached = manager.get_computed_blocks(Request("b", prompt(num_tokens)))
+    assert (len(hits), num_cached) == (num_hits, 4 * num_hits)
+
+
+def test_the_walk_stops_at_the_first_miss():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(12)))
+    tokens = prompt(13)
+    tokens[5] = 999  # block 1 differs; block 2 has equal tokens, but other ones before them
+    hits, num_cached = manager.get_computed_blocks(Request("b", tokens))
+    assert (ids(hits), num_cached) == ([1], 4)
+
+
+def test_equal_tokens_under_another_parent_are_no_hit():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(4) + prompt(5, 100)))
+    assert manager.get_computed_blocks(Request("b", prompt(5, 100))) == ([], 0)
+
+
+def test_a_lookup_changes_nothing():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a = Request("a", prompt(10))
+    admit(manager, a)
+    manager.free(a)
+    before = full_snapshot(manager)
+    manager.get_computed_blocks(Request("b", prompt(10)))
+    assert full_snapshot(manager) == before
+
+
+def test_decoded_tokens_are_found_too():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a = Request("a", prompt(6))
+    admit(manager, a)
+    decode(manager, a, 50)
+    decode(manager, a, 51)
+    assert manager.get_computed_blocks(Request("b", [*prompt(6), 50, 51, 0]))[1] == 8
+
+
+def test_slots_beyond_the_tokens_that_exist_are_not_indexed():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a = Request("a", prompt(6))
+    manager.allocate_slots(a, 10)  # six tokens and four slots of look-ahead
+    assert len(manager.get_block_ids("a")) == 3
+    manager.check_integrity()
+    assert [block.block_hash is not None for block in manager.block_pool.blocks[1:4]] == [True, False, False]
+
+
+def test_without_caching_nothing_is_shared():
+    manager = KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
+    admit(manager, Request("a", prompt(10)))
+    b = Request("b", prompt(10))
+    assert manager.get_computed_blocks(b) == ([], 0)
+    assert ids(admit(manager, b)) == [4, 5, 6]
+
+
+def test_the_salt_keeps_tenants_apart():
+    manager = KVCacheManager(num_blocks=20, block_size=4)
+    admit(manager, Request("a", prompt(10), extra_keys=("tenant a",)))
+    for salt in (("tenant b",), None):
+        assert manager.get_computed_blocks(Request("b", prompt(10), extra_keys=salt)) == ([], 0)
+    assert manager.get_computed_blocks(Request("b", prompt(10), extra_keys=("tenant a",)))[1] == 8
+
+
+def test_two_requests_of_one_step_share():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a, b = Request("a", prompt(9)), Request("b", prompt(9))
+    assert manager.allocate_slots(a, 9) is not None  # a is scheduled, nothing has run yet
+    assert manager.get_computed_blocks(b)[1] == 8
+
+
+def test_twins_of_one_content_serve_after_each_other():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a, b = Request("a", prompt(8)), Request("b", prompt(8))
+    admit(manager, a)
+    admit(manager, b)  # the cap makes b compute block 1 again: a twin
+    assert manager.get_block_ids("a")[0] == manager.get_block_ids("b")[0]
+    first, second = manager.get_block_ids("a")[1], manager.get_block_ids("b")[1]
+    assert first != second
+    manager.block_pool.evict_blocks([first])
+    assert ids(manager.get_computed_blocks(Request("c", prompt(9)))[0]) == [1, second]
+    manager.check_integrity()
+
+
+def test_an_orphan_is_found_again_when_its_parent_is_recomputed():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a = Request("a", prompt(9))
+    admit(manager, a)
+    manager.block_pool.evict_blocks([1])
+    assert manager.get_computed_blocks(Request("b", prompt(9))) == ([], 0)
+    admit(manager, Request("c", prompt(4)))
+    hits, _ = manager.get_computed_blocks(Request("b", prompt(9)))
+    assert ids(hits) == [4, 2]
+
+
+def test_blocks_taken_out_of_the_index_come_back_with_the_next_chunk():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a = Request("a", prompt(12))
+    manager.allocate_slots(a, 8)
+    manager.block_pool.evict_blocks(manager.get_block_ids("a"))  # the step failed; its K/V was never written
+    assert manager.get_computed_blocks(Request("b", prompt(12))) == ([], 0)
+    manager.allocate_slots(a, 12)
+    assert manager.get_computed_blocks(Request("b", prompt(12)))[1] == 8
+    manager.check_integrity()
+
+
+def test_with_all_hashes_equal_hits_are_still_right(monkeypatch):
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 1)
+    manager = KVCacheManager(num_blocks=20, block_size=4)
+    admit(manager, Request("a", prompt(12)))
+    admit(manager, Request("b", prompt(4, 50) + prompt(8, 4)))
+    assert ids(manager.get_computed_blocks(Request("c", prompt(13)))[0]) == manager.get_block_ids("a")
+    assert manager.get_computed_blocks(Request("d", prompt(13, 4))) == ([], 0)
+    hits, _ = manager.get_computed_blocks(Request("e", prompt(4, 50) + prompt(5, 4)))
+    assert ids(hits) == manager.get_block_ids("b")[:2]
+
+
+# ---- too little room
+
+
+def test_what_does_not_fit_returns_none_and_changes_nothing():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    a, b = Request("a", prompt(8)), Request("b", prompt(8, 100))
+    admit(manager, a)
+    before = full_snapshot(manager)
+    assert admit(manager, b) is None
+    assert full_snapshot(manager) == before
+
+
+def test_a_running_request_that_does_not_fit_keeps_its_table():
+    manager = KVCacheManager(num_blocks=3, block_size=4)
+    a = Request("a", prompt(8))
+    admit(manager, a)
+    assert decode(manager, a, 100) is None
+    assert manager.get_block_ids("a") == [1, 2]
+
+
+def test_free_hits_do_not_count_as_room():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    a = Request("a", prompt(8))
+    admit(manager, a)
+    manager.free(a)
+    b = Request("b", prompt(16))  # two hits, both free; two more blocks needed; one other block is free
+    assert manager.block_pool.get_num_free_blocks() == 3
+    before = full_snapshot(manager)
+    assert admit(manager, b) is None
+    assert full_snapshot(manager) == before
+
+
+def test_a_hit_is_never_evicted_to_serve_its_own_request():
+    manager = KVCacheManager(num_blocks=5, block_size=4)
+    a = Request("a", prompt(12))
+    admit(manager, a)
+    manager.free(a)
+    b = Request("b", prompt(16))
+    assert ids(admit(manager, b)) == [4]
+    assert manager.get_block_ids("b") == [1, 2, 3, 4]
+
+
+def test_a_stale_hit_is_refused():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    a = Request("a", prompt(5))
+    admit(manager, a)
+    manager.free(a)
+    b = Request("b", prompt(5))
+    hits, _ = manager.get_computed_blocks(b)
+    admit(manager, Request("thief", prompt(12, 100)))
+    before = full_snapshot(manager)
+    with pytest.raises(RuntimeError, match="block 1 does not hold its tokens 0 to 3 .*given to someone else"):
+        manager.allocate_slots(b, 1, hits)
+    assert full_snapshot(manager) == before
+
+
+def test_hits_come_with_the_first_call_only():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a, b = Request("a", prompt(9)), Request("b", prompt(9))
+    admit(manager, a)
+    hits, _ = manager.get_computed_blocks(b)
+    admit(manager, b)
+    with pytest.raises(RuntimeError, match="holds 3 blocks already"):
+        manager.allocate_slots(b, 1, hits)
+
+
+# ---- giving back
+
+
+def test_free_returns_the_tail_first():
+    manager = KVCacheManager(num_blocks=6, block_size=4)
+    a = Request("a", prompt(12))
+    admit(manager, a)
+    manager.free(a)
+    assert free_ids(manager.block_pool) == [4, 5, 3, 2, 1]
+    manager.check_integrity()
+
+
+def test_free_is_harmless_when_nothing_is_held():
+    manager = KVCacheManager(num_blocks=6, block_size=4)
+    a = Request("a", prompt(12))
+    manager.free(a)
+    admit(manager, a)
+    manager.free(a)
+    manager.free(a)
+    assert manager.block_pool.get_num_free_blocks() == 5 and manager.get_block_ids("a") == []
+
+
+def test_the_tail_of_a_prompt_is_evicted_first():
+    manager = KVCacheManager(num_blocks=5, block_size=4)
+    a = Request("a", prompt(16))
+    admit(manager, a)
+    manager.free(a)
+    admit(manager, Request("b", prompt(8, 100)))
+    assert manager.get_computed_blocks(Request("c", prompt(16)))[1] == 8
+
+
+def test_reset_prefix_cache_refuses_while_in_use_and_clears_the_statistics():
+    manager = KVCacheManager(num_blocks=6, block_size=4)
+    a = Request("a", prompt(12))
+    admit(manager, a)
+    with pytest.raises(RuntimeError, match="3 of 5 blocks are in use"):
+        manager.reset_prefix_cache()
+    manager.free(a)
+    manager.reset_prefix_cache()
+    assert manager.get_computed_blocks(Request("b", prompt(12))) == ([], 0)
+    assert manager.stats.num_query_tokens == 0
+    manager.check_integrity()
+
+
+def test_statistics_count_tokens_asked_found_and_blocks_evicted():
+    manager = KVCacheManager(num_blocks=5, block_size=4)
+    for name in "ab":
+        request = Request(name, prompt(10))
+        admit(manager, request)
+        manager.free(request)
+    assert (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens) == (2, 20, 8)
+    assert manager.stats.hit_rate == 0.4 and manager.stats.num_evicted_blocks == 0
+    admit(manager, Request("c", prompt(16, 100)))
+    assert manager.stats.num_evicted_blocks == 2
+
+
+def test_a_request_that_waits_is_counted_once():
+    manager = KVCacheManager(num_blocks=3, block_size=4)
+    a, b = Request("a", prompt(8)), Request("b", prompt(8, 100))
+    admit(manager, a)
+    for _ in range(5):
+        assert admit(manager, b) is None
+    manager.free(a)
+    admit(manager, b)
+    assert manager.stats.num_queries == 2
+
+
+# ---- forking
+
+
+def test_a_fork_shares_everything_and_the_first_write_copies_the_tail_only():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    parent, child = Request("p", prompt(6)), Request("c", prompt(6))
+    admit(manager, parent)
+    manager.fork(parent, child)
+    child.num_computed_tokens = parent.num_computed_tokens
+    manager.check_integrity()
+    assert manager.get_block_ids("c") == manager.get_block_ids("p") == [1, 2]
+    assert ids(decode(manager, child, 100)) == [3]
+    assert manager.get_block_ids("c") == [1, 3] and manager.get_block_ids("p") == [1, 2]
+    assert [(a.block_id, b.block_id) for a, b in manager.block_pool.pending_copies] == [(2, 3)]
+    manager.block_pool.finish_copies()
+    assert decode(manager, parent, 101) == [], "the parent is the only owner left and writes in place"
+
+
+def test_a_fork_at_a_block_boundary_copies_nothing():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    parent, child = Request("p", prompt(8)), Request("c", prompt(8))
+    admit(manager, parent)
+    manager.fork(parent, child)
+    child.num_computed_tokens = 8
+    assert ids(decode(manager, child, 100)) == [3]
+    assert manager.block_pool.pending_copies == []
+
+
+def test_a_fork_that_finds_no_room_to_write_changes_nothing():
+    manager = KVCacheManager(num_blocks=3, block_size=4)
+    parent, child = Request("p", prompt(6)), Request("c", prompt(6))
+    admit(manager, parent)
+    manager.fork(parent, child)
+    child.num_computed_tokens = 6
+    before = full_snapshot(manager)
+    assert decode(manager, child, 100) is None
+    assert full_snapshot(manager) == before
+
+
+def test_a_child_that_holds_blocks_cannot_be_forked_into():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a, b = Request("a", prompt(6)), Request("b", prompt(6, 50))
+    admit(manager, a)
+    admit(manager, b)
+    with pytest.raises(RuntimeError, match="request 'b' holds 2 blocks already"):
+        manager.fork(a, b)
+    manager.check_integrity()
+
+
+def test_a_hit_that_ends_inside_a_block_is_copied_before_it_is_written():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    a = Request("a", prompt(9))
+    admit(manager, a)
+    manager.free(a)
+    hits = [manager.block_pool.blocks[1], manager.block_pool.blocks[2]]
+    b = Request("b", [*prompt(6), 70, 71, 72])
+    with pytest.raises(ValueError, match="num_new_computed_tokens is 9"):
+        manager.allocate_slots(b, 3, hits, 9)
+    taken = manager.allocate_slots(b, 3, hits, 6)
+    manager.check_integrity()
+    assert manager.get_block_ids("b") == [1, *ids(taken)] and 2 not in ids(taken)
+    assert [(s.block_id, d.block_id) for s, d in manager.block_pool.pending_copies] == [(2, taken[0].block_id)]
+    assert 2 not in free_ids(manager.block_pool), "the source was offered for reuse before the copy ran"
+    manager.block_pool.finish_copies()
+    manager.check_integrity()
+    assert ids(manager.get_computed_blocks(Request("c", prompt(9)))[0]) == [1, 2], "the source changed"
+
+
+def test_check_integrity_sees_a_reference_nobody_owns():
+    manager = KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(6)))
+    manager.block_pool.touch([manager.block_pool.blocks[2]])
+    with pytest.raises(RuntimeError, match="block 2 has ref_cnt 2, but 1 tables name it"):
+        manager.check_integrity()
+
+
+# ---- at random, with contents
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    """Every slot of a model memory stores the whole prefix that was written there.
+
+    A step writes the new tokens, after making the pending copies. Afterwards every table must read back its own
+    request's tokens, and the index must find exactly what is there.
+    """
+
+    requests_made = 0
+
+    @initialize(num_blocks=st.integers(3, 9), block_size=st.integers(1, 4))
+    def start(self, num_blocks, block_size):
+        self.manager = KVCacheManager(num_blocks, block_size)
+        self.memory = {}
+        self.running = []
+
+    def run_step(self, request, num_new_tokens):
+        pool, size = self.manager.block_pool, self.manager.block_size
+        for source, copy in pool.pending_copies:
+            for offset in range(size):
+                self.memory[copy.block_id, offset] = self.memory.get((source.block_id, offset))
+        pool.finish_copies()
+        table = self.manager.get_block_ids(request.request_id)
+        for p in range(request.num_computed_tokens, request.num_computed_tokens + num_new_tokens):
+            block_id = table[p // size]
+            assert pool.blocks[block_id].ref_cnt == 1, f"block {block_id} is shared and was written"
+            self.memory[block_id, p % size] = tuple(request.all_token_ids[:p + 1])
+        request.num_computed_tokens += num_new_tokens
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14), data=st.data())
+    def submit(self, tokens, data):
+        self.requests_made += 1
+        request = Request(f"r{self.requests_made}", tokens)
+        hits, num_cached = self.manager.get_computed_blocks(request)
+        assert num_cached == len(hits) * self.manager.block_size < request.num_tokens
+        num_new_tokens = data.draw(st.integers(1, request.num_tokens - num_cached))
+        before = full_snapshot(self.manager)
+        if self.manager.allocate_slots(request, num_new_tokens, hits) is None:
+            assert full_snapshot(self.manager) == before
+            return
+        request.num_computed_tokens = num_cached
+        self.run_step(request, num_new_tokens)
+        self.running.append(request)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), token=st.integers(0, 1))
+    def continue_one(self, data, token):
+        request = data.draw(st.sampled_from(self.running))
+        if request.num_computed_tokens == request.num_tokens:
+            request.append_output_token(token)
+        num_new_tokens = data.draw(st.integers(1, request.num_tokens - request.num_computed_tokens))
+        before = full_snapshot(self.manager)
+        if self.manager.allocate_slots(request, num_new_tokens) is None:
+            assert full_snapshot(self.manager) == before
+        else:
+            self.run_step(request, num_new_tokens)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def fork(self, data):
+        parent = data.draw(st.sampled_from(self.running))
+        self.requests_made += 1
+        child = Request(f"r{self.requests_made}", parent.all_token_ids)
+        child.num_computed_tokens = parent.num_computed_tokens
+        self.manager.fork(parent, child)
+        self.running.append(child)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def finish(self, data):
+        request = data.draw(st.sampled_from(self.running))
+        self.manager.free(request)
+        self.running.remove(request)
+
+    @invariant()
+    def tables_read_back_their_own_tokens(self):
+        if not hasattr(self, "manager"):
+            return
+        self.manager.check_integrity()
+        size = self.manager.block_size
+        for request in self.running:
+            table = self.manager.get_block_ids(request.request_id)
+            assert len(table) == -(-request.num_computed_tokens // size)
+            for p in range(request.num_computed_tokens):
+                assert self.memory[table[p // size], p % size] == tuple(request.all_token_ids[:p + 1])
+
+    @invariant()
+    def the_index_names_only_what_is_there(self):
+        if not hasattr(self, "manager"):
+            return
+        for block in self.manager.block_pool.blocks:
+            if block.block_hash is not None:
+                chain, link = [], block.block_hash
+                while link is not None:
+                    chain = [*link.token_ids, *chain]
+                    link = link.parent
+                assert self.memory[block.block_id, self.manager.block_size - 1] == tuple(chain)
+
+    def teardown(self):
+        if not hasattr(self, "manager"):
+            return
+        for request in self.running:
+            self.manager.free(request)
+        assert self.manager.block_pool.get_usage() == 0.0, "a block was lost"
+        self.manager.check_integrity()
+
+
+ManagerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None, derandomize=True)
+test_the_manager_agrees_with_a_memory_of_tokens = ManagerMachine.TestCase
