@@ -1,0 +1,3 @@
+"""Every pytest run in this project speaks of labs: --impl, the ``lab`` fixture, points."""
+
+pytest_plugins = ["course.plugin"]

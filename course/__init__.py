@@ -1,0 +1,1 @@
+"""The classroom: labs, the pytest plugin that grades them, and the ``course`` command."""

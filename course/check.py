@@ -1,0 +1,179 @@
+"""Proof that a lab is in order: starter, tests, engine, mutants, hints and links fit together."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import tempfile
+from pathlib import Path
+
+from course.graded import GradedTest, graded_tests
+from course.hints import LEVELS, parse_hints
+from course.labs import Lab, LabError
+from course.mutants import Mutant, mutants_of
+from course.runner import LabRunFailed, Verdicts, run_lab_together
+from course.starters import Stub, declarations, declared_names, make_starter
+
+#: Our own files: a mutant that loops is caught sooner than a student would be.
+TIME_LIMIT_S = 5.0
+MIN_MUTANTS = 4
+
+
+def check_lab(lab: Lab) -> tuple[list[str], str]:
+    """The problems of a lab, each naming the file, test, mutant or task; and a line that says what was proved."""
+    missing = [lab.relative(path) for path in (lab.solution, lab.starter, lab.tests, lab.hints, lab.mutants, lab.readme)
+               if not path.is_file()]
+    if missing:
+        return [f"{path} is missing" for path in missing], ""
+    try:
+        _ = lab.title
+        solution = lab.solution.read_text(encoding="utf-8")
+        starter, stubs = make_starter(solution, lab.relative(lab.solution))
+        mutants = mutants_of(lab)
+    except (LabError, AttributeError, SyntaxError, TypeError) as error:
+        return [str(error)], ""
+    tests = graded_tests(lab)
+    problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
+    problems += _check_engine_signatures(lab, solution)
+    problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
+    usable, mutant_problems = _check_mutants(mutants, solution, tests)
+    problems += mutant_problems
+    with tempfile.TemporaryDirectory() as folder:
+        impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
+        paths = [mutant.write(solution, Path(folder)) for mutant in usable]
+        try:
+            verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S)
+        except LabRunFailed as failure:
+            return [*problems, f"the tests could not be run:\n{failure}"], ""
+    problems += _check_verdicts(lab, tests, stubs, usable, verdicts)
+    num_tasks = len({stub.number for stub in stubs})
+    joint = f"solution and {lab.engine}" if lab.engine else "solution"
+    return problems, (f"{len(tests)} tests fail on the starter and pass on {joint}, {len(usable)} mutants die, "
+                      f"{num_tasks} tasks have {num_tasks * len(LEVELS)} hints")
+
+
+def broken_links(page: Path, root: Path) -> list[str]:
+    """Relative links of a Markdown file that lead nowhere."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    problems = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path = target.split("#")[0]
+        if path and not re.match(r"[a-z]+:", path) and not (page.parent / path).exists():
+            problems.append(f"{page.relative_to(root).as_posix()}: the link to {target} leads nowhere")
+    return problems
+
+
+def _check_starter(lab: Lab, expected: str) -> list[str]:
+    name = lab.relative(lab.starter)
+    actual = lab.starter.read_text(encoding="utf-8")
+    if actual == expected:
+        return []
+    mend = "`course sync` makes it anew from solution.py (if it is your own work on the lab, this is as it should be)"
+    try:
+        have = declarations(actual)
+    except SyntaxError as error:
+        return [f"{name} does not parse, line {error.lineno}: {error.msg}; {mend}"]
+    want = declarations(expected)
+    problems = [f"{name}: {symbol} is missing" for symbol in want if symbol not in have]
+    problems += [f"{name}: {symbol} is not in solution.py" for symbol in have if symbol not in want]
+    for symbol in want.keys() & have.keys():
+        if want[symbol][0] != have[symbol][0]:
+            problems.append(f"{name}: the signature of {symbol} is {have[symbol][0]}, in solution.py {want[symbol][0]}")
+        if want[symbol][1] != have[symbol][1]:
+            problems.append(f"{name}: the docstring of {symbol} is not that of solution.py")
+    changed = [line for line in difflib.unified_diff(expected.splitlines(), actual.splitlines(), lineterm="", n=0)
+               if not line.startswith(("---", "+++", "@@"))]
+    return problems + [f"{name} is out of step with solution.py, first at {changed[0]!r}; {mend}"]
+
+
+def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
+    """Every public name of the lab exists in the engine module with the same parameters and defaults."""
+    if not lab.engine:
+        return []
+    path = lab.root / (lab.engine.replace(".", "/") + ".py")
+    if not path.is_file():
+        return [f"lab.json names the engine module {lab.engine}, but there is no {lab.relative(path)}"]
+    engine = declarations(path.read_text(encoding="utf-8"))
+    problems = []
+    for symbol, (signature, _) in declarations(solution).items():
+        if symbol not in engine:
+            problems.append(f"{lab.relative(path)}: {symbol}, which the lab teaches, is missing")
+        elif engine[symbol][0] != signature:
+            problems.append(f"{lab.relative(path)}: the signature of {symbol} is {engine[symbol][0]}, "
+                            f"in {lab.relative(lab.solution)} {signature}")
+    return problems
+
+
+def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: str) -> list[str]:
+    name = lab.relative(lab.tests)
+    tasks = {stub.number for stub in stubs}
+    problems = []
+    for test in tests:
+        if test.points is None or test.points < 1:
+            problems.append(f"{name}: {test.name} has no @pytest.mark.points(n)")
+        if test.task not in tasks:
+            problems.append(f"{name}: {test.name} belongs to no task of solution.py (it says {test.task})")
+        if not test.takes_lab:
+            problems.append(f"{name}: {test.name} does not take the fixture `lab`")
+    problems += [f"{name}: task {task} has no test" for task in sorted(tasks - {test.task for test in tests})]
+    declared = declared_names(starter)
+    for node in ast.walk(ast.parse(lab.tests.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if isinstance(node.value, ast.Name) and node.value.id == "lab" and node.attr not in declared:
+            problems.append(f"{name}:{node.lineno}: lab.{node.attr} is not declared in starter.py")
+        elif node.attr.startswith("_") and not node.attr.startswith("__"):
+            problems.append(f"{name}:{node.lineno}: .{node.attr} is private; a right solution need not have it")
+    return problems
+
+
+def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:
+    hints = parse_hints(lab.hints.read_text(encoding="utf-8"))
+    name = lab.relative(lab.hints)
+    problems = []
+    for task in sorted({stub.number for stub in stubs}):
+        for level in LEVELS:
+            if not hints.get(task, {}).get(level):
+                problems.append(f"{name}: task {task} has no hint {level}")
+    return problems + [f"{name}: there is no task {task}" for task in sorted(hints.keys() - {s.number for s in stubs})]
+
+
+def _check_mutants(mutants: list[Mutant], solution: str, tests: list[GradedTest]) -> tuple[list[Mutant], list[str]]:
+    usable, problems, names = [], [], {test.name for test in tests}
+    for mutant in mutants:
+        try:
+            mutant.apply(solution)
+            usable.append(mutant)
+        except LabError as error:
+            problems.append(str(error))
+        if mutant.killed_by not in names:
+            problems.append(f"mutant {mutant.name}: its killer {mutant.killed_by} is not a test of this lab")
+    duplicates = {mutant.name for mutant in mutants if sum(mutant.name == other.name for other in mutants) > 1}
+    problems += [f"mutant {name}: the name is used twice" for name in sorted(duplicates)]
+    if len(mutants) < MIN_MUTANTS:
+        problems.append(f"{len(mutants)} mutants, must be at least {MIN_MUTANTS}")
+    return usable, problems
+
+
+def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutants: list[Mutant],
+                    verdicts: Verdicts) -> list[str]:
+    problems = []
+    for label in ("solution", "engine"):
+        for test, verdict in verdicts.get(label, {}).items():
+            if not verdict.passed:
+                problems.append(f"{test} fails on the {label}: {verdict.message}")
+    task_of = {stub.message: stub.number for stub in stubs}
+    for test in tests:
+        verdict = verdicts["starter"][test.name]
+        if verdict.passed:
+            problems.append(f"{test.name} passes on the untouched starter")
+        elif verdict.error != "NotImplementedError" or verdict.message not in task_of:
+            problems.append(f"{test.name} fails on the starter, but not by a named task: {verdict.message}")
+        elif test.task is not None and task_of[verdict.message] > test.task:
+            problems.append(f"{test.name} is of task {test.task}, but on the starter it stops at {verdict.message!r}")
+    for mutant in mutants:
+        verdict = verdicts[mutant.name].get(mutant.killed_by)
+        if verdict is not None and verdict.passed:
+            problems.append(f"mutant {mutant.name} survives {mutant.killed_by}, which should have caught it")
+    return problems

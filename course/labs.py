@@ -1,0 +1,124 @@
+"""Where the labs are and what they are called."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+#: The project, found from this file: labs are folders beside the package, and the package is installed in place.
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+
+_PHASE = re.compile(r"phase-(\d+)-[\w-]+")
+_LAB = re.compile(r"lab-(\d+)-[\w-]+")
+
+
+class LabError(Exception):
+    """Something about a lab that the reader of the message can mend."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab folder. ``number`` is phase.lab, as in 2.1."""
+
+    root: Path
+    folder: Path
+    number: str
+
+    @property
+    def name(self) -> str:
+        """The folder's name without its number: ``block-allocator``."""
+        return self.folder.name.split("-", 2)[2]
+
+    @property
+    def starter(self) -> Path:
+        return self.folder / "starter.py"
+
+    @property
+    def solution(self) -> Path:
+        return self.folder / "solution.py"
+
+    @property
+    def tests(self) -> Path:
+        return self.folder / "test_lab.py"
+
+    @property
+    def hints(self) -> Path:
+        return self.folder / "hints.md"
+
+    @property
+    def mutants(self) -> Path:
+        return self.folder / "mutants.py"
+
+    @property
+    def readme(self) -> Path:
+        return self.folder / "README.md"
+
+    @cached_property
+    def _settings(self) -> dict:
+        path = self.folder / "lab.json"
+        try:
+            settings = json.loads(path.read_text(encoding="utf-8"))
+            return {"title": settings["title"], "engine": settings["engine"]}
+        except FileNotFoundError:
+            raise LabError(f"{self.relative(path)} is missing") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise LabError(f'{self.relative(path)} must be JSON with "title" and "engine": {error!r}') from None
+
+    @property
+    def title(self) -> str:
+        return self._settings["title"]
+
+    @property
+    def engine(self) -> str | None:
+        """The engine module with the same joint, tested by the same tests."""
+        return self._settings["engine"]
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.name}"
+
+
+def discover(root: Path = PROJECT_ROOT) -> list[Lab]:
+    """All labs of a project, in the order of the course."""
+    labs = []
+    for phase in root.iterdir():
+        phase_match = _PHASE.fullmatch(phase.name)
+        if not phase_match or not (phase / "labs").is_dir():
+            continue
+        for folder in (phase / "labs").iterdir():
+            lab_match = _LAB.fullmatch(folder.name)
+            if lab_match and (folder / "test_lab.py").is_file():
+                labs.append(Lab(root, folder, f"{int(phase_match[1])}.{int(lab_match[1])}"))
+    return sorted(labs, key=lambda lab: [int(part) for part in lab.number.split(".")])
+
+
+def lab_of_path(path: Path, labs: list[Lab]) -> Lab | None:
+    """The lab whose folder holds ``path``, if any."""
+    path = path.resolve()
+    return next((lab for lab in labs if path == lab.folder or lab.folder in path.parents), None)
+
+
+def find_lab(name: str, labs: list[Lab]) -> Lab:
+    """A lab by number (``2.1``), name, folder name or path. Raises LabError with the list and the nearest match."""
+    wanted = name.strip().rstrip("/")
+    if re.fullmatch(r"\d+\.\d+", wanted):
+        wanted = ".".join(str(int(part)) for part in wanted.split("."))
+    for lab in labs:
+        names = (lab.number, lab.name, lab.folder.name, lab.relative(lab.folder), str(lab))
+        if wanted.lower() in [candidate.lower() for candidate in names]:
+            return lab
+    if wanted and Path(wanted).exists():
+        lab = lab_of_path(Path(wanted), labs)
+        if lab:
+            return lab
+    known = {candidate: lab for lab in labs for candidate in (lab.number, lab.name, lab.folder.name)}
+    near = difflib.get_close_matches(wanted.split("/")[-1].lower(), known, n=1, cutoff=0.5)
+    guess = f" Did you mean {known[near[0]]}?" if near else ""
+    listing = "\n".join(f"  {lab.number}  {lab.name}" for lab in labs)
+    raise LabError(f"There is no lab {name!r}.{guess}\nThe labs are:\n{listing}")

@@ -1,0 +1,46 @@
+"""Wrong solutions, each with the test that must catch it. A suite that lets one through is a bug in the course."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.labs import Lab, LabError
+from course.loading import load_file
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The solution with ``replace``, which occurs in it exactly once, changed to ``by``."""
+
+    name: str
+    story: str
+    replace: str
+    by: str
+    killed_by: str
+
+    def apply(self, solution: str) -> str:
+        """The wrong solution's text. Raises LabError if this mutant no longer fits the solution."""
+        count = solution.count(self.replace)
+        if count != 1:
+            raise LabError(f"mutant {self.name}: its 'replace' text occurs {count} times in solution.py, must be once")
+        if self.replace == self.by:
+            raise LabError(f"mutant {self.name}: it changes nothing")
+        text = solution.replace(self.replace, self.by)
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            raise LabError(f"mutant {self.name}: it does not parse: {error}") from None
+        return text
+
+    def write(self, solution: str, folder: Path) -> Path:
+        path = folder / f"{self.name}.py"
+        path.write_text(self.apply(solution), encoding="utf-8")
+        return path
+
+
+def mutants_of(lab: Lab) -> list[Mutant]:
+    if not lab.mutants.is_file():
+        raise LabError(f"{lab.relative(lab.mutants)} is missing")
+    return load_file(lab.mutants).MUTANTS

@@ -1,0 +1,305 @@
+"""The pytest plugin: which file ``test_lab.py`` tests, points, time limits, and failures a student can read.
+
+    pytest phase-02-paged-attention/labs                      the solutions, and each starter that has been edited
+    pytest phase-02-paged-attention/labs --impl starter       every starter
+    pytest phase-02-paged-attention/labs/lab-01-block-allocator --impl my_version.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import re
+import signal
+import traceback
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from course.labs import Lab, LabError, discover, lab_of_path
+from course.loading import load_file
+from course.starters import is_as_shipped
+
+CHOICES = ("auto", "starter", "solution", "engine")
+DEFAULT_TIME_LIMIT_S = 10.0
+MAX_OUTPUT_CHARACTERS = 4_000
+
+_STUB = re.compile(r"Task \d+: ")
+_impl_key = pytest.StashKey["Impl"]()
+_session_key = pytest.StashKey["LabSession"]()
+
+
+class TimeLimitExceeded(BaseException):
+    """Raised inside a test that runs too long. Not an Exception: ``except Exception`` must not swallow it."""
+
+
+class FileIsBroken(Exception):
+    """The file under test could not be loaded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Impl:
+    """One thing under test: a file, or a module of the engine."""
+
+    lab: Lab
+    label: str
+    path: Path
+    module_name: str | None = None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("labs")
+    group.addoption("--impl", action="append", metavar="auto|starter|solution|engine|PATH",
+                    help="what the labs' tests test: auto (default) is the solution, and the starter once it has been "
+                         "edited; may be given several times")
+    group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
+                    help="how long one test of a lab may run (default: %(default)s)")
+    group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "points(n): what the test is worth")
+    config.addinivalue_line("markers", "task(n): the task it belongs to, where the name does not say")
+    config.pluginmanager.register(LabSession(config), "lab-session")
+
+
+class LabSession:
+    def __init__(self, config: pytest.Config) -> None:
+        config.stash[_session_key] = self
+        self.config = config
+        self.labs = discover(config.rootpath)
+        self.choices: list[str] = config.getoption("--impl") or ["auto"]
+        self.time_limit_s: float = config.getoption("--time-limit")
+        self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
+        self.notes: dict[str, str] = {}
+        self.scores: dict[Impl, dict[str, tuple[int, bool]]] = {}
+        report = config.getoption("--report")
+        self.report_file = open(report, "a", encoding="utf-8") if report else None
+        for choice in self.choices:
+            if choice not in CHOICES and not (config.invocation_params.dir / choice).exists():
+                raise pytest.UsageError(f"--impl {choice}: not one of {', '.join(CHOICES)}, and there is no such file")
+
+    # ---- what is tested
+
+    def impls(self, lab: Lab) -> list[Impl]:
+        try:
+            found = [impl for choice in self.choices for impl in self._impls_of_choice(lab, choice)]
+        except LabError as error:
+            raise pytest.UsageError(str(error)) from None
+        return list(dict.fromkeys(found))
+
+    def _impls_of_choice(self, lab: Lab, choice: str) -> list[Impl]:
+        solution, starter = Impl(lab, "solution", lab.solution), Impl(lab, "starter", lab.starter)
+        if choice == "auto":
+            if not lab.solution.is_file():
+                return [starter]
+            if not lab.starter.is_file() or is_as_shipped(lab):
+                self.notes[lab.number] = "starter.py is untouched"
+                return [solution]
+            return [solution, starter]
+        if choice == "solution":
+            return [solution]
+        if choice == "starter":
+            return [starter]
+        if choice == "engine":
+            if lab.engine is None:
+                self.notes[lab.number] = "this lab has no counterpart in the engine"
+                return []
+            return [Impl(lab, "engine", lab.root / (lab.engine.replace(".", "/") + ".py"), lab.engine)]
+        path = (self.config.invocation_params.dir / choice).resolve()
+        if path.is_dir():
+            path = path / "starter.py"
+        return [Impl(lab, path.stem, path)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "lab" in metafunc.fixturenames:
+            lab = lab_of_path(metafunc.definition.path, self.labs)
+            if lab is not None:
+                impls = self.impls(lab)
+                metafunc.parametrize("lab", impls, indirect=True, ids=[impl.label for impl in impls], scope="function")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """An empty parameter set becomes a skipped test; a lab without a joint is left out instead."""
+        unwanted = [item for item in items if self._has_no_impl(item)]
+        if unwanted:
+            self.config.hook.pytest_deselected(items=unwanted)
+            items[:] = [item for item in items if item not in unwanted]
+        for item in items:
+            impl = getattr(getattr(item, "callspec", None), "params", {}).get("lab")
+            if isinstance(impl, Impl):
+                item.stash[_impl_key] = impl
+        file_paths = [choice for choice in self.choices if choice not in CHOICES]
+        tested = {item.stash[_impl_key].lab for item in items if _impl_key in item.stash}
+        if file_paths and len(tested) > 1:
+            names = ", ".join(str(lab) for lab in sorted(tested, key=str))
+            raise pytest.UsageError(f"--impl {file_paths[0]} is one file, but several labs are selected: {names}")
+
+    def _has_no_impl(self, item: pytest.Item) -> bool:
+        lab = lab_of_path(item.path, self.labs)
+        return lab is not None and "lab" in getattr(item, "fixturenames", ()) and not self.impls(lab)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        impls = dict.fromkeys(item.stash[_impl_key] for item in session.items if _impl_key in item.stash)
+        if terminal is None or not impls:
+            return
+        for impl in impls:
+            note = self.notes.get(impl.lab.number)
+            terminal.write_line(f"lab {impl.lab.number} tests {impl.lab.relative(impl.path)}"
+                                + (f"  ({note})" if note else ""))
+
+    # ---- loading
+
+    def load(self, impl: Impl) -> types.ModuleType:
+        """The module under test. A file that failed once fails the same way, at once, for every later test."""
+        key = impl.module_name or str(impl.path)
+        if key not in self.loaded:
+            try:
+                self.loaded[key] = importlib.import_module(key) if impl.module_name else load_file(impl.path)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                self.loaded[key] = FileIsBroken(self._why_broken(impl, error))
+        module = self.loaded[key]
+        if isinstance(module, FileIsBroken):
+            raise module.with_traceback(None)
+        return module
+
+    def _why_broken(self, impl: Impl, error: BaseException) -> str:
+        name = impl.lab.relative(impl.path)
+        if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == impl.path:
+            return f"{name} is missing. `course reset {impl.lab.number}` puts the shipped one back."
+        if isinstance(error, SyntaxError) and error.filename == str(impl.path):
+            source = (error.text or "").rstrip("\n")
+            caret = " " * (max(error.offset or 1, 1) - 1) + "^"
+            return f"{name} does not parse, line {error.lineno}: {error.msg}\n    {source}\n    {caret}"
+        if isinstance(error, TimeLimitExceeded):
+            return f"importing {name} did not finish within {self.time_limit_s:g} s{_where(impl, error)}"
+        return f"{name} cannot be imported: {type(error).__name__}: {_shorten(str(error))}{_where(impl, error)}"
+
+    # ---- running
+
+    @contextlib.contextmanager
+    def _alarm(self, item: pytest.Item) -> Iterator[None]:
+        if _impl_key not in item.stash or self.time_limit_s <= 0 or not hasattr(signal, "SIGALRM"):
+            yield
+            return
+
+        def on_alarm(*_: object) -> None:
+            raise TimeLimitExceeded
+
+        previous = signal.signal(signal.SIGALRM, on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, self.time_limit_s, 1.0)  # again each second, for loops that catch all
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        self._log(item, event="start")
+        with self._alarm(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        with self._alarm(item):
+            return (yield)
+
+    # ---- reporting
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+        report = yield
+        impl = item.stash.get(_impl_key, None)
+        if impl is None:
+            return report
+        error = call.excinfo.value if call.excinfo else None
+        message = ""
+        if isinstance(error, FileIsBroken):
+            message = str(error)
+            report.longrepr = _one_sentence(call.excinfo, message)
+        elif isinstance(error, NotImplementedError) and _STUB.match(str(error)):
+            message = str(error)
+            report.longrepr = _one_sentence(call.excinfo, f"NotImplementedError: {message}")
+        elif isinstance(error, TimeLimitExceeded):
+            message = (f"{call.when} did not finish within {self.time_limit_s:g} s{_where(impl, error)}: "
+                       "is there a loop that never ends?").replace("call did", "the test did")
+            report.longrepr = message
+        elif report.skipped or hasattr(report, "wasxfail"):
+            message = f"the test was skipped from inside ({_shorten(str(error))}); a skipped test does not count"
+            report.outcome, report.longrepr = "failed", message
+            vars(report).pop("wasxfail", None)
+        elif error is not None:
+            message = f"{_first_part(error)}{_where(impl, error)}"
+        report.sections = [(title, _shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
+        if call.when == "call" or report.failed:
+            self._score(item, impl, report.passed)
+            self._log(item, event="end", passed=report.passed, error=type(error).__name__ if error else None,
+                      message=_shorten(message))
+        return report
+
+    def _score(self, item: pytest.Item, impl: Impl, passed: bool) -> None:
+        mark = item.get_closest_marker("points")
+        name = getattr(item, "originalname", item.name)
+        scores = self.scores.setdefault(impl, {})
+        all_passed = scores.get(name, (0, True))[1] and passed  # a parametrised test counts when all its cases pass
+        scores[name] = (mark.args[0] if mark else 0, all_passed)
+
+    def _log(self, item: pytest.Item, **fields: object) -> None:
+        impl = item.stash.get(_impl_key, None)
+        if self.report_file is not None and impl is not None:
+            fields = {"impl": impl.label, "test": getattr(item, "originalname", item.name), **fields}
+            self.report_file.write(json.dumps(fields) + "\n")
+            self.report_file.flush()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for impl, scores in self.scores.items():
+            earned = sum(points for points, passed in scores.values() if passed)
+            num_passed = sum(passed for _, passed in scores.values())
+            terminalreporter.write_line(f"lab {impl.lab.number} {impl.label}: {num_passed} of {len(scores)} tests, "
+                                        f"{earned} of {sum(points for points, _ in scores.values())} points")
+
+    def pytest_unconfigure(self) -> None:
+        if self.report_file is not None:
+            self.report_file.close()
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest) -> types.ModuleType:
+    """The module under test: solution, starter, engine or another file; ``--impl`` chooses."""
+    impl = getattr(request, "param", None)
+    if not isinstance(impl, Impl):
+        pytest.fail("the fixture `lab` is for the test_lab.py of a lab folder", pytrace=False)
+    return request.config.stash[_session_key].load(impl)
+
+
+def _one_sentence(excinfo: pytest.ExceptionInfo, sentence: str) -> object:
+    """A failure shown without traceback: it would lead through the tests, and the mend is elsewhere."""
+    shown = excinfo.getrepr(style="value")
+    shown.reprtraceback.reprentries[0].lines[:] = sentence.splitlines()
+    return shown
+
+
+def _where(impl: Impl, error: BaseException) -> str:
+    """Where in the file under test an error arose: `` (starter.py:88 in remove)``."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(impl.path)]
+    return f" ({impl.path.name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+
+
+def _first_part(error: BaseException) -> str:
+    """The sentence of an assertion without what pytest's rewriting adds below it."""
+    text = str(error)
+    if isinstance(error, AssertionError):
+        return _shorten(text.split("\nassert ")[0])
+    return f"{type(error).__name__}: {_shorten(text)}"
+
+
+def _shorten(text: str, limit: int = 1_500) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}\n… and {len(text) - limit:,} more characters"

@@ -1,0 +1,186 @@
+"""Run a lab's tests in a process that can be killed, and learn what came of each.
+
+The student's code runs in the child only. The list of tests and their points is read from ``test_lab.py`` here, and a
+test without a verdict is a failed test: a file that exits, hangs or floods its output costs its own lab, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.graded import graded_tests
+from course.labs import Lab
+from course.plugin import DEFAULT_TIME_LIMIT_S
+
+#: How long past its time limit a test may go on before its process is killed: it catches the alarm, or sits in C code.
+GRACE_S = 3.0
+STARTUP_LIMIT_S = 60.0
+MAX_FILE_BYTES = 64 << 20
+#: After so many processes that had to be killed, or died, the rest of the lab is not run.
+MAX_LOST_PROCESSES = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one test."""
+
+    passed: bool
+    #: The name of the exception that ended it, ``NotImplementedError`` for a stub; None if it passed or never ended.
+    error: str | None
+    message: str
+
+
+#: impl label → test name → verdict
+Verdicts = dict[str, dict[str, Verdict]]
+
+
+class LabRunFailed(Exception):
+    """pytest itself did not get as far as running tests; the message holds what it printed."""
+
+
+def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> Verdicts:
+    """Verdicts of all tests of ``lab`` on each of ``impls`` (as for ``--impl``), every one accounted for."""
+    names = [test.name for test in graded_tests(lab)]
+    labels = [impl.stem if isinstance(impl, Path) else impl for impl in impls]
+    verdicts: Verdicts = {label: {} for label in labels}
+    for label, impl in zip(labels, impls):
+        _run_one(lab, label, str(impl), names, verdicts[label], time_limit_s)
+    return verdicts
+
+
+def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float) -> Verdicts:
+    """As ``run_lab``, in one process for all: for files that are trusted to end, such as our own mutants."""
+    names = [test.name for test in graded_tests(lab)]
+    with tempfile.TemporaryDirectory() as folder:
+        child = _Child(lab, [str(impl) for impl in impls], names, time_limit_s, Path(folder))
+        child.wait()
+        verdicts: Verdicts = {impl.stem if isinstance(impl, Path) else impl: {} for impl in impls}
+        for label, by_test in child.verdicts.items():
+            verdicts[label] = by_test
+        if not child.verdicts:
+            raise LabRunFailed(child.output())
+    for by_test in verdicts.values():
+        for name in names:
+            by_test.setdefault(name, Verdict(False, None, "it was not run"))
+    return verdicts
+
+
+def _run_one(lab: Lab, label: str, impl: str, names: list[str], verdicts: dict[str, Verdict],
+             time_limit_s: float) -> None:
+    """Run what has no verdict yet; when a test takes its process along, note that and go on with the rest."""
+    num_lost = 0
+    while remaining := [name for name in names if name not in verdicts]:
+        if num_lost == MAX_LOST_PROCESSES:
+            for name in remaining:
+                verdicts[name] = Verdict(False, None, f"not run: {num_lost} tests before it ended their process")
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            child = _Child(lab, [impl], remaining, time_limit_s, Path(folder))
+            why_killed = child.wait()
+            verdicts.update(child.verdicts.get(label, {}))
+            lost = child.current
+            if lost is not None:
+                status = child.process.returncode
+                verdicts[lost] = Verdict(False, None, why_killed or (
+                    f"the process ended during this test, with exit status {status}: "
+                    "does the file under test call exit(), or crash the interpreter?"))
+                num_lost += 1
+            elif not child.verdicts:
+                raise LabRunFailed(child.output())
+
+
+class _Child:
+    """One pytest process and the lines it reports."""
+
+    def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path) -> None:
+        self.time_limit_s = time_limit_s
+        self.report = folder / "report.jsonl"
+        self.report.touch()
+        self.output_file = folder / "output.txt"
+        self.verdicts: dict[str, dict[str, Verdict]] = {}
+        self.current: str | None = None
+        self._started = time.monotonic()
+        self._num_bytes_read = 0
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+                   "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
+                   "--time-limit", str(time_limit_s), "--report", str(self.report)]
+        for impl in impls:
+            command += ["--impl", impl]
+        command += [f"{lab.tests}::{name}" for name in tests]
+        environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        with open(self.output_file, "wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=lab.root, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_limit_files)
+
+    def wait(self) -> str | None:
+        """Wait for the end; kill a process whose test overstays. Returns why, if it was killed."""
+        reason = None
+        try:
+            while self.process.poll() is None:
+                if self._read_report():
+                    self._started = time.monotonic()
+                waited_s = time.monotonic() - self._started
+                if self.current is not None and waited_s > self.time_limit_s + GRACE_S:
+                    reason = (f"it did not finish within {self.time_limit_s:g} s and could not be interrupted: "
+                              "is there a loop that never ends and catches every exception?")
+                    break
+                if self.current is None and waited_s > STARTUP_LIMIT_S:
+                    reason = f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
+                    break
+                time.sleep(0.02)
+        finally:
+            _kill_group(self.process)
+        self._read_report()
+        return reason
+
+    def output(self) -> str:
+        return self.output_file.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def _read_report(self) -> bool:
+        """Take in the lines that were completed since the last look. Whether there were any."""
+        with open(self.report, "rb") as file:
+            file.seek(self._num_bytes_read)
+            lines = file.read().split(b"\n")
+        self._num_bytes_read += sum(len(line) + 1 for line in lines[:-1])
+        for line in lines[:-1]:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                continue  # not ours: the file under test wrote there
+        return len(lines) > 1
+
+    def _take(self, event: dict) -> None:
+        if event["event"] == "start":
+            self.current = event["test"]
+            return
+        self.current = None
+        verdict = Verdict(bool(event["passed"]), event["error"], str(event["message"]))
+        by_test = self.verdicts.setdefault(event["impl"], {})
+        name = event["test"]
+        if name not in by_test or by_test[name].passed:  # a parametrised test passes when all its cases do
+            by_test[name] = verdict
+
+
+def _limit_files() -> None:
+    """In the child: no file may grow past the limit, so that endless output ends in an error and not in a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+
+
+def _kill_group(process: subprocess.Popen) -> None:
+    """End the process and all it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    process.wait()

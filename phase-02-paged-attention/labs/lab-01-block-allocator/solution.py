@@ -1,0 +1,348 @@
+"""The block allocator: blocks, the queue of free ones, and the pool that gives them out and finds them again.
+
+    given out                        free, oldest first
+    ┌───────────────┐   free_blocks   ┌──────────────────────────────┐
+    │ ref_cnt >= 1  │ ──────────────▶ │ head ⇄ 7 ⇄ 3 ⇄ 9 ⇄ … ⇄ tail  │
+    └───────────────┘ ◀────────────── └──────────────────────────────┘
+                      get_new_blocks: from the left (what it held is forgotten now)
+                      touch: from anywhere  (what it holds is used again)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(eq=False, slots=True)
+class KVCacheBlock:
+    """One page of the K/V cache: its number, who uses it, and what it holds. It knows nothing of lists."""
+
+    block_id: int
+    ref_cnt: int = 0
+    #: Set while the block is full and findable by its content.
+    block_hash: Hashable | None = None
+    is_null: bool = False
+    #: Links of the free queue, which alone may touch them. Both are None while the block is outside it.
+    prev_free: KVCacheBlock | None = None
+    next_free: KVCacheBlock | None = None
+
+    def reset_hash(self) -> None:
+        """Forget what the block holds. After: ``block_hash`` is None, all else as before."""
+        # TASK 1: KVCacheBlock.reset_hash
+        self.block_hash = None
+        # END TASK
+
+    def __repr__(self) -> str:  # the generated one would follow the links through the whole queue
+        links = [None if b is None else b.block_id for b in (self.prev_free, self.next_free)]
+        return (f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, block_hash={self.block_hash}, "
+                f"is_null={self.is_null}, prev_free={links[0]}, next_free={links[1]})")
+
+
+class FreeKVCacheBlockQueue:
+    """Free blocks in the order they will be reused, oldest first.
+
+    A deque would give O(1) at both ends, but a prefix hit takes a block out of the *middle*; links stored on the
+    blocks themselves make that O(1) and cost no allocation. A fake head and a fake tail are always there, so that no
+    operation has a special case for the ends:
+
+        head ⇄ 4 ⇄ 7 ⇄ 2 ⇄ tail          empty: head ⇄ tail
+
+    A block that is not in the queue has both links None.
+    """
+
+    def __init__(self, blocks: Iterable[KVCacheBlock]) -> None:
+        self.num_free_blocks = 0
+        self._head = KVCacheBlock(block_id=-1)
+        self._tail = KVCacheBlock(block_id=-1)
+        self._head.next_free = self._tail
+        self._tail.prev_free = self._head
+        for block in blocks:
+            self.append(block)
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Put ``block`` at the end, just before the fake tail: it will be reused last. O(1).
+
+        After: it is linked both ways between the old last block (or the fake head) and the fake tail, and the count is
+        one more. Raises RuntimeError if ``block`` is in a queue already; nothing changes then.
+        """
+        # TASK 1: FreeKVCacheBlockQueue.append
+        if block.prev_free is not None or block.next_free is not None:
+            raise RuntimeError(f"append: block {block.block_id} is in a free queue already")
+        last = self._tail.prev_free
+        last.next_free = block
+        block.prev_free = last
+        block.next_free = self._tail
+        self._tail.prev_free = block
+        self.num_free_blocks += 1
+        # END TASK
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """All free blocks, oldest first, by walking the links. The queue does not change. O(n)."""
+        # TASK 1: FreeKVCacheBlockQueue.get_all_free_blocks
+        blocks = []
+        block = self._head.next_free
+        while block is not self._tail:
+            blocks.append(block)
+            block = block.next_free
+        return blocks
+        # END TASK
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Unlink ``block`` from wherever it stands, in O(1).
+
+        After: its neighbours point at each other, both links of ``block`` are None, the count is one less.
+        Raises RuntimeError if ``block`` is not in the queue; nothing changes then.
+        """
+        # TASK 2: FreeKVCacheBlockQueue.remove
+        before, after = block.prev_free, block.next_free
+        if before is None or after is None:
+            raise RuntimeError(f"remove: block {block.block_id} is not in the free queue")
+        before.next_free = after
+        after.prev_free = before
+        block.prev_free = block.next_free = None
+        self.num_free_blocks -= 1
+        # END TASK
+
+    def popleft(self) -> KVCacheBlock:
+        """Take the oldest free block out of the queue and return it. Raises ValueError if there is none."""
+        # TASK 3: FreeKVCacheBlockQueue.popleft
+        if self.num_free_blocks == 0:
+            raise ValueError("popleft from an empty free queue: 0 free blocks")
+        block = self._head.next_free
+        self.remove(block)
+        return block
+        # END TASK
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the ``n`` oldest free blocks, oldest first.
+
+        Raises ValueError if ``n`` is negative or there are fewer than ``n``; none is taken then.
+        """
+        # TASK 3: FreeKVCacheBlockQueue.popleft_n
+        if not 0 <= n <= self.num_free_blocks:
+            raise ValueError(f"popleft_n({n}): there are {self.num_free_blocks} free blocks")
+        return [self.popleft() for _ in range(n)]
+        # END TASK
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Append ``blocks`` in order.
+
+        Raises RuntimeError if one of them is in a queue already or comes twice in ``blocks``; none is appended then.
+        """
+        # TASK 3: FreeKVCacheBlockQueue.append_n
+        seen: set[int] = set()
+        for block in blocks:
+            if block.prev_free is not None or block.next_free is not None or block.block_id in seen:
+                raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or comes twice")
+            seen.add(block.block_id)
+        for block in blocks:
+            self.append(block)
+        # END TASK
+
+
+def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> int:
+    """Hash one full block *in its context*: the parent's hash stands for every token before it.
+
+    ``parent_hash`` is the hash of the block before it in the sequence, None for the first. Without extra keys the
+    result is ``hash((parent_hash, tuple(token_ids)))``. With them (another tenant, another adapter), equal texts get
+    different hashes: the keys become a third element of that tuple.
+    """
+    # TASK 4: hash_block_tokens
+    if extra_keys:
+        return hash((parent_hash, tuple(token_ids), tuple(extra_keys)))
+    return hash((parent_hash, tuple(token_ids)))
+    # END TASK
+
+
+class BlockPool:
+    """All blocks of one model's K/V cache, handed out by reference count, found again by hash.
+
+    Every method does its checking before its first write: a call that raises has changed nothing.
+    """
+
+    def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks is {num_blocks}, must be at least 1: block 0 is the null block")
+        self.num_blocks = num_blocks
+        self.enable_caching = enable_caching
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
+        #: Block 0 pads block tables. It is never given out, never freed, and not counted in the usage.
+        self.null_block = self.free_block_queue.popleft()
+        self.null_block.is_null = True
+        #: Hash → the blocks that hold this content, by block id. Two requests that compute the same block at the same
+        #: time make twins; either may serve a hit.
+        self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
+        #: How many blocks lost their cached content.
+        self.num_evictions = 0
+
+    def get_num_free_blocks(self) -> int:
+        """How many blocks can be given out now."""
+        # TASK 5: BlockPool.get_num_free_blocks
+        return self.free_block_queue.num_free_blocks
+        # END TASK
+
+    def get_usage(self) -> float:
+        """The part of the pool that is in use, 0.0 to 1.0. The null block counts neither above nor below the line.
+
+        A pool that has only the null block is 0.0 in use.
+        """
+        # TASK 5: BlockPool.get_usage
+        num_usable = self.num_blocks - 1
+        return 1.0 - self.get_num_free_blocks() / num_usable if num_usable else 0.0
+        # END TASK
+
+    def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
+        """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
+
+        One that still holds cached content (``block_hash`` is set) is evicted from the index now, by ``_maybe_evict``:
+        this is the only place where cached content is lost to make room.
+        Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
+        """
+        # TASK 5: BlockPool.get_new_blocks
+        if not 0 <= n <= self.get_num_free_blocks():
+            raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
+        blocks = self.free_block_queue.popleft_n(n)
+        for block in blocks:
+            if block.block_hash is not None:
+                self._maybe_evict(block)
+            block.ref_cnt = 1
+        return blocks
+        # END TASK
+
+    def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Drop an owner from each block; those nobody owns any more join the queue's end, in the order given.
+
+        They stay indexed: a later request may still find them. A block may come twice if it has two owners.
+        Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
+        then.
+        """
+        # TASK 5: BlockPool.free_blocks
+        blocks = list(blocks)
+        num_drops: Counter[int] = Counter()
+        for block in blocks:
+            self._check_mine(block, "free_blocks")
+            num_drops[block.block_id] += 1
+            if num_drops[block.block_id] > block.ref_cnt:
+                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops[block.block_id]} times, "
+                                   f"but has {block.ref_cnt} owners")
+        for block in blocks:
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                self.free_block_queue.append(block)
+        # END TASK
+
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Add an owner to each block; a free one leaves the queue, from wherever it stands, in O(1).
+
+        Raises RuntimeError if one is the null block or not of this pool; nothing changes then.
+        """
+        # TASK 6: BlockPool.touch
+        for block in blocks:
+            self._check_mine(block, "touch")
+        for block in blocks:
+            if block.ref_cnt == 0:
+                self.free_block_queue.remove(block)
+            block.ref_cnt += 1
+        # END TASK
+
+    def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
+        """Make full blocks findable: ``blocks[i]`` holds the content whose hash is ``hashes[i]``.
+
+        After: each block has its hash and stands in the index under it, beside its twins. Hashes beyond the last block
+        are ignored. A block indexed under the same hash already stays as it is. Does nothing if caching is off.
+        Raises ValueError if there are fewer hashes than blocks; RuntimeError if a block is free, is the null block, is
+        not of this pool, or is indexed under another hash. Nothing changes then.
+        """
+        # TASK 7: BlockPool.cache_full_blocks
+        if not self.enable_caching:
+            return
+        if len(hashes) < len(blocks):
+            raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
+        for block, block_hash in zip(blocks, hashes):
+            self._check_mine(block, "cache_full_blocks")
+            if block.ref_cnt == 0:
+                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
+            if block.block_hash is not None and block.block_hash != block_hash:
+                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
+                                   f"under {block.block_hash}, not under {block_hash}")
+        for block, block_hash in zip(blocks, hashes):
+            block.block_hash = block_hash
+            self._cached.setdefault(block_hash, {})[block.block_id] = block
+        # END TASK
+
+    def get_cached_block(self, block_hash: Hashable) -> KVCacheBlock | None:
+        """A block that holds this content, in use or free, or None. Looking changes nothing."""
+        # TASK 7: BlockPool.get_cached_block
+        twins = self._cached.get(block_hash)
+        return next(iter(twins.values())) if twins else None
+        # END TASK
+
+    def _maybe_evict(self, block: KVCacheBlock) -> None:
+        """Forget the content of ``block`` if it is indexed.
+
+        After: its hash is None and the index does not name it; a twin under the same hash is still found; an entry
+        with no block left is gone. ``num_evictions`` is one more if it was indexed.
+        """
+        # TASK 8: BlockPool._maybe_evict
+        twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
+        if twins is not None and twins.get(block.block_id) is block:
+            del twins[block.block_id]
+            if not twins:
+                del self._cached[block.block_hash]
+            self.num_evictions += 1
+        block.reset_hash()
+        # END TASK
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
+
+        A block that is not indexed is left alone. Raises ValueError if an id is not one of the pool's; nothing changes
+        then.
+        """
+        # TASK 8: BlockPool.evict_blocks
+        block_ids = list(block_ids)
+        for block_id in block_ids:
+            if not 0 <= block_id < self.num_blocks:
+                raise ValueError(f"evict_blocks: block id {block_id} is not between 0 and {self.num_blocks - 1}")
+        for block_id in block_ids:
+            self._maybe_evict(self.blocks[block_id])
+        # END TASK
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached content: the index is empty and no block has a hash.
+
+        Raises RuntimeError, which says how many, while any block is in use; nothing changes then.
+        """
+        # TASK 8: BlockPool.reset_prefix_cache
+        num_used = self.num_blocks - 1 - self.get_num_free_blocks()
+        if num_used:
+            raise RuntimeError(f"reset_prefix_cache: refused, {num_used} of {self.num_blocks - 1} blocks are in use")
+        self._cached = {}
+        for block in self.blocks:
+            block.reset_hash()
+        # END TASK
+
+    def _check_mine(self, block: KVCacheBlock, caller: str) -> None:
+        """Raise RuntimeError unless ``block`` may have owners here. Given: call it first."""
+        if block.is_null:
+            raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
+        if not 0 <= block.block_id < self.num_blocks or self.blocks[block.block_id] is not block:
+            raise RuntimeError(f"{caller}: block {block.block_id} is not a block of this pool")
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError if the pool contradicts itself. Given: call it whenever you are in doubt."""
+        free_ids = [block.block_id for block in self.free_block_queue.get_all_free_blocks()]
+        if len(free_ids) != self.get_num_free_blocks() or len(set(free_ids)) != len(free_ids) or 0 in free_ids:
+            raise RuntimeError(f"the free queue reads {free_ids}, the count is {self.get_num_free_blocks()}")
+        for block in self.blocks[1:]:
+            if (block.ref_cnt == 0) != (block.block_id in free_ids):
+                raise RuntimeError(f"in the free queue: {block.block_id in free_ids}, but {block}")
+            if block.block_hash is not None and self._cached.get(block.block_hash, {}).get(block.block_id) is not block:
+                raise RuntimeError(f"it has a hash, but the index does not name it: {block}")
+        for block_hash, twins in self._cached.items():
+            for block in twins.values():
+                if block.block_hash != block_hash:
+                    raise RuntimeError(f"indexed under {block_hash}: {block}")
