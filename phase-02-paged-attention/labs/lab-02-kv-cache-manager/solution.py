@@ -1,0 +1,241 @@
+"""The KV cache manager: block tables over the pool, and the search for a cached prefix.
+
+    request A  tokens 0………31 32………63 64…70        block table A: [4, 9, 2]
+    request B  tokens 0………31 32………63 64…………95 96   block table B: [4, 9, 7, 5]
+                      └── the same 64 tokens ──┘     blocks 4 and 9 have ref_cnt 2 and exist once
+
+The convention, once for all: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs, and
+position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
+``ceil(that many slots / block_size)`` exceeds the table's length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+from mini_vllm.request import Request
+
+DEFAULT_BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class PrefixCacheStats:
+    """What the prefix cache did since the last reset. A request counts when it gets its first slots."""
+
+    num_queries: int = 0
+    num_query_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_evicted_blocks: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
+
+
+class KVCacheManager:
+    """Block tables of all requests, over one pool.
+
+    It reads ``request.num_computed_tokens`` and never writes it: the scheduler advances it once a step is planned.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
+                 pool_class: type[BlockPool] = BlockPool) -> None:
+        if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+            raise ValueError(f"block_size is {block_size!r}, must be a whole number of tokens, at least 1")
+        if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 2:
+            raise ValueError(f"num_blocks is {num_blocks!r}, must be a whole number, at least 2: "
+                             "block 0 is the null block and holds no tokens")
+        self.block_size = block_size
+        self.enable_caching = enable_caching
+        self.block_pool = pool_class(num_blocks, enable_caching)
+        #: Request id → its blocks, in the order of its tokens. A request that holds nothing has no entry.
+        self._tables: dict[str, list[KVCacheBlock]] = {}
+        self._num_queries = self._num_query_tokens = self._num_hit_tokens = self._num_evictions_before = 0
+
+    # ---- Task 1
+
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        """How many blocks ``num_tokens`` tokens need: a block that is begun counts as a whole one."""
+        # TASK 1: KVCacheManager._num_blocks_for
+        return -(-num_tokens // self.block_size)
+        # END TASK
+
+    def get_block_ids(self, request_id: str) -> list[int]:
+        """The block table of a request, as block ids in the order of its tokens; empty if it holds nothing."""
+        # TASK 1: KVCacheManager.get_block_ids
+        return [block.block_id for block in self._tables.get(request_id, [])]
+        # END TASK
+
+    # ---- Tasks 2 and 5: the same method, first without hits, then with them
+
+    def allocate_slots(self, request: Request, num_new_tokens: int,
+                       new_computed_blocks: Sequence[KVCacheBlock] | None = None,
+                       num_new_computed_tokens: int | None = None) -> list[KVCacheBlock] | None:
+        """Make room for the next ``num_new_tokens`` tokens of ``request``; return the blocks newly taken from the pool.
+
+            [ computed before | hits: new_computed_blocks | num_new_tokens ]
+              in the table      adopted here, not copied    slots made here
+
+        ``new_computed_blocks`` are what ``get_computed_blocks`` found; they hold ``num_new_computed_tokens`` tokens, by
+        default all they can (other values belong to a later lab). Call ``_check_arguments`` first, it is given.
+        After: the request's table is its old blocks, then the hits with one more owner each (``touch``), then just as
+        many fresh blocks as the convention above asks for. If caching is on, ``_index_full_blocks`` is told how many
+        tokens now have a slot *and exist*. The first time a request gets slots it counts in the statistics.
+        Returns the fresh blocks, in order; the list is empty if the last block still has room.
+        Returns None if it does not fit, and nothing has changed. A hit that stands in the free queue is about to leave
+        it, so it is no room for fresh blocks.
+        """
+        # TASK 2: KVCacheManager.allocate_slots
+        hits = list(new_computed_blocks or ())
+        num_hit_tokens = len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens
+        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)
+        self._check_hits(request, hits)
+
+        table = self._tables.get(request.request_id, []) + hits
+        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens
+        num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
+        num_free_hits = sum(block.ref_cnt == 0 for block in hits)
+        if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
+            return None
+
+        self.block_pool.touch(hits)
+        fresh = self.block_pool.get_new_blocks(num_new_blocks)
+        if request.request_id not in self._tables:
+            self._num_queries += 1
+            self._num_query_tokens += request.num_tokens
+            self._num_hit_tokens += num_hit_tokens
+        self._tables[request.request_id] = table + fresh
+        if self.enable_caching:
+            self._index_full_blocks(request, min(num_slots, request.num_tokens))
+        return fresh
+        # END TASK
+
+    def _check_arguments(self, request: Request, num_new_tokens: int, hits: list[KVCacheBlock],
+                         num_hit_tokens: int) -> None:
+        """Raise unless the arguments of allocate_slots make sense. Given."""
+        who = f"allocate_slots for request {request.request_id!r}"
+        if num_new_tokens < 1:
+            raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
+        if num_hit_tokens != len(hits) * self.block_size:
+            raise ValueError(f"{who}: num_new_computed_tokens is {num_hit_tokens}, but {len(hits)} computed blocks "
+                             f"hold {len(hits) * self.block_size} tokens")
+        table = self._tables.get(request.request_id, [])
+        if hits and table:
+            raise RuntimeError(f"{who}: it holds {len(table)} blocks already; "
+                               "computed blocks come with the first call only")
+        if request.num_computed_tokens > len(table) * self.block_size:
+            raise RuntimeError(f"{who}: num_computed_tokens is {request.num_computed_tokens}, "
+                               f"but its table has only {len(table) * self.block_size} slots")
+
+    # ---- Task 3
+
+    def free(self, request: Request) -> None:
+        """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
+
+        After: it holds nothing. Harmless when it held nothing before.
+        """
+        # TASK 3: KVCacheManager.free
+        table = self._tables.pop(request.request_id, [])
+        self.block_pool.free_blocks(reversed(table))
+        # END TASK
+
+    # ---- Task 4
+
+    def _hash_of(self, request: Request, index: int, parent: BlockHash | None) -> BlockHash:
+        """The key of the block of ``request`` at ``index``, given the key of the block before it. Given.
+
+        A BlockHash is a number that knows its tokens and its parent: the pool's dictionary finds by the number and
+        *proves* by the rest. Two blocks whose numbers collide are still told apart.
+        """
+        tokens = request.all_token_ids[index * self.block_size:(index + 1) * self.block_size]
+        return BlockHash(parent, tokens, request.extra_keys)
+
+    def _index_full_blocks(self, request: Request, num_tokens: int) -> None:
+        """Make every block that the first ``num_tokens`` tokens fill findable (``block_pool.cache_full_blocks``).
+
+        A block's key chains to that of the block before it. Blocks that have a ``block_hash`` already keep it, and
+        their hash is the parent for the next: do not hash a whole sequence again for every decoded token.
+        """
+        # TASK 4: KVCacheManager._index_full_blocks
+        table = self._tables[request.request_id]
+        end = num_tokens // self.block_size
+        start = end
+        while start > 0 and table[start - 1].block_hash is None:
+            start -= 1
+        parent = table[start - 1].block_hash if start else None
+        hashes = []
+        for index in range(start, end):
+            parent = self._hash_of(request, index, parent)
+            hashes.append(parent)
+        self.block_pool.cache_full_blocks(table[start:end], hashes)
+        # END TASK
+
+    def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
+        """The longest cached prefix of ``request``: its blocks, and how many tokens they hold. Nothing changes.
+
+        Walks full blocks from the front and stops at the first miss. At least one token is left to compute, because a
+        step needs a token to give logits for the next one: at most ``(num_tokens - 1) // block_size`` blocks.
+        With caching off the answer is always ``([], 0)``.
+        """
+        # TASK 4: KVCacheManager.get_computed_blocks
+        blocks: list[KVCacheBlock] = []
+        if self.enable_caching:
+            parent = None
+            for index in range((request.num_tokens - 1) // self.block_size):
+                block = self.block_pool.get_cached_block(self._hash_of(request, index, parent))
+                if block is None:
+                    break
+                blocks.append(block)
+                parent = block.block_hash  # the stored chain, so that the next proof ends after one block
+        return blocks, len(blocks) * self.block_size
+        # END TASK
+
+    # ---- Task 5, beside the hits in allocate_slots
+
+    def _check_hits(self, request: Request, hits: list[KVCacheBlock]) -> None:
+        """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its place.
+
+        Between the lookup and now, a free block may have been given to someone else; its ``block_hash`` tells.
+        """
+        # TASK 5: KVCacheManager._check_hits
+        parent = None
+        for index, block in enumerate(hits):
+            parent = self._hash_of(request, index, parent)
+            if block.block_hash != parent:
+                raise RuntimeError(f"allocate_slots for request {request.request_id!r}: block {block.block_id} does "
+                                   f"not hold its tokens from {index * self.block_size} on (any more): "
+                                   "was it given to someone else since the lookup?")
+        # END TASK
+
+    # ---- Task 6
+
+    @property
+    def stats(self) -> PrefixCacheStats:
+        """Queries, tokens asked for, tokens found, and blocks evicted, since the last reset."""
+        # TASK 6: KVCacheManager.stats
+        return PrefixCacheStats(self._num_queries, self._num_query_tokens, self._num_hit_tokens,
+                                self.block_pool.num_evictions - self._num_evictions_before)
+        # END TASK
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached content and start the statistics anew.
+
+        Raises RuntimeError while any block is in use (the pool does); nothing changes then.
+        """
+        # TASK 6: KVCacheManager.reset_prefix_cache
+        self.block_pool.reset_prefix_cache()
+        self._num_queries = self._num_query_tokens = self._num_hit_tokens = 0
+        self._num_evictions_before = self.block_pool.num_evictions
+        # END TASK
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError if pool and tables disagree. Given: call it whenever you are in doubt."""
+        self.block_pool.check_integrity()
+        owners = Counter(block.block_id for table in self._tables.values() for block in table)
+        for block in self.block_pool.blocks:
+            if block.ref_cnt != owners[block.block_id]:
+                raise RuntimeError(f"block {block.block_id} has ref_cnt {block.ref_cnt}, "
+                                   f"but {owners[block.block_id]} tables name it")
