@@ -117,7 +117,8 @@ class _Child:
         for impl in impls:
             command += ["--impl", impl]
         command += [f"{lab.tests}::{name}" for name in tests]
-        environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
         with open(self.output_file, "wb") as output:
             self.process = subprocess.Popen(
                 command, cwd=lab.root, env=environment, stdin=subprocess.DEVNULL, stdout=output,

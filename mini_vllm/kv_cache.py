@@ -179,7 +179,9 @@ class KVCacheManager:
         parent = table[start - 1].block_hash if start else None
         hashes = []
         for index in range(start, end):
-            parent = self._hash_of(request, index, parent)
+            block_hash = self._hash_of(request, index, parent)
+            twin = self.block_pool.get_cached_block(block_hash)
+            parent = twin.block_hash if twin else block_hash  # one chain of objects for all twins: proofs stay short
             hashes.append(parent)
         self.block_pool.cache_full_blocks(table[start:end], hashes)
 

@@ -210,6 +210,18 @@ def test_twins_of_one_content_serve_after_each_other():
     manager.check_integrity()
 
 
+def test_twins_share_one_chain_of_keys():
+    """Else each lookup would walk all ancestors for every block: quadratic in the length of the prompt."""
+    manager = KVCacheManager(num_blocks=20, block_size=4)
+    a, b = Request("a", prompt(12)), Request("b", prompt(12))
+    manager.allocate_slots(a, 12)
+    manager.allocate_slots(b, 12)  # planned without a lookup
+    blocks = manager.block_pool.blocks
+    for i, j in zip(manager.get_block_ids("a"), manager.get_block_ids("b")):
+        assert i != j and blocks[i].block_hash is blocks[j].block_hash
+    manager.check_integrity()
+
+
 def test_an_orphan_is_found_again_when_its_parent_is_recomputed():
     manager = KVCacheManager(num_blocks=10, block_size=4)
     a = Request("a", prompt(9))

@@ -202,7 +202,7 @@ def test_task_4_the_walk_stops_at_the_first_miss(lab):
                                                  f"{ids(hits)} with {num_cached} tokens, expected [1] with 4")
     manager.block_pool.evict_blocks([1])
     hits, num_cached = manager.get_computed_blocks(Request("c", prompt(13)))
-    assert (hits, num_cached) == ([], 0), (f"block 1 was evicted, so the prompt's first block is a miss; hit {ids(hits)}, "
+    assert (hits, num_cached) == ([], 0), (f"block 1 was evicted, so the first block is a miss; hit {ids(hits)}, "
                                            "expected []: blocks 2 and 3 without block 1 are no prefix")
 
 

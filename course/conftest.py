@@ -1,0 +1,95 @@
+"""A small project with two labs, for the tests of the classroom itself."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from course.labs import discover
+from course.starters import shipped_starter
+
+SOLUTION = '''
+    """Sums."""
+
+
+    def add(a: int, b: int = 1) -> int:
+        """The sum of ``a`` and ``b``."""
+        # TASK 1: add
+        return a + b
+        # END TASK
+
+
+    def double(a: int) -> int:
+        """Twice ``a``."""
+        # TASK 2: double
+        return add(a, a)
+        # END TASK
+'''
+
+TESTS = '''
+    import pytest
+
+
+    @pytest.mark.points(2)
+    @pytest.mark.parametrize("b", [0, 2])
+    def test_task_1_add_adds(lab, b):
+        got = lab.add(3, b)
+        assert got == 3 + b, f"add(3, {b}) gave {got}, expected {3 + b}: it must add"
+
+
+    @pytest.mark.points(1)
+    def test_task_1_add_counts_by_default(lab):
+        assert lab.add(3) == 4, "add(3) must be 4"
+
+
+    @pytest.mark.points(3)
+    @pytest.mark.task(2)
+    def test_double_doubles(lab):
+        got = lab.double(4)
+        assert got == 8, f"double(4) gave {got}, expected 8"
+'''
+
+MUTANTS = '''
+    from course.mutants import Mutant
+
+    MUTANTS = [
+        Mutant("subtracts", "Takes away.", "return a + b", "return a - b", "test_task_1_add_adds"),
+        Mutant("ignores-b", "Forgets the second.", "return a + b", "return a", "test_task_1_add_adds"),
+        Mutant("multiplies", "Two and two are four.", "return a + b", "return a * b", "test_task_1_add_adds"),
+        Mutant("halves", "Adds nothing.", "return add(a, a)", "return add(a, 0)", "test_double_doubles"),
+    ]
+'''
+
+HINTS = "# Hints\n" + "".join(
+    f"\n## Task {task}: {name}\n" + "".join(f"\n### Hint {level}\nHint {level} for {name}.\n" for level in (1, 2, 3))
+    for task, name in ((1, "sums"), (2, "doubles")))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "a course"  # a path with a space
+    for number, name in ((1, "adder"), (2, "again")):
+        folder = root / "phase-01-sums" / "labs" / f"lab-0{number}-{name}"
+        folder.mkdir(parents=True)
+        (folder / "lab.json").write_text(f'{{"title": "The {name}", "engine": null}}')
+        (folder / "solution.py").write_text(textwrap.dedent(SOLUTION).lstrip())
+        (folder / "test_lab.py").write_text(textwrap.dedent(TESTS).lstrip())
+        (folder / "mutants.py").write_text(textwrap.dedent(MUTANTS).lstrip())
+        (folder / "hints.md").write_text(HINTS)
+        (folder / "README.md").write_text("# A lab\n\nEdit [the starter](starter.py).\n")
+    (root / "conftest.py").write_text('pytest_plugins = ["course.plugin"]\n')
+    (root / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-markers"\n')
+    for lab in discover(root):
+        lab.starter.write_text(shipped_starter(lab))
+    return root
+
+
+@pytest.fixture
+def lab1(project):
+    return discover(project)[0]
+
+
+@pytest.fixture
+def lab2(project):
+    return discover(project)[1]

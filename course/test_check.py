@@ -1,0 +1,104 @@
+"""``course check``: every kind of damage to a lab is found and named."""
+
+import shutil
+
+import pytest
+
+from course.check import broken_links, check_lab
+from course.labs import PROJECT_ROOT, discover, find_lab
+from course.starters import shipped_starter
+
+
+def replace(path, old, new):
+    text = path.read_text()
+    assert text.count(old) >= 1, f"{old!r} is not in {path.name}"
+    path.write_text(text.replace(old, new))
+
+
+def rebuild(lab):
+    lab.starter.write_text(shipped_starter(lab))
+
+
+def test_a_lab_in_order_has_no_problems(lab1):
+    problems, proved = check_lab(lab1)
+    assert problems == []
+    assert proved == "3 tests fail on the starter and pass on solution, 4 mutants die, 2 tasks have 6 hints"
+
+
+@pytest.mark.parametrize("file, old, new, complaint", [
+    ("starter.py", "Task 2: double", "Task 2: treble", "starter.py is out of step with solution.py"),
+    ("starter.py", "b: int = 1", "b: int = 2", "the signature of add is (a: int, b: int=2), in solution.py (a: int, b"),
+    ("starter.py", "Twice ``a``.", "Thrice.", "the docstring of double is not that of solution.py"),
+    ("starter.py", "def double", "def treble", "starter.py: double is missing"),
+    ("starter.py", "def double", "def double(", "starter.py does not parse, line 9"),
+    ("hints.md", "Hint 2 for doubles.", "", "hints.md: task 2 has no hint 2"),
+    ("hints.md", "## Task 2", "## Task 3", "hints.md: there is no task 3"),
+    ("mutants.py", '"return a - b"', '"return b + a"', "mutant subtracts survives test_task_1_add_adds"),
+    ("mutants.py", '"return a - b"', '"return a -"', "mutant subtracts: it does not parse"),
+    ("mutants.py", '"return a + b", "return a - b"', '"return a / b", "c"', "subtracts: its 'replace' text occurs 0"),
+    ("mutants.py", '"ignores-b"', '"halves"', "mutant halves: the name is used twice"),
+    ("mutants.py", '"test_double_doubles"', '"test_nothing"', "its killer test_nothing is not a test of this lab"),
+    ("mutants.py", "MUTANTS = [", "MUTANTS = [][:1] and [", "0 mutants, must be at least 4"),
+    ("test_lab.py", "@pytest.mark.points(3)\n", "", "test_double_doubles has no @pytest.mark.points(n)"),
+    ("test_lab.py", "@pytest.mark.task(2)\n", "", "test_double_doubles belongs to no task"),
+    ("test_lab.py", "lab.double(4)", "lab.quadruple(2)", "lab.quadruple is not declared in starter.py"),
+    ("test_lab.py", "lab.double(4)", "lab.double(4)._secret", "._secret is private"),
+    ("test_lab.py", "got = lab.double(4)", "got = 8", "test_double_doubles passes on the untouched starter"),
+    ("test_lab.py", "== 8,", "== 9,", "test_double_doubles fails on the solution: double(4) gave 8"),
+    ("test_lab.py", "got = lab.double(4)", "got = lab.double(4) if lab.add.nothing else 8",
+     "test_double_doubles fails on the starter, but not by a named task: AttributeError"),
+    ("test_lab.py", "lab.add(3) == 4", "lab.double(2) == 4",
+     "test_task_1_add_counts_by_default is of task 1, but on the starter it stops at 'Task 2: double'"),
+    ("README.md", "(starter.py)", "(nowhere.py)", "README.md: the link to nowhere.py leads nowhere"),
+    ("lab.json", "null", '"nothing.here"', "lab.json names the engine module nothing.here, but there is no"),
+    ("lab.json", '"title"', '"name"', "lab.json must be JSON"),
+    ("solution.py", "# END TASK", "", "solution.py:13: a marker inside the one opened at line 6"),
+])
+def test_damage_is_named(lab1, file, old, new, complaint):
+    replace(lab1.folder / file, old, new)
+    problems, _ = check_lab(lab1)
+    assert any(complaint in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("file", ["hints.md", "mutants.py", "README.md", "solution.py", "starter.py"])
+def test_a_missing_file_is_named(lab1, file):
+    (lab1.folder / file).unlink()
+    assert check_lab(lab1)[0] == [f"phase-01-sums/labs/lab-01-adder/{file} is missing"]
+
+
+def test_a_weakened_test_lets_a_mutant_live(lab1):
+    replace(lab1.tests, "assert got == 3 + b", "assert got")
+    problems, _ = check_lab(lab1)
+    assert [problem for problem in problems if "survives" in problem] == [
+        "mutant subtracts survives test_task_1_add_adds, which should have caught it",
+        "mutant ignores-b survives test_task_1_add_adds, which should have caught it"]
+
+
+def test_the_engine_must_have_the_labs_signatures(lab1):
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": "sums"}')
+    (lab1.root / "sums.py").write_text("def add(a: int, b: int = 2) -> int:\n    return a + b\n")
+    replace(lab1.root / "pyproject.toml", "addopts", 'pythonpath = ["."]\naddopts')
+    problems, _ = check_lab(discover(lab1.root)[0])
+    assert "sums.py: double, which the lab teaches, is missing" in problems
+    assert any("sums.py: the signature of add is (a: int, b: int=2), in phase-01-sums" in p for p in problems)
+    assert any("test_task_1_add_counts_by_default fails on the engine" in p for p in problems)
+
+
+def test_links_in_code_and_to_the_web_are_not_followed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("[a](https://example.org/x) [b](#here) [c](page.md#part) [d](no.md)\n```\n[e](not/a/link)\n```\n")
+    assert broken_links(page, tmp_path) == ["page.md: the link to no.md leads nowhere"]
+
+
+def test_a_real_lab_with_a_broken_starter_is_named(tmp_path):
+    """The damage of the tests above, once in a lab of the course itself, without touching it."""
+    lab = find_lab("2.1", discover())
+    folder = tmp_path / lab.relative(lab.folder)
+    shutil.copytree(lab.folder, folder)
+    shutil.copytree(PROJECT_ROOT / "mini_vllm", tmp_path / "mini_vllm")
+    for name in ("pyproject.toml", "conftest.py"):
+        shutil.copy(PROJECT_ROOT / name, tmp_path / name)
+    copy = find_lab("2.1", discover(tmp_path))
+    replace(copy.starter, "def touch(self, blocks: Sequence[KVCacheBlock])", "def touch(self, block: KVCacheBlock)")
+    problems, _ = check_lab(copy)
+    assert "the signature of BlockPool.touch is (self, block: KVCacheBlock)" in problems[0]

@@ -1,0 +1,178 @@
+"""The plugin and the runner: every way a student's file can misbehave gets a verdict, and only its own lab suffers."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import course.runner
+from course.runner import run_lab, run_lab_together
+
+
+def write_starter(lab, add="return a + b", double="return add(a, a)", top=""):
+    """A starter with these bodies."""
+    text = lab.solution.read_text().replace("return a + b", add).replace("return add(a, a)", double)
+    lab.starter.write_text(top + text)
+
+
+def plain_pytest(project, *arguments):
+    run = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=project,
+                         capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", "CI": "1"})
+    return run.returncode, run.stdout + run.stderr
+
+
+def messages(lab, **options):
+    return {name: v.message for name, v in run_lab(lab, ["starter"], **options)["starter"].items() if not v.passed}
+
+
+# ---- the plugin, by the plain command
+
+
+def test_a_fresh_checkout_tests_the_solutions_and_says_so(project):
+    code, output = plain_pytest(project, "-q")
+    assert code == 0 and "8 passed" in output
+    assert "lab 1.1 tests phase-01-sums/labs/lab-01-adder/solution.py  (starter.py is untouched)" in output
+    assert "lab 1.2 solution: 3 of 3 tests, 6 of 6 points" in output
+
+
+def test_an_edited_starter_is_tested_by_the_same_command(project, lab1):
+    write_starter(lab1, double="return 0")
+    code, output = plain_pytest(project, "-q")
+    assert code == 1 and "1 failed, 11 passed" in output
+    assert "lab 1.1 tests phase-01-sums/labs/lab-01-adder/starter.py" in output
+    assert "lab 1.1 starter: 2 of 3 tests, 3 of 6 points" in output
+    assert "double(4) gave 0, expected 8" in output
+
+
+def test_the_shipped_starter_fails_every_test_by_name(project):
+    code, output = plain_pytest(project, "-q", "--impl", "starter")
+    assert code == 1 and "8 failed" in output and "passed" not in output
+    assert output.count("NotImplementedError: Task 1: add") >= 6
+    assert "test_double_doubles[starter] - NotImplementedError: Task 2: double" in output
+
+
+def test_any_file_can_be_tested(project, lab1):
+    other = project / "ana's file.py"
+    other.write_text(lab1.solution.read_text().replace("a + b", "a - b"))
+    code, output = plain_pytest(project, "-q", str(lab1.folder), "--impl", "ana's file.py")
+    assert code == 1 and "lab 1.1 tests ana's file.py" in output
+    code, output = plain_pytest(project, "-q", "--impl", "ana's file.py")
+    assert code == 4 and "is one file, but several labs are selected: 1.1 adder, 1.2 again" in output
+    code, output = plain_pytest(project, "-q", "--impl", "nobody.py")
+    assert code == 4
+    assert "--impl nobody.py: not one of auto, starter, solution, engine, and there is no such file" in output
+
+
+def test_a_lab_without_a_joint_is_left_out_of_the_engine_run_not_skipped(project):
+    code, output = plain_pytest(project, "-q", "--impl", "engine")
+    assert code == 5 and "skipped" not in output and "deselected" in output
+
+
+def test_a_broken_file_is_an_error_a_test_and_the_other_labs_go_on(project, lab1):
+    lab1.starter.write_text("def add(a, b:\n    pass\n")
+    code, output = plain_pytest(project, "-q")
+    assert code == 1 and "8 passed, 4 errors" in output
+    assert "lab-01-adder/starter.py does not parse, line 1: " in output
+
+
+# ---- the runner, in a process of its own
+
+
+def test_a_right_starter_passes(lab1):
+    write_starter(lab1)
+    assert messages(lab1) == {}
+
+
+def test_a_wrong_result_is_told_in_the_words_of_the_test(lab1):
+    write_starter(lab1, add="return a if b == 0 else a + b + 1")
+    failed = messages(lab1)
+    assert failed["test_task_1_add_adds"] == "add(3, 2) gave 6, expected 5: it must add"
+    assert set(failed) == {"test_task_1_add_adds", "test_task_1_add_counts_by_default", "test_double_doubles"}
+
+
+def test_an_exception_says_where_in_the_students_file(lab1):
+    write_starter(lab1, double="return {}[a]")
+    assert messages(lab1) == {"test_double_doubles": "KeyError: 4 (starter.py:14 in double)"}
+
+
+@pytest.mark.parametrize("text, complaint", [
+    ("def add(a, b:\n", "starter.py does not parse, line 1: "),
+    ("x = 1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero (starter.py:1 in <module>)"),
+    ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0"),
+    ("import pytest\npytest.skip('all is well', allow_module_level=True)\n", "cannot be imported: Skipped"),
+    ("x = 'a\0b'\n", "starter.py"),
+    ("while True: pass\n", "importing phase-01-sums/labs/lab-01-adder/starter.py did not finish within 1 s"),
+    ("print('x' * 50_000_000)\nraise ValueError('y' * 1_000_000)\n", "more characters"),
+])
+def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, text, complaint):
+    lab1.starter.write_text(text)
+    failed = messages(lab1, time_limit_s=1)
+    assert len(failed) == 3 and len(set(failed.values())) == 1
+    (message,) = set(failed.values())
+    assert complaint in message and len(message) < 2000
+
+
+def test_a_missing_file_says_how_to_get_it_back(lab1):
+    lab1.starter.unlink()
+    assert set(messages(lab1).values()) == {
+        "phase-01-sums/labs/lab-01-adder/starter.py is missing. `course reset 1.1` puts the shipped one back."}
+
+
+def test_a_loop_that_never_ends_costs_its_own_test_only(lab1):
+    write_starter(lab1, double="while True: pass")
+    (name, message), = messages(lab1, time_limit_s=0.5).items()
+    assert name == "test_double_doubles"
+    assert message == "the test did not finish within 0.5 s (starter.py:14 in double): is there a loop that never ends?"
+
+
+def test_a_loop_that_catches_everything_is_killed(lab1, monkeypatch):
+    monkeypatch.setattr(course.runner, "GRACE_S", 0.3)
+    write_starter(lab1, add="import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+                            "    while b == 2: pass\n    return a + b")
+    failed = messages(lab1, time_limit_s=0.5)
+    assert list(failed) == ["test_task_1_add_adds"], "the other tests must go on in a new process"
+    assert "could not be interrupted" in failed["test_task_1_add_adds"]
+
+
+@pytest.mark.parametrize("statement, status", [("import os; os._exit(0)", "0"), ("import os; os.abort()", "-6")])
+def test_a_process_that_ends_early_is_no_pass(lab1, statement, status):
+    write_starter(lab1, double=statement)
+    failed = messages(lab1)
+    assert list(failed) == ["test_double_doubles"]
+    assert f"the process ended during this test, with exit status {status}" in failed["test_double_doubles"]
+
+
+def test_after_three_lost_processes_the_rest_is_not_run(lab1, monkeypatch):
+    monkeypatch.setattr(course.runner, "MAX_LOST_PROCESSES", 2)
+    write_starter(lab1, top="import os; os._exit(0)\n")
+    assert [message[:40] for message in messages(lab1).values()] == [
+        "the process ended during this test, with", "the process ended during this test, with",
+        "not run: 2 tests before it ended their p"]
+
+
+@pytest.mark.parametrize("statement", ["import pytest; pytest.skip('fine')", "import pytest; pytest.xfail('fine')"])
+def test_a_test_skipped_by_the_student_does_not_count(lab1, statement):
+    write_starter(lab1, double=statement)
+    assert "a skipped test does not count" in messages(lab1)["test_double_doubles"]
+
+
+def test_endless_output_is_stopped_and_kept_short(lab1, monkeypatch):
+    monkeypatch.setattr(course.runner, "MAX_FILE_BYTES", 1 << 20)
+    write_starter(lab1, double="while True: print('spam' * 1000)")
+    failed = messages(lab1, time_limit_s=5)
+    assert list(failed) == ["test_double_doubles"] and len(failed["test_double_doubles"]) < 2000
+
+
+def test_garbage_in_the_report_file_is_passed_over(lab1):
+    write_starter(lab1, double="import sys\n"
+                               "    open(sys.argv[sys.argv.index('--report') + 1], 'a').write('[]\\n{}\\nx\\n')")
+    assert "double(4) gave" in messages(lab1)["test_double_doubles"]
+
+
+def test_many_files_can_share_a_process(lab1, tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(lab1.solution.read_text().replace("a + b", "a - b"))
+    verdicts = run_lab_together(lab1, ["solution", "starter", wrong], 5)
+    assert {label: sum(v.passed for v in by_test.values()) for label, by_test in verdicts.items()} == {
+        "solution": 3, "starter": 0, "wrong": 0}

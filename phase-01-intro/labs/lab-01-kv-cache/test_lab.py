@@ -1,0 +1,530 @@
+"""Lab 1.1: attention, a KV cache, the work it saves and the bytes it costs."""
+
+import math
+
+import numpy as np
+import pytest
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def small_shape(lab):
+    return lab.ModelShape(num_layers=3, num_heads=4, head_dim=8, ffn_dim=48, vocab_size=97)
+
+
+def small_model(lab, seed=0):
+    return lab.TinyDecoder(small_shape(lab), seed=seed)
+
+
+def small_cache(lab, capacity=64):
+    shape = small_shape(lab)
+    return lab.KVCache(shape.num_layers, capacity, shape.num_heads, shape.head_dim)
+
+
+def random_qkv(num_queries, num_keys, num_heads=2, head_dim=4, seed=0):
+    rng = np.random.default_rng(seed)
+    queries = rng.normal(size=(num_queries, num_heads, head_dim))
+    keys, values = rng.normal(size=(2, num_keys, num_heads, head_dim))
+    return queries, keys, values
+
+
+def attention_in_slow_motion(queries, keys, values):
+    """One query, one head, one key at a time: nothing to get wrong, except speed."""
+    num_queries, num_heads, head_dim = queries.shape
+    out = np.zeros_like(queries)
+    for i in range(num_queries):
+        num_visible = len(keys) - num_queries + i + 1
+        for h in range(num_heads):
+            scores = [float(queries[i, h] @ keys[j, h]) / math.sqrt(head_dim) for j in range(num_visible)]
+            weights = [math.exp(score - max(scores)) for score in scores]
+            for weight, value in zip(weights, values[:num_visible, h]):
+                out[i, h] += weight / sum(weights) * value
+    return out
+
+
+def rows(first, count, num_heads=4, head_dim=8):
+    """``count`` rows of K or V, row t filled with the number first + t, so that a failure can be read."""
+    numbers = np.arange(first, first + count, dtype=float)
+    return np.broadcast_to(numbers[:, None, None], (count, num_heads, head_dim)).copy()
+
+
+def row_numbers(array):
+    return array[:, 0, 0].tolist()
+
+
+# ---------------------------------------------------------------------------------------------- Task 1
+
+
+@pytest.mark.points(2)
+def test_task_1_softmax_of_known_scores(lab):
+    got = lab.softmax(np.array([0.0, math.log(2.0), math.log(5.0)]))
+    assert np.allclose(got, [1 / 8, 2 / 8, 5 / 8], atol=1e-12), \
+        f"softmax([0, ln 2, ln 5]) gave {got}, expected [0.125, 0.25, 0.625]: weights are exp(score) over their sum"
+
+
+@pytest.mark.points(2)
+def test_task_1_softmax_works_along_the_last_axis_of_any_array(lab):
+    scores = np.random.default_rng(1).normal(size=(2, 3, 5))
+    got = lab.softmax(scores)
+    assert got.shape == scores.shape, f"softmax of shape {scores.shape} gave shape {got.shape}: it keeps the shape"
+    assert np.allclose(got.sum(axis=-1), 1.0), \
+        f"softmax of shape {scores.shape} gave rows that sum to {got.sum(axis=-1)}, expected 1: each row is a " \
+        "softmax of its own"
+    one_row = lab.softmax(scores[1, 2])
+    assert np.allclose(got[1, 2], one_row), \
+        f"row [1, 2] of a softmax is {got[1, 2]}, alone it is {one_row}: a row must not depend on other rows"
+
+
+@pytest.mark.points(3)
+def test_task_1_softmax_does_not_overflow_on_huge_scores(lab):
+    with np.errstate(all="ignore"):
+        got = lab.softmax(np.array([1e4, 1e4 - math.log(3.0), -1e4]))
+    assert np.allclose(got, [0.75, 0.25, 0.0]), \
+        f"softmax([10000, 10000 - ln 3, -10000]) gave {got}, expected [0.75, 0.25, 0]: exp(10000) is inf in float64, " \
+        "but adding a constant to all scores does not change a softmax"
+
+
+@pytest.mark.points(2)
+def test_task_1_softmax_rows_of_very_different_size(lab):
+    with np.errstate(all="ignore"):
+        got = lab.softmax(np.array([[1e4, 1e4], [-1e4, -1e4]]))
+    assert np.allclose(got, 0.5), \
+        f"softmax([[1e4, 1e4], [-1e4, -1e4]]) gave {got.tolist()}, expected 0.5 everywhere: each row needs a shift " \
+        "of its own, or the small row becomes 0 / 0"
+
+
+@pytest.mark.points(2)
+def test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept(lab):
+    scores = np.array([[1.0, -np.inf, 1.0], [0.0, -np.inf, -np.inf]])
+    before = scores.copy()
+    got = lab.softmax(scores)
+    assert np.allclose(got, [[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]]), \
+        f"softmax([[1, -inf, 1], [0, -inf, -inf]]) gave {got.tolist()}, expected [[0.5, 0, 0.5], [1, 0, 0]]: a score " \
+        "of -inf has the weight 0"
+    assert np.array_equal(scores, before), \
+        f"after softmax(scores) the caller's scores read {scores.tolist()}, they were {before.tolist()}: softmax " \
+        "must not work in place"
+
+
+# ---------------------------------------------------------------------------------------------- Task 2
+
+
+@pytest.mark.points(3)
+def test_task_2_equal_scores_give_the_mean_of_the_visible_values(lab):
+    queries, keys, values = np.zeros((4, 2, 5)), random_qkv(4, 4, head_dim=5)[1], rows(0, 4, num_heads=2, head_dim=5)
+    got = row_numbers(lab.causal_attention(queries, keys, values))
+    assert np.allclose(got, [0.0, 0.5, 1.0, 1.5]), \
+        f"causal_attention with queries of 0 and values 0, 1, 2, 3 gave {got}, expected the running means [0, 0.5, " \
+        "1, 1.5]: query i sees the values 0 up to and including i, and equal scores weigh the same"
+
+
+@pytest.mark.points(4)
+def test_task_2_agrees_with_attention_in_slow_motion(lab):
+    for num_queries, num_keys in [(1, 1), (6, 6), (2, 7), (1, 9)]:
+        queries, keys, values = random_qkv(num_queries, num_keys, num_heads=3, head_dim=5, seed=num_keys)
+        got = lab.causal_attention(queries, keys, values)
+        expected = attention_in_slow_motion(queries, keys, values)
+        assert got.shape == expected.shape, \
+            f"causal_attention of {num_queries} queries over {num_keys} keys has shape {got.shape}, expected " \
+            f"{expected.shape}: [num_queries, num_heads, head_dim]"
+        error = np.abs(got - expected).max()
+        assert error < 1e-9, \
+            f"causal_attention of {num_queries} queries over {num_keys} keys is off by {error:.2g}, expected < 1e-9: " \
+            "softmax(q . k / sqrt(head_dim)) over the visible keys, then the weighted sum of their values, per head"
+
+
+@pytest.mark.points(4)
+def test_task_2_future_tokens_do_not_influence_earlier_outputs(lab):
+    queries, keys, values = random_qkv(6, 6)
+    before = lab.causal_attention(queries, keys, values)
+    changed_keys, changed_values = keys.copy(), values.copy()
+    changed_keys[4:] = 1e4 * queries[3]  # as loud as it gets for query 3
+    changed_values[4:] = 1e6
+    after = lab.causal_attention(queries, changed_keys, changed_values)
+    error = np.abs(after[:4] - before[:4]).max()
+    assert error < 1e-9, \
+        f"changing keys and values 4 and 5 moved the outputs of queries 0 to 3 by {error:.2g}, expected 0: a query " \
+        "must not see keys after its own position"
+
+
+@pytest.mark.points(4)
+def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
+    queries, keys, values = random_qkv(8, 8)
+    whole = lab.causal_attention(queries, keys, values)
+    for num_queries in (1, 3, 7):
+        chunk = lab.causal_attention(queries[-num_queries:], keys, values)
+        error = np.abs(chunk - whole[-num_queries:]).max()
+        assert error < 1e-9, \
+            f"the last {num_queries} queries alone over 8 keys differ from their rows in the whole by {error:.2g}, " \
+            "expected 0: the last query belongs to the last key, so query i stands at num_keys - num_queries + i"
+
+
+@pytest.mark.points(2)
+def test_task_2_refuses_shapes_that_do_not_fit(lab):
+    queries, keys, values = random_qkv(3, 3)
+    lab.causal_attention(queries, keys, values)
+    for what, bad in [("3 queries over 2 keys", (queries, keys[:2], values[:2])),
+                      ("3 keys with 1 value", (queries, keys, values[:1])),
+                      ("queries of 1 head over keys of 2", (queries[:, :1], keys, values))]:
+        try:
+            got = lab.causal_attention(*bad)
+        except ValueError:
+            continue
+        pytest.fail(f"causal_attention with {what} returned an array of shape {got.shape}, expected ValueError: numpy "
+                    "would broadcast such shapes to an answer that means nothing")
+
+
+# ---------------------------------------------------------------------------------------------- Task 3
+
+
+@pytest.mark.points(3)
+def test_task_3_append_then_get_in_order(lab):
+    cache = small_cache(lab, capacity=8)
+    cache.append(1, rows(0, 3), rows(100, 3))
+    cache.append(1, rows(3, 1), rows(103, 1))
+    keys, values = cache.get(1)
+    assert (row_numbers(keys), row_numbers(values)) == ([0, 1, 2, 3], [100, 101, 102, 103]), \
+        f"after appending tokens 0..2 and then 3 to layer 1, get(1) reads keys {row_numbers(keys)} and values " \
+        f"{row_numbers(values)}, expected [0, 1, 2, 3] and [100, 101, 102, 103]: new rows go behind the old ones"
+    got = len(cache.get(0)[0])
+    assert got == 0, f"get(0) has {got} rows after appends to layer 1 only, expected 0: every layer has its own rows"
+
+
+@pytest.mark.points(2)
+def test_task_3_num_tokens_counts_what_every_layer_holds(lab):
+    cache = small_cache(lab, capacity=8)
+    assert cache.num_tokens == 0, f"an empty cache says num_tokens = {cache.num_tokens}, expected 0"
+    for layer, expected in [(0, 0), (1, 0), (2, 2)]:
+        cache.append(layer, rows(0, 2), rows(0, 2))
+        got = cache.num_tokens
+        assert got == expected, \
+            f"after 2 tokens in each of the layers 0 to {layer} of 3, num_tokens is {got}, expected {expected}: a " \
+            "token counts once every layer holds it"
+
+
+@pytest.mark.points(3)
+def test_task_3_the_cache_keeps_copies(lab):
+    cache = small_cache(lab, capacity=4)
+    keys, values = rows(0, 4), rows(100, 4)
+    cache.append(0, keys, values)
+    keys[:] = values[:] = -1.0
+    got = tuple(row_numbers(array) for array in cache.get(0))
+    assert got == ([0, 1, 2, 3], [100, 101, 102, 103]), \
+        f"append(0, keys, values), then overwriting the caller's arrays, changed the cache to {got}: the cache must " \
+        "hold copies, not references to arrays of somebody else"
+
+
+@pytest.mark.points(2)
+def test_task_3_get_copies_nothing(lab):
+    cache = small_cache(lab, capacity=8)
+    cache.append(0, rows(0, 3), rows(100, 3))
+    before = cache.get(0)
+    cache.append(0, rows(3, 2), rows(103, 2))
+    after = cache.get(0)
+    for name, old, new in zip(("keys", "values"), before, after):
+        assert np.shares_memory(old, new), \
+            f"the {name} of two get(0) calls lie in different memory, expected slices of one storage: a step must " \
+            "not copy the whole cache"
+
+
+@pytest.mark.points(2)
+def test_task_3_the_last_slot_can_be_used(lab):
+    cache = small_cache(lab, capacity=4)
+    try:
+        cache.append(0, rows(0, 3), rows(100, 3))
+        cache.append(0, rows(3, 1), rows(103, 1))
+    except ValueError as error:
+        pytest.fail(f"3 tokens and then 1 into a capacity of 4 raised ValueError: {error}; a cache may be filled to "
+                    "exactly its capacity")
+    got = len(cache.get(0)[0])
+    assert got == 4, f"get(0) has {got} rows after 3 + 1 appended tokens, expected 4"
+
+
+@pytest.mark.points(3)
+def test_task_3_append_beyond_capacity_changes_nothing(lab):
+    cache = small_cache(lab, capacity=4)
+    cache.append(0, rows(0, 3), rows(100, 3))
+    message = None
+    try:
+        cache.append(0, rows(3, 2), rows(103, 2))
+    except ValueError as error:
+        message = str(error)
+    assert message is not None, "3 + 2 tokens into a capacity of 4 were accepted, expected ValueError"
+    assert "5" in message and "4" in message, \
+        f"3 + 2 tokens into a capacity of 4 raised ValueError({message!r}); the message must name the value (5) and " \
+        "the bound (4)"
+    got = tuple(row_numbers(array) for array in cache.get(0))
+    assert got == ([0, 1, 2], [100, 101, 102]), \
+        f"after an append that was refused the cache reads {got}, expected ([0, 1, 2], [100, 101, 102]): check " \
+        "first, then change"
+    cache.append(0, rows(3, 1), rows(103, 1))
+    got = row_numbers(cache.get(0)[0])
+    assert got == [0, 1, 2, 3], f"a fitting append after a refused one left keys {got}, expected [0, 1, 2, 3]"
+
+
+@pytest.mark.points(2)
+def test_task_3_append_refuses_shapes_that_do_not_fit(lab):
+    cache = small_cache(lab, capacity=8)
+    cache.append(0, rows(0, 1), rows(100, 1))
+    for what, keys, values in [("3 keys and 1 value", rows(1, 3), rows(101, 1)),
+                               ("1 key and 3 values", rows(1, 1), rows(101, 3)),
+                               ("keys of head_dim 1", rows(1, 2, head_dim=1), rows(101, 2)),
+                               ("values of 1 head", rows(1, 2), rows(101, 2, num_heads=1))]:
+        try:
+            cache.append(0, keys, values)
+        except ValueError:
+            got = len(cache.get(0)[0])
+            assert got == 1, f"a refused append of {what} left {got} rows, expected 1: nothing may change"
+            continue
+        pytest.fail(f"append of {what} was accepted, expected ValueError: numpy broadcasts such shapes silently")
+
+
+@pytest.mark.points(4)
+def test_task_3_keys_and_values_of_earlier_tokens_never_change(lab):
+    short, long = small_cache(lab), small_cache(lab)
+    small_model(lab).forward(PROMPT, short)
+    small_model(lab).forward([*PROMPT, 9, 2, 6], long)
+    for layer in range(small_shape(lab).num_layers):
+        for name, few, many in zip(("keys", "values"), short.get(layer), long.get(layer)):
+            assert len(many) == 8, f"layer {layer} holds {len(many)} {name} after a forward of 8 tokens, expected 8"
+            error = np.abs(many[:5] - few).max()
+            assert error < 1e-9, \
+                f"in layer {layer} the {name} of the first 5 tokens differ by {error:.2g} between a text of 5 and " \
+                "the same text with 3 more tokens, expected 0: under a causal mask the past does not see the future, " \
+                "in any layer, and that is why K/V can be kept"
+
+
+@pytest.mark.points(3)
+def test_task_3_a_prompt_in_chunks_gives_the_same_logits(lab):
+    text = [*PROMPT, 9, 2, 6]
+    whole = small_model(lab).forward(text)
+    for cuts in ([8], [5, 3], [1, 1, 6], [3, 4, 1]):
+        model, cache, start = small_model(lab), small_cache(lab, capacity=8), 0
+        for num_tokens in cuts:
+            logits = model.forward(text[start:start + num_tokens], cache)
+            start += num_tokens
+        error = np.abs(logits - whole).max()
+        assert error < 1e-9, \
+            f"8 tokens through the cache in chunks of {cuts} give logits that are off by {error:.2g}, expected < " \
+            "1e-9: how a text is cut must not matter"
+
+
+# ---------------------------------------------------------------------------------------------- Task 4
+
+
+@pytest.mark.points(3)
+def test_task_4_without_cache_every_step_sends_the_whole_text(lab):
+    model, prompt = small_model(lab), list(PROMPT)
+    result = lab.decode_without_cache(model, prompt, 4)
+    assert model.forward_lengths == [5, 6, 7, 8], \
+        f"decode_without_cache of 4 tokens after 5 sent {model.forward_lengths} tokens, expected [5, 6, 7, 8]: each " \
+        "step sends all tokens known so far"
+    assert prompt == PROMPT, f"decode_without_cache changed the caller's prompt to {prompt}, it was {PROMPT}"
+    for step in range(4):
+        expected = small_model(lab).forward([*PROMPT, *result.token_ids[:step]])
+        assert np.allclose(result.logits[step], expected, atol=1e-9), \
+            f"row {step} of the logits is not what the model says after the prompt and {step} new tokens"
+        assert result.token_ids[step] == int(np.argmax(expected)), \
+            f"token {step} is {result.token_ids[step]}, expected {int(np.argmax(expected))}: greedy takes the argmax"
+
+
+@pytest.mark.points(5)
+def test_task_4_with_cache_gives_the_same_tokens_and_logits(lab):
+    for seed in range(4):
+        plain = lab.decode_without_cache(small_model(lab, seed), PROMPT, 12)
+        cached = lab.decode_with_cache(small_model(lab, seed), PROMPT, 12, small_cache(lab))
+        assert cached.token_ids == plain.token_ids, \
+            f"model {seed}: decode_with_cache emitted {cached.token_ids}, without a cache it is {plain.token_ids}: a " \
+            "cache must not change the answer"
+        error = np.abs(cached.logits - plain.logits).max()
+        assert error < 1e-9, f"model {seed}: the logits with and without a cache differ by {error:.2g}, expected < 1e-9"
+
+
+@pytest.mark.points(4)
+def test_task_4_with_cache_every_token_is_sent_once(lab):
+    model, prompt, cache = small_model(lab), list(PROMPT), small_cache(lab)
+    lab.decode_with_cache(model, prompt, 4, cache)
+    assert model.forward_lengths == [5, 1, 1, 1], \
+        f"decode_with_cache of 4 tokens after 5 sent {model.forward_lengths} tokens, expected [5, 1, 1, 1]: the " \
+        "prompt in one call, then one token a call, and the last one emitted is not sent at all"
+    assert cache.num_tokens == 8, \
+        f"the cache holds {cache.num_tokens} tokens after decoding 4 after a prompt of 5, expected 8 = 5 + 4 - 1"
+    assert prompt == PROMPT, f"decode_with_cache changed the caller's prompt to {prompt}, it was {PROMPT}"
+
+
+@pytest.mark.points(2)
+def test_task_4_a_prompt_of_one_token(lab):
+    plain = lab.decode_without_cache(small_model(lab), [7], 6)
+    model = small_model(lab)
+    cached = lab.decode_with_cache(model, [7], 6, small_cache(lab))
+    assert cached.token_ids == plain.token_ids and len(plain.token_ids) == 6, \
+        f"6 tokens after the prompt [7]: with a cache {cached.token_ids}, without {plain.token_ids}; expected the " \
+        "same 6 of both"
+    assert model.forward_lengths == [1] * 6, \
+        f"decode_with_cache of 6 tokens after 1 sent {model.forward_lengths} tokens, expected six times 1"
+
+
+@pytest.mark.points(2)
+def test_task_4_zero_new_tokens_cost_nothing(lab):
+    model, cache = small_model(lab), small_cache(lab, capacity=0)
+    results = {"decode_without_cache": lab.decode_without_cache(model, PROMPT, 0),
+               "decode_with_cache": lab.decode_with_cache(model, PROMPT, 0, cache)}
+    for name, result in results.items():
+        assert result.token_ids == [] and result.logits.shape == (0, 97), \
+            f"{name} of 0 tokens gave {result.token_ids} and logits of shape {result.logits.shape}, expected [] and " \
+            "(0, 97)"
+    assert model.forward_lengths == [] and cache.num_tokens == 0, \
+        f"decoding 0 tokens made forward calls of {model.forward_lengths} tokens and left {cache.num_tokens} in the " \
+        "cache, expected none and 0: nothing was asked for"
+
+
+@pytest.mark.points(2)
+def test_task_4_a_cache_of_exactly_the_right_size_is_enough(lab):
+    cache = small_cache(lab, capacity=8)
+    try:
+        result = lab.decode_with_cache(small_model(lab), PROMPT, 4, cache)
+    except ValueError as error:
+        pytest.fail(f"decode_with_cache of 4 tokens after 5 with a capacity of 8 raised ValueError: {error}; 5 + 4 - 1 "
+                    "slots are enough, because the last token is never fed back")
+    assert len(result.token_ids) == 4, f"decode_with_cache of 4 tokens emitted {len(result.token_ids)}"
+
+
+@pytest.mark.points(3)
+def test_task_4_bad_requests_are_refused_before_any_work(lab):
+    used = small_cache(lab)
+    lab.decode_with_cache(small_model(lab), PROMPT, 1, used)
+    for what, prompt, num_new_tokens, cache in [("an empty prompt", [], 3, small_cache(lab)),
+                                                ("-1 new tokens", PROMPT, -1, small_cache(lab)),
+                                                ("a capacity of 7 where 8 are needed", PROMPT, 4, small_cache(lab, 7)),
+                                                ("a cache that holds 5 tokens", PROMPT, 4, used)]:
+        model, num_before = small_model(lab), cache.num_tokens
+        try:
+            lab.decode_with_cache(model, prompt, num_new_tokens, cache)
+        except ValueError:
+            assert model.forward_lengths == [] and cache.num_tokens == num_before, \
+                f"decode_with_cache with {what} raised ValueError only after forward calls of " \
+                f"{model.forward_lengths} tokens, the cache went from {num_before} to {cache.num_tokens}: check " \
+                "first, then change"
+            continue
+        pytest.fail(f"decode_with_cache with {what} was accepted, expected ValueError")
+    for what, prompt, num_new_tokens in [("an empty prompt", [], 3), ("-1 new tokens", PROMPT, -1)]:
+        try:
+            lab.decode_without_cache(small_model(lab), prompt, num_new_tokens)
+        except ValueError:
+            continue
+        pytest.fail(f"decode_without_cache with {what} was accepted, expected ValueError")
+
+
+# ---------------------------------------------------------------------------------------------- Task 5
+
+
+def as_pair(counts):
+    return (counts.linear, counts.attention)
+
+
+@pytest.mark.points(4)
+def test_task_5_formula_without_cache_equals_the_counter(lab):
+    for num_prompt, num_new in [(1, 1), (5, 1), (1, 7), (4, 9)]:
+        model = small_model(lab)
+        lab.decode_without_cache(model, list(range(num_prompt)), num_new)
+        got = lab.multiply_adds_without_cache(model.shape, num_prompt, num_new)
+        assert as_pair(got) == as_pair(model.counts), \
+            f"multiply_adds_without_cache for {num_prompt} + {num_new} tokens gave (linear, attention) = " \
+            f"{as_pair(got)}, the model counted {as_pair(model.counts)}: the steps send {num_prompt} up to " \
+            f"{num_prompt + num_new - 1} tokens"
+
+
+@pytest.mark.points(4)
+def test_task_5_formula_with_cache_equals_the_counter(lab):
+    for num_prompt, num_new in [(1, 1), (5, 1), (1, 7), (4, 9)]:
+        model = small_model(lab)
+        lab.decode_with_cache(model, list(range(num_prompt)), num_new, small_cache(lab))
+        got = lab.multiply_adds_with_cache(model.shape, num_prompt, num_new)
+        assert as_pair(got) == as_pair(model.counts), \
+            f"multiply_adds_with_cache for {num_prompt} + {num_new} tokens gave (linear, attention) = " \
+            f"{as_pair(got)}, the model counted {as_pair(model.counts)}: the steps send {num_prompt} tokens and then " \
+            f"{num_new - 1} times 1, each against all keys so far"
+
+
+@pytest.mark.points(1)
+def test_task_5_zero_new_tokens_cost_zero(lab):
+    for name in ("multiply_adds_without_cache", "multiply_adds_with_cache"):
+        got = getattr(lab, name)(small_shape(lab), 5, 0)
+        assert as_pair(got) == (0, 0), \
+            f"{name}(shape, 5, 0) gave (linear, attention) = {as_pair(got)}, expected (0, 0): nothing is decoded"
+
+
+@pytest.mark.points(2)
+def test_task_5_formulas_stay_exact_at_real_sizes(lab):
+    shape = lab.ModelShape(num_layers=3, num_heads=7, head_dim=11, ffn_dim=13, vocab_size=17)
+    without = lab.multiply_adds_without_cache(shape, 1, 500_001)
+    cached = lab.multiply_adds_with_cache(shape, 1, 500_001)
+    expected_pairs = {"without": 41_667_041_667_750_001, "with": 125_000_750_001}
+    for name, counts in (("without", without), ("with", cached)):
+        expected = 3 * 2 * 77 * expected_pairs[name]
+        assert counts.attention == expected and isinstance(counts.attention, int), \
+            f"attention {name} a cache for 1 + 500,001 tokens is {counts.attention!r}, expected the int " \
+            f"{expected}: use whole-number arithmetic (//), a float has only 53 bits"
+
+
+@pytest.mark.points(3)
+def test_task_5_growth_when_the_output_doubles(lab):
+    shape = lab.ModelShape(num_layers=2, num_heads=4, head_dim=16, ffn_dim=256, vocab_size=1)
+    for name, part, expected in [("multiply_adds_without_cache", "linear", 4),
+                                 ("multiply_adds_with_cache", "linear", 2),
+                                 ("multiply_adds_without_cache", "attention", 8),
+                                 ("multiply_adds_with_cache", "attention", 4)]:
+        formula = getattr(lab, name)
+        growth = getattr(formula(shape, 1, 8000), part) / getattr(formula(shape, 1, 4000), part)
+        assert growth == pytest.approx(expected, rel=0.01), \
+            f"from 4000 to 8000 new tokens the {part} part of {name} grew {growth:.2f} times, expected {expected}: " \
+            "the sum over n steps of what a step costs is n, n^2 or n^3"
+
+
+# ---------------------------------------------------------------------------------------------- Task 6
+
+
+@pytest.mark.points(3)
+def test_task_6_bytes_per_token_of_real_models(lab):
+    for name, kib in [("Llama-2-7B", 512), ("Llama-3-8B", 128), ("Qwen3-0.6B", 112), ("SmolLM2-135M", 22.5)]:
+        shape = lab.REAL_SHAPES[name]
+        got = lab.kv_bytes_per_token(shape.num_layers, shape.num_kv_heads, shape.head_dim, 2)
+        assert got == kib * 1024, \
+            f"kv_bytes_per_token of {name} in fp16 gave {got} bytes, expected {kib} KiB = {int(kib * 1024)}: a key " \
+            "and a value, in every KV head of every layer"
+
+
+@pytest.mark.points(2)
+def test_task_6_every_argument_counts_once(lab):
+    got = lab.kv_bytes_per_token(num_layers=3, num_kv_heads=5, head_dim=7, bytes_per_element=4)
+    assert got == 840, f"kv_bytes_per_token(3, 5, 7, 4) gave {got}, expected 840 = 2 * 3 * 5 * 7 * 4"
+
+
+@pytest.mark.points(2)
+def test_task_6_impossible_shapes_are_refused(lab):
+    good = {"num_layers": 2, "num_kv_heads": 2, "head_dim": 4, "bytes_per_element": 2}
+    lab.kv_bytes_per_token(**good)
+    for name in good:
+        for bad in (0, -3):
+            try:
+                got = lab.kv_bytes_per_token(**{**good, name: bad})
+            except ValueError as error:
+                assert name in str(error) and str(bad) in str(error), \
+                    f"kv_bytes_per_token with {name}={bad} raised ValueError({str(error)!r}), expected a message " \
+                    "that names the argument and its value"
+                continue
+            pytest.fail(f"kv_bytes_per_token with {name}={bad} returned {got}, expected ValueError: it must be >= 1")
+
+
+@pytest.mark.points(2)
+def test_task_6_tokens_that_fit_are_whole_tokens(lab):
+    for budget, per_token, expected in [(0, 10, 0), (9, 10, 0), (10, 10, 1), (19, 10, 1), (16 * 2**30, 2**19, 32768)]:
+        got = lab.num_tokens_that_fit(budget, per_token)
+        assert got == expected, \
+            f"num_tokens_that_fit({budget}, {per_token}) gave {got}, expected {expected}: half a token is no token"
+    for budget, per_token in [(-1, 10), (10, 0)]:
+        try:
+            got = lab.num_tokens_that_fit(budget, per_token)
+        except ValueError:
+            continue
+        pytest.fail(f"num_tokens_that_fit({budget}, {per_token}) returned {got}, expected ValueError")

@@ -1,0 +1,348 @@
+"""Three ways to hand out cache memory to requests whose length nobody knows yet, and what each of them wastes.
+
+    reserve to the maximum   |AAAA............|BB..............|CCCCCCC.........|    a place each, sized for the worst
+    exact, in one piece      |AAAA|BB|CCCCCCC|                                       needs the future, leaves holes
+    pages of 4               |AAAA|BB..|CCCC|CCC.|                                   a table finds the pieces again
+
+A slot holds the K/V of one token. All sizes here are counted in slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+#: The longest text, prompt and answer together, that the model of this lab takes.
+MAX_LEN = 2048
+
+
+@dataclass(frozen=True)
+class RequestLengths:
+    """How long one request turns out to be. The engine knows the first number at once, the second at the end."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+
+@dataclass(frozen=True)
+class SlotUse:
+    """Where the slots of some reservations are. ``total`` is all of them."""
+
+    #: Holds a token now.
+    used: int
+    #: Holds none yet, but will before the request ends.
+    reserved: int
+    #: Will never hold one.
+    internal: int
+
+    @property
+    def total(self) -> int:
+        return self.used + self.reserved + self.internal
+
+
+def make_trace(num_requests: int, seed: int) -> list[RequestLengths]:
+    """Lengths as chat traffic has them: most are short, a few are very long, none is above ``MAX_LEN``. Given.
+
+    Prompts and outputs are log-normal with medians of 200 and 220 tokens, rounded and clipped.
+    """
+    rng = np.random.default_rng(seed)
+    prompts = np.clip(np.rint(rng.lognormal(np.log(200.0), 1.0, num_requests)), 4, MAX_LEN * 3 // 4)
+    outputs = np.clip(np.rint(rng.lognormal(np.log(220.0), 0.8, num_requests)), 1, MAX_LEN - prompts)
+    return [RequestLengths(int(prompt), int(output)) for prompt, output in zip(prompts, outputs)]
+
+
+def check_lengths(lengths: Sequence[int], max_len: int | None = None) -> None:
+    """Raise ValueError if there are no lengths, or if one is below 1 or above ``max_len`` (None: no bound). Given."""
+    if len(lengths) == 0:
+        raise ValueError("needs at least 1 length, got 0")
+    for length in lengths:
+        if length < 1:
+            raise ValueError(f"a length must be at least 1, got {length}")
+        if max_len is not None and length > max_len:
+            raise ValueError(f"a length must be at most {max_len}, got {length}")
+
+
+# ---------------------------------------------------------------------------------------------- Task 1
+
+
+def waste_of_reserving(lengths: Sequence[int], max_len: int) -> float:
+    """The share of slots that never hold a token, 0.0 to 1.0, if every request is given ``max_len`` slots.
+
+    ``lengths`` are final lengths. Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses.
+    """
+    # TASK 1: waste_of_reserving
+    check_lengths(lengths, max_len)
+    return 1.0 - sum(lengths) / (max_len * len(lengths))
+    # END TASK
+
+
+def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequence[int], max_len: int) -> SlotUse:
+    """Sort all slots of all requests at one moment into used, reserved and internal; each request has ``max_len``.
+
+    ``num_generated[i]`` is how many output tokens request i has at that moment. Its prompt is always there::
+
+        prompt 3, output 4, generated 1, max_len 10
+
+        |P P P o . . . - - -|      used 4 (P and o), reserved 3 (.), internal 3 (-)
+
+    Raises ValueError if the two sequences differ in length, if a request is longer than ``max_len``, or if a number of
+    generated tokens is not within 0 and that request's ``num_output_tokens``.
+    """
+    # TASK 1: split_reservation
+    if len(requests) != len(num_generated):
+        raise ValueError(f"{len(requests)} requests, but {len(num_generated)} numbers of generated tokens")
+    used = reserved = internal = 0
+    for request, generated in zip(requests, num_generated):
+        if request.num_tokens > max_len:
+            raise ValueError(f"a request has {request.num_tokens} tokens, the maximum is {max_len}")
+        if not 0 <= generated <= request.num_output_tokens:
+            raise ValueError(f"{generated} tokens are generated, must be within 0 and {request.num_output_tokens}")
+        used += request.num_prompt_tokens + generated
+        reserved += request.num_output_tokens - generated
+        internal += max_len - request.num_tokens
+    return SlotUse(used, reserved, internal)
+    # END TASK
+
+
+# ---------------------------------------------------------------------------------------------- Task 2
+
+
+def blocks_needed(num_tokens: int, block_size: int) -> int:
+    """How many blocks of ``block_size`` slots hold ``num_tokens`` tokens. The last one may be partly empty.
+
+    0 tokens need 0 blocks. Raises ValueError if ``num_tokens`` is negative or ``block_size`` is below 1.
+    """
+    # TASK 2: blocks_needed
+    if num_tokens < 0:
+        raise ValueError(f"num_tokens must be at least 0, got {num_tokens}")
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+    return (num_tokens + block_size - 1) // block_size
+    # END TASK
+
+
+def waste_of_paging(lengths: Sequence[int], block_size: int) -> float:
+    """The share of slots that never hold a token, 0.0 to 1.0, if every request is given just the blocks it needs.
+
+    It is a share of all slots that were given out, not a mean over requests. ``lengths`` are final lengths.
+    Raises ValueError for what ``check_lengths(lengths)`` refuses, or if ``block_size`` is below 1.
+    """
+    # TASK 2: waste_of_paging
+    check_lengths(lengths)
+    num_slots = sum(blocks_needed(length, block_size) for length in lengths) * block_size
+    return 1.0 - sum(lengths) / num_slots
+    # END TASK
+
+
+# ---------------------------------------------------------------------------------------------- Tasks 3 and 4
+
+
+class ContiguousAllocator:
+    """Hands out runs of neighbouring slots, first fit: the leftmost hole that is large enough.
+
+        slot   0         10    16        26             41
+               | A        |hole | B       |     hole     | C ...
+        _holes      = [(10, 6), (26, 15)]           (start, size), by start; no two of them touch
+        _allocated  = {0: 10, 16: 10, 41: ...}      start → size
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        if num_slots < 1:
+            raise ValueError(f"num_slots must be at least 1, got {num_slots}")
+        self.num_slots = num_slots
+        self._holes: list[tuple[int, int]] = [(0, num_slots)]
+        self._allocated: dict[int, int] = {}
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """All holes as (start, size), by start. A list of the caller's own."""
+        return list(self._holes)
+
+    @property
+    def num_free_slots(self) -> int:
+        return sum(size for _, size in self._holes)
+
+    @property
+    def largest_hole(self) -> int:
+        """The size of the largest hole, 0 if there is none."""
+        return max((size for _, size in self._holes), default=0)
+
+    def allocate(self, num_slots: int) -> int | None:
+        """Take ``num_slots`` neighbouring slots and return where they start, or None if no hole is large enough.
+
+        They are the first slots of the leftmost hole that has at least that many. A hole that is used up is gone.
+        After None nothing has changed. Raises ValueError if ``num_slots`` is below 1; nothing changes then.
+        """
+        # TASK 3: ContiguousAllocator.allocate
+        if num_slots < 1:
+            raise ValueError(f"allocate needs at least 1 slot, got {num_slots}")
+        for i, (start, size) in enumerate(self._holes):
+            if size >= num_slots:
+                self._holes[i:i + 1] = [(start + num_slots, size - num_slots)] if size > num_slots else []
+                self._allocated[start] = num_slots
+                return start
+        return None
+        # END TASK
+
+    def free(self, start: int) -> None:
+        """Give back the run that ``allocate`` returned as ``start``.
+
+        After: its slots are a hole, merged with the hole on its left and the hole on its right, if they touch it.
+        Raises RuntimeError, naming ``start``, if no run begins there now; nothing changes then.
+        """
+        # TASK 4: ContiguousAllocator.free
+        if start not in self._allocated:
+            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")
+        size = self._allocated.pop(start)
+        i = sum(hole_start < start for hole_start, _ in self._holes)
+        first, last = i, i
+        if i > 0 and sum(self._holes[i - 1]) == start:
+            first = i - 1
+            start, size = self._holes[first][0], self._holes[first][1] + size
+        if i < len(self._holes) and self._holes[i][0] == start + size:
+            last = i + 1
+            size += self._holes[i][1]
+        self._holes[first:last] = [(start, size)]
+        # END TASK
+
+
+@dataclass(frozen=True)
+class ChurnReport:
+    """What happened while requests came and went. A refusal *with room* had enough free slots, but in pieces."""
+
+    num_refusals: int
+    num_refusals_with_room: int
+    #: Of the refusal with room that left most slots idle; all 0 if there was none.
+    wanted: int
+    num_free_slots: int
+    largest_hole: int
+
+
+def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
+    """Requests come in order, each takes exactly its length in one piece; when one is refused, a random one ends.
+
+    Given: it needs Tasks 3 and 4. No length may be above ``num_slots``.
+    """
+    if max(lengths) > num_slots:
+        raise ValueError(f"a length of {max(lengths)} can never fit {num_slots} slots")
+    rng = np.random.default_rng(seed)
+    allocator = ContiguousAllocator(num_slots)
+    running: list[int] = []
+    num_refusals = num_with_room = 0
+    worst = (0, 0, 0)
+    for length in lengths:
+        while (start := allocator.allocate(length)) is None:
+            num_refusals += 1
+            if allocator.num_free_slots >= length:
+                num_with_room += 1
+                worst = max(worst, (allocator.num_free_slots, allocator.largest_hole, length))
+            allocator.free(running.pop(int(rng.integers(len(running)))))
+        running.append(start)
+    return ChurnReport(num_refusals, num_with_room, wanted=worst[2], num_free_slots=worst[0], largest_hole=worst[1])
+
+
+# ---------------------------------------------------------------------------------------------- Task 5
+
+
+def num_that_fit_reserving(lengths: Sequence[int], num_slots: int, max_len: int) -> int:
+    """How many requests, in the order given, can run at once if each takes ``max_len`` slots.
+
+    Never more than ``len(lengths)``. Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses, or if
+    ``num_slots`` is negative.
+    """
+    # TASK 5: num_that_fit_reserving
+    if num_slots < 0:
+        raise ValueError(f"num_slots must be at least 0, got {num_slots}")
+    check_lengths(lengths, max_len)
+    return min(len(lengths), num_slots // max_len)
+    # END TASK
+
+
+def num_that_fit_paged(lengths: Sequence[int], num_slots: int, block_size: int) -> int:
+    """How many requests, in the order given, can run at once if each takes the blocks for its final length.
+
+    The memory is cut into whole blocks; a rest smaller than a block is lost. Requests are admitted first come, first
+    served: the first one that does not fit ends the count, even if a later one would fit.
+    Raises ValueError for what ``check_lengths(lengths)`` refuses, if ``block_size`` is below 1, or if ``num_slots`` is
+    negative.
+    """
+    # TASK 5: num_that_fit_paged
+    if num_slots < 0:
+        raise ValueError(f"num_slots must be at least 0, got {num_slots}")
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+    check_lengths(lengths)
+    num_free_blocks = num_slots // block_size
+    for num_admitted, length in enumerate(lengths):
+        num_free_blocks -= blocks_needed(length, block_size)
+        if num_free_blocks < 0:
+            return num_admitted
+    return len(lengths)
+    # END TASK
+
+
+# ---------------------------------------------------------------------------------------------- Task 6
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """What one block size costs. A request's table has one entry a block."""
+
+    block_size: int
+    waste: float
+    mean_table_len: float
+    longest_table: int
+
+
+def sweep_block_sizes(lengths: Sequence[int], block_sizes: Sequence[int]) -> list[SweepRow]:
+    """One row for each block size, in the order given: the waste of paging, the mean and the longest table.
+
+    Raises ValueError for what ``waste_of_paging`` refuses.
+    """
+    # TASK 6: sweep_block_sizes
+    rows = []
+    for block_size in block_sizes:
+        waste = waste_of_paging(lengths, block_size)
+        table_lens = [blocks_needed(length, block_size) for length in lengths]
+        rows.append(SweepRow(block_size, waste, sum(table_lens) / len(table_lens), max(table_lens)))
+    return rows
+    # END TASK
+
+
+# ---------------------------------------------------------------------------------------------- look at it
+
+
+def print_report(num_requests: int, seed: int, num_slots: int) -> None:
+    trace = make_trace(num_requests, seed)
+    lengths = [request.num_tokens for request in trace]
+    print(f"{num_requests} requests: {min(lengths)} to {max(lengths)} tokens, median {np.median(lengths):.0f}, "
+          f"mean {np.mean(lengths):.0f}, the model takes {MAX_LEN}\n")
+
+    print(f"reserve to the maximum: {waste_of_reserving(lengths, MAX_LEN):.1%} of the slots never hold a token")
+    use = split_reservation(trace, [request.num_output_tokens // 2 for request in trace], MAX_LEN)
+    print(f"  halfway through every answer: used {use.used / use.total:.1%}, reserved {use.reserved / use.total:.1%}, "
+          f"internal {use.internal / use.total:.1%}\n")
+
+    report = churn(num_slots, lengths, seed)
+    print(f"exact lengths in one piece, {num_slots} slots: {report.num_refusals} refusals, "
+          f"{report.num_refusals_with_room} of them with enough free slots in all")
+    print(f"  the worst: {report.wanted} wanted, {report.num_free_slots} free, largest hole {report.largest_hole}\n")
+
+    print("pages")
+    print(f"{'block size':>10} | {'waste':>6} | {'mean table':>10} | {'longest':>7} | {'fit in ' + str(num_slots):>12}")
+    for row in sweep_block_sizes(lengths, [1, 4, 8, 16, 32, 64, 128, 256, 512, MAX_LEN]):
+        num_fit = num_that_fit_paged(lengths, num_slots, row.block_size)
+        print(f"{row.block_size:>10} | {row.waste:>6.1%} | {row.mean_table_len:>10.1f} | {row.longest_table:>7} | "
+              f"{num_fit:>12}")
+    num_fit = num_that_fit_reserving(lengths, num_slots, MAX_LEN)
+    print(f"\nreserved to the maximum, {num_fit} requests fit in {num_slots}")
+
+
+if __name__ == "__main__":
+    print_report(num_requests=1000, seed=0, num_slots=32768)

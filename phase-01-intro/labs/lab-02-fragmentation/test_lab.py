@@ -1,0 +1,399 @@
+"""Lab 1.2: what reserving, contiguous allocation and pages waste."""
+
+import random
+
+import pytest
+
+
+def lengths_of(trace):
+    return [request.num_tokens for request in trace]
+
+
+def filled(lab, sizes, num_slots=100):
+    """An allocator with one run of each size, and where the runs start."""
+    allocator = lab.ContiguousAllocator(num_slots)
+    return allocator, [allocator.allocate(size) for size in sizes]
+
+
+def holes_in(slots):
+    """The runs of None in a row of slots, as (start, size)."""
+    holes = []
+    for i, owner in enumerate(slots):
+        if owner is None:
+            if i > 0 and slots[i - 1] is None:
+                holes[-1] = (holes[-1][0], holes[-1][1] + 1)
+            else:
+                holes.append((i, 1))
+    return holes
+
+
+def error_of(call, *args):
+    """The ValueError or RuntimeError that a call raises, None if it raises none. A missing body is passed on."""
+    try:
+        call(*args)
+    except NotImplementedError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        return error
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- Task 1
+
+
+@pytest.mark.points(2)
+def test_task_1_waste_of_a_small_example(lab):
+    got = lab.waste_of_reserving([10, 20, 30], 100)
+    assert got == pytest.approx(0.8), \
+        f"waste_of_reserving([10, 20, 30], 100) gave {got}, expected 0.8: 60 of 300 slots hold a token"
+    got = lab.waste_of_reserving([7], 7)
+    assert got == 0.0, f"waste_of_reserving([7], 7) gave {got}, expected 0.0: a request of full length wastes nothing"
+
+
+@pytest.mark.points(3)
+def test_task_1_chat_traffic_wastes_most_of_its_reservations(lab):
+    for seed in range(3):
+        lengths = lengths_of(lab.make_trace(1000, seed))
+        got = lab.waste_of_reserving(lengths, lab.MAX_LEN)
+        assert 0.6 < got < 0.8, \
+            f"waste_of_reserving of trace {seed} gave {got:.3f}, expected 0.6 to 0.8: the mean length is " \
+            f"{sum(lengths) / 1000:.0f} of {lab.MAX_LEN}"
+
+
+@pytest.mark.points(3)
+def test_task_1_split_of_a_single_request(lab):
+    request = lab.RequestLengths(num_prompt_tokens=3, num_output_tokens=4)
+    for generated, expected in [(0, (3, 4, 3)), (1, (4, 3, 3)), (4, (7, 0, 3))]:
+        use = lab.split_reservation([request], [generated], 10)
+        got = (use.used, use.reserved, use.internal)
+        assert got == expected, \
+            f"prompt 3, output 4, {generated} generated, 10 slots: split_reservation gave (used, reserved, internal) " \
+            f"= {got}, expected {expected}: reserved slots will be used, internal ones never"
+
+
+@pytest.mark.points(3)
+def test_task_1_split_accounts_for_every_slot(lab):
+    trace = lab.make_trace(200, 5)
+    for what, generated in [("at the start", [0] * 200), ("halfway", [r.num_output_tokens // 2 for r in trace]),
+                            ("at the end", [r.num_output_tokens for r in trace])]:
+        use = lab.split_reservation(trace, generated, lab.MAX_LEN)
+        assert use.total == 200 * lab.MAX_LEN, \
+            f"{what} the parts of split_reservation sum to {use.total}, expected {200 * lab.MAX_LEN}: every slot is " \
+            "used, reserved or internal"
+    assert use.reserved == 0, f"at the end {use.reserved} slots are reserved, expected 0: nothing is still to come"
+    waste = lab.waste_of_reserving(lengths_of(trace), lab.MAX_LEN)
+    assert use.internal / use.total == pytest.approx(waste), \
+        f"the internal share is {use.internal / use.total:.4f}, waste_of_reserving says {waste:.4f}: both count the " \
+        "slots that never hold a token"
+
+
+@pytest.mark.points(2)
+def test_task_1_impossible_requests_are_refused(lab):
+    lab.waste_of_reserving([1], 1)
+    for lengths, max_len in [([], 10), ([5, 11], 10), ([5, 0], 10)]:
+        error = error_of(lab.waste_of_reserving, lengths, max_len)
+        assert isinstance(error, ValueError), \
+            f"waste_of_reserving({lengths}, {max_len}) raised {error!r}, expected ValueError"
+    request = lab.RequestLengths(3, 4)
+    for what, args in [("a request of 7 in 6 slots", ([request], [0], 6)),
+                       ("5 generated of 4", ([request], [5], 10)), ("-1 generated", ([request], [-1], 10)),
+                       ("1 request and 2 numbers", ([request], [1, 1], 10))]:
+        error = error_of(lab.split_reservation, *args)
+        assert isinstance(error, ValueError), f"split_reservation with {what} raised {error!r}, expected ValueError"
+
+
+# ---------------------------------------------------------------------------------------------- Task 2
+
+
+@pytest.mark.points(3)
+def test_task_2_blocks_needed_at_the_edges(lab):
+    for num_tokens, expected in [(0, 0), (1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3)]:
+        got = lab.blocks_needed(num_tokens, 16)
+        assert got == expected, \
+            f"blocks_needed({num_tokens}, 16) gave {got}, expected {expected}: a block more exactly when the last " \
+            "one is full"
+    got = lab.blocks_needed(10**17 + 1, 1)
+    assert got == 10**17 + 1, \
+        f"blocks_needed(10**17 + 1, 1) gave {got}, expected 10**17 + 1: whole-number arithmetic, no floats"
+
+
+@pytest.mark.points(1)
+def test_task_2_blocks_needed_refuses_nonsense(lab):
+    lab.blocks_needed(1, 1)
+    for num_tokens, block_size in [(-1, 16), (5, 0), (5, -4)]:
+        error = error_of(lab.blocks_needed, num_tokens, block_size)
+        assert isinstance(error, ValueError), \
+            f"blocks_needed({num_tokens}, {block_size}) raised {error!r}, expected ValueError"
+
+
+@pytest.mark.points(3)
+def test_task_2_waste_is_a_share_of_all_slots(lab):
+    got = lab.waste_of_paging([1, 159], 16)
+    assert got == pytest.approx(16 / 176), \
+        f"waste_of_paging([1, 159], 16) gave {got:.4f}, expected {16 / 176:.4f}: 1 + 10 blocks are 176 slots, 160 " \
+        "hold a token; a mean of the two requests' shares would be 0.472"
+    got = lab.waste_of_paging([16, 48], 16)
+    assert got == 0.0, f"waste_of_paging([16, 48], 16) gave {got}, expected 0.0: full blocks waste nothing"
+    for lengths, block_size in [([], 16), ([5, 0], 16), ([5], 0)]:
+        error = error_of(lab.waste_of_paging, lengths, block_size)
+        assert isinstance(error, ValueError), \
+            f"waste_of_paging({lengths}, {block_size}) raised {error!r}, expected ValueError"
+
+
+@pytest.mark.points(3)
+def test_task_2_pages_of_32_waste_a_few_percent_of_chat_traffic(lab):
+    for seed in range(3):
+        got = lab.waste_of_paging(lengths_of(lab.make_trace(1000, seed)), 32)
+        assert 0.015 < got < 0.04, \
+            f"waste_of_paging of trace {seed} with blocks of 32 gave {got:.3f}, expected 0.015 to 0.04: only the " \
+            "last block of a request has empty slots, 16 on average"
+
+
+@pytest.mark.points(2)
+def test_task_2_never_more_than_one_block_less_one_slot_is_wasted(lab):
+    for length in range(1, 100):
+        got = lab.waste_of_paging([length], 16) * 16 * lab.blocks_needed(length, 16)
+        assert -1e-9 < got < 15 + 1e-9, \
+            f"a request of {length} tokens wastes {got:.1f} slots in blocks of 16, expected 0 to 15"
+
+
+# ---------------------------------------------------------------------------------------------- Task 3
+
+
+@pytest.mark.points(2)
+def test_task_3_runs_stand_side_by_side(lab):
+    allocator, starts = filled(lab, [10, 20, 30])
+    assert starts == [0, 10, 30], f"allocate(10), (20), (30) gave {starts}, expected [0, 10, 30]: the leftmost hole"
+    assert allocator.holes == [(60, 40)], f"then the holes are {allocator.holes}, expected [(60, 40)]"
+
+
+@pytest.mark.points(2)
+def test_task_3_a_perfect_fit_leaves_no_empty_hole(lab):
+    allocator, starts = filled(lab, [60, 40])
+    assert starts == [0, 60] and allocator.holes == [], \
+        f"allocate(60) and (40) of 100 gave {starts} and left the holes {allocator.holes}, expected [0, 60] and []: " \
+        "a hole that is used up is gone"
+    got = allocator.allocate(1)
+    assert got is None, f"allocate(1) from a full allocator gave {got}, expected None"
+
+
+@pytest.mark.points(2)
+def test_task_3_what_does_not_fit_changes_nothing(lab):
+    allocator, _ = filled(lab, [70])
+    got = allocator.allocate(31)
+    assert got is None, f"allocate(31) with one hole of 30 gave {got}, expected None"
+    assert allocator.holes == [(70, 30)], \
+        f"after allocate(31) was refused the holes are {allocator.holes}, expected [(70, 30)]: nothing may change"
+
+
+@pytest.mark.points(2)
+def test_task_3_a_run_has_at_least_one_slot(lab):
+    allocator, _ = filled(lab, [70])
+    for bad in (0, -5):
+        error = error_of(allocator.allocate, bad)
+        assert isinstance(error, ValueError) and str(bad) in str(error), \
+            f"allocate({bad}) raised {error!r}, expected ValueError that names {bad}"
+        assert allocator.holes == [(70, 30)], \
+            f"after allocate({bad}) the holes are {allocator.holes}, expected [(70, 30)]: nothing may change"
+
+
+# ---------------------------------------------------------------------------------------------- Task 4
+
+
+@pytest.mark.points(2)
+def test_task_4_the_leftmost_hole_that_is_large_enough_is_used(lab):
+    allocator, (a, _, c, _) = filled(lab, [10, 10, 20, 10])
+    allocator.free(a)
+    allocator.free(c)
+    got = allocator.allocate(15)
+    assert got == 20, f"with the holes [(0, 10), (20, 20), (50, 50)] allocate(15) gave {got}, expected 20: first fit"
+    got = allocator.allocate(5)
+    assert got == 0, f"with the holes [(0, 10), (35, 5), (50, 50)] allocate(5) gave {got}, expected 0: first fit " \
+                     "takes the leftmost hole, not the tightest"
+
+
+@pytest.mark.points(4)
+def test_task_4_neighbouring_holes_merge(lab):
+    for order, what in [((0, 1), "right of a hole"), ((1, 0), "left of a hole"), ((0, 2, 1), "between two holes"),
+                        ((2, 1, 0), "from right to left")]:
+        allocator, starts = filled(lab, [10, 10, 10, 70])
+        for i in order:
+            allocator.free(starts[i])
+        expected = [(0, 10 * len(order))]
+        assert allocator.holes == expected, \
+            f"freeing runs {list(order)} of 10, 10, 10, 70 ({what}) left the holes {allocator.holes}, expected " \
+            f"{expected}: holes that touch are one hole"
+        got = allocator.allocate(10 * len(order))
+        assert got == 0, f"allocate({10 * len(order)}) from a merged hole of that size gave {got}, expected 0"
+
+
+@pytest.mark.points(3)
+def test_task_4_enough_free_slots_but_no_hole(lab):
+    allocator, starts = filled(lab, [10] * 10)
+    for start in starts[::2]:
+        allocator.free(start)
+    assert (allocator.num_free_slots, allocator.largest_hole) == (50, 10), \
+        f"every second run of ten is free: {allocator.num_free_slots} slots, largest hole {allocator.largest_hole}; " \
+        "expected 50 and 10"
+    got = allocator.allocate(20)
+    assert got is None, f"allocate(20) with 50 free slots in holes of 10 gave {got}, expected None: that is external " \
+                        "fragmentation, and a run must be in one piece"
+    allocator.free(starts[1])
+    got = allocator.allocate(20)
+    assert got == 0, f"allocate(20) once the slots 0 to 29 are free gave {got}, expected 0"
+
+
+@pytest.mark.points(3)
+def test_task_4_invalid_free_is_refused_at_once(lab):
+    allocator, (a, b, _) = filled(lab, [10, 20, 30])
+    allocator.free(a)
+    holes = allocator.holes
+    for what, start in [("a run that is free already", a), ("the middle of a run", b + 1), ("the free end", 60),
+                        ("a slot outside", 1000), ("a negative slot", -1)]:
+        error = error_of(allocator.free, start)
+        assert isinstance(error, RuntimeError) and str(start) in str(error), \
+            f"free({start}), {what}, raised {error!r}, expected RuntimeError that names {start}"
+        assert allocator.holes == holes, \
+            f"after free({start}) was refused the holes are {allocator.holes}, expected {holes}: nothing may change"
+
+
+@pytest.mark.points(3)
+def test_task_4_everything_freed_is_one_hole_again(lab):
+    rng = random.Random(0)
+    allocator, starts = filled(lab, [3, 1, 7, 20, 9, 14, 30, 16])
+    rng.shuffle(starts)
+    for start in starts:
+        allocator.free(start)
+    assert allocator.holes == [(0, 100)], \
+        f"after all runs are freed in the order {starts} the holes are {allocator.holes}, expected [(0, 100)]"
+
+
+@pytest.mark.points(4)
+def test_task_4_long_random_use_agrees_with_a_row_of_slots(lab):
+    rng = random.Random(7)
+    allocator, slots = lab.ContiguousAllocator(60), [None] * 60
+    for step in range(600):
+        owners = sorted({owner for owner in slots if owner is not None})
+        if owners and rng.random() < 0.45:
+            start = rng.choice(owners)
+            allocator.free(start)
+            slots = [None if owner == start else owner for owner in slots]
+        else:
+            size = rng.randint(1, 15)
+            fits = [i for i in range(60 - size + 1) if all(owner is None for owner in slots[i:i + size])]
+            expected = fits[0] if fits else None
+            got = allocator.allocate(size)
+            assert got == expected, \
+                f"step {step}: allocate({size}) gave {got}, expected {expected}: the first place with {size} free " \
+                "slots in a row"
+            if got is not None:
+                slots[got:got + size] = [got] * size
+        expected_holes = holes_in(slots)
+        assert allocator.holes == expected_holes, \
+            f"step {step}: the holes are {allocator.holes}, expected {expected_holes}: every free slot in exactly " \
+            "one hole, by start, no two of them touching"
+
+
+@pytest.mark.points(2)
+def test_task_4_chat_traffic_fragments_memory(lab):
+    report = lab.churn(8192, lengths_of(lab.make_trace(300, 0)), seed=0)
+    assert report.num_refusals_with_room > 50, \
+        f"churn of 300 requests through 8192 slots had {report.num_refusals_with_room} refusals with room, expected " \
+        "more than 50: first fit leaves holes that fit nobody"
+    assert report.largest_hole < report.wanted <= report.num_free_slots, \
+        f"the worst refusal with room wanted {report.wanted} of {report.num_free_slots} free slots, largest hole " \
+        f"{report.largest_hole}: it must have had the slots, but not in one piece"
+
+
+# ---------------------------------------------------------------------------------------------- Task 5
+
+
+@pytest.mark.points(2)
+def test_task_5_reserving_admits_by_the_maximum(lab):
+    for lengths, num_slots, max_len, expected in [([1] * 20, 100, 10, 10), ([1] * 20, 109, 10, 10),
+                                                  ([1] * 3, 100, 10, 3), ([10], 9, 10, 0), ([10], 0, 10, 0)]:
+        got = lab.num_that_fit_reserving(lengths, num_slots, max_len)
+        assert got == expected, \
+            f"num_that_fit_reserving of {len(lengths)} requests in {num_slots} slots, {max_len} each, gave {got}, " \
+            f"expected {expected}: what a request really uses does not matter"
+
+
+@pytest.mark.points(3)
+def test_task_5_paging_admits_by_blocks(lab):
+    for lengths, num_slots, expected, why in [
+        ([4, 5, 8], 20, 3, "1 + 2 + 2 blocks, the pool has 5"),
+        ([4, 5, 9], 20, 2, "1 + 2 + 3 blocks, the pool has 5"),
+        ([5, 5, 4], 19, 2, "the pool has 4 whole blocks, 2 + 2 are taken"),
+        ([1] * 9, 20, 5, "one block each, although 9 tokens need only 9 slots"),
+        ([21], 20, 0, "6 blocks, the pool has 5"),
+    ]:
+        got = lab.num_that_fit_paged(lengths, num_slots, 4)
+        assert got == expected, \
+            f"num_that_fit_paged({lengths}, {num_slots}, 4) gave {got}, expected {expected}: {why}"
+
+
+@pytest.mark.points(2)
+def test_task_5_paging_is_first_come_first_served(lab):
+    got = lab.num_that_fit_paged([8, 16, 4, 4], 16, 4)
+    assert got == 1, \
+        f"num_that_fit_paged([8, 16, 4, 4], 16, 4) gave {got}, expected 1: the second request does not fit and ends " \
+        "the count, nobody overtakes it"
+
+
+@pytest.mark.points(2)
+def test_task_5_bad_arguments_are_refused(lab):
+    lab.num_that_fit_reserving([1], 1, 1)
+    lab.num_that_fit_paged([1], 1, 1)
+    for name, args in [("num_that_fit_reserving", ([11], 100, 10)), ("num_that_fit_reserving", ([0], 100, 10)),
+                       ("num_that_fit_reserving", ([1], -1, 10)), ("num_that_fit_reserving", ([], 100, 10)),
+                       ("num_that_fit_paged", ([0], 100, 4)), ("num_that_fit_paged", ([1], -1, 4)),
+                       ("num_that_fit_paged", ([1], 100, 0)), ("num_that_fit_paged", ([], 100, 4)),
+                       ("num_that_fit_paged", ([200, 0], 100, 4))]:
+        error = error_of(getattr(lab, name), *args)
+        assert isinstance(error, ValueError), f"{name}{args} raised {error!r}, expected ValueError"
+
+
+@pytest.mark.points(3)
+def test_task_5_three_times_as_many_chats_fit(lab):
+    lengths = lengths_of(lab.make_trace(1000, 0))
+    reserving = lab.num_that_fit_reserving(lengths, 32768, lab.MAX_LEN)
+    paged = lab.num_that_fit_paged(lengths, 32768, 32)
+    assert reserving == 16 and 40 <= paged <= 60, \
+        f"of trace 0, {reserving} requests fit 32768 slots by reserving and {paged} in blocks of 32, expected 16 and " \
+        "40 to 60"
+
+
+# ---------------------------------------------------------------------------------------------- Task 6
+
+
+@pytest.mark.points(3)
+def test_task_6_rows_of_a_small_sweep(lab):
+    got = lab.sweep_block_sizes([5, 9, 10], [8, 1, 4])
+    assert [row.block_size for row in got] == [8, 1, 4], \
+        f"sweep_block_sizes(..., [8, 1, 4]) has rows for {[row.block_size for row in got]}, expected the order given"
+    for row, waste, mean, longest in zip(got, [16 / 40, 0.0, 8 / 32], [5 / 3, 8.0, 8 / 3], [2, 10, 3]):
+        found = (row.waste, row.mean_table_len, row.longest_table)
+        assert found == pytest.approx((waste, mean, longest)), \
+            f"lengths 5, 9, 10 in blocks of {row.block_size}: (waste, mean table, longest) = {found}, expected " \
+            f"{(waste, mean, longest)}"
+
+
+@pytest.mark.points(3)
+def test_task_6_smaller_blocks_waste_less_and_need_longer_tables(lab):
+    lengths = lengths_of(lab.make_trace(500, 1))
+    rows = lab.sweep_block_sizes(lengths, [1, 4, 16, 64, 256, 1024])
+    for small, large in zip(rows, rows[1:]):
+        assert small.waste < large.waste and small.mean_table_len > large.mean_table_len, \
+            f"blocks of {small.block_size} waste {small.waste:.3f} with tables of {small.mean_table_len:.1f}, blocks " \
+            f"of {large.block_size} waste {large.waste:.3f} with tables of {large.mean_table_len:.1f}: what one " \
+            "gains the other pays"
+
+
+@pytest.mark.points(2)
+def test_task_6_a_block_as_long_as_the_maximum_is_a_reservation(lab):
+    lengths = lengths_of(lab.make_trace(500, 2))
+    row = lab.sweep_block_sizes(lengths, [lab.MAX_LEN])[0]
+    expected = lab.waste_of_reserving(lengths, lab.MAX_LEN)
+    assert row.waste == pytest.approx(expected) and row.longest_table == 1, \
+        f"one block of {lab.MAX_LEN} a request wastes {row.waste:.4f} with a table of {row.longest_table}, expected " \
+        f"{expected:.4f} and 1: reserving to the maximum is paging with the largest possible page"

@@ -1,0 +1,128 @@
+"""Attention over K/V that lies scattered over blocks, found through a block table.
+
+    position     0  1  2  3 | 4  5  6  7 | 8  9            context_len 10, block_size 4
+    block table  [    7     ,     2      ,   5 ]
+    slot        28 29 30 31 | 8  9 10 11 | 20 21           slot = block_id * block_size + offset
+
+    k_pool, v_pool   [num_blocks, num_kv_heads, block_size, head_dim]   one array for all requests
+    keys, values     [num_tokens, num_kv_heads, head_dim]               what one step computed
+    queries          [num_query_tokens, num_heads, head_dim]            the last positions of a context
+
+Slots outside a request's context hold garbage, NaN included: whoever wrote there last is gone. No result may depend on
+it. Arithmetic is numpy's default, float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def slot_mapping(block_table: Sequence[int], first_position: int, num_tokens: int, block_size: int) -> np.ndarray:
+    """The slots of positions ``first_position … first_position + num_tokens - 1``, an int64 array [num_tokens].
+
+    Position ``p`` lives in block ``block_table[p // block_size]`` at offset ``p % block_size``; its slot is
+    ``block_id * block_size + offset``. No tokens give an empty array. A table may be longer than needed; entries past
+    the last of these positions are padding and are not looked at.
+
+    Raises ValueError, with the value and the bound in the message, for a ``block_size`` below 1, a negative
+    ``first_position`` or ``num_tokens``, a table with fewer than ``first_position + num_tokens`` slots (name both
+    numbers of slots), or a negative block id at one of these positions.
+    """
+    raise NotImplementedError("Task 1: slot_mapping")
+
+
+def write_kv(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: np.ndarray,
+             slots: Sequence[int] | np.ndarray) -> None:
+    """Write token ``i``'s ``keys[i]`` and ``values[i]`` into slot ``slots[i]`` of the pools, in place.
+
+    Before: the pools have one shape, [num_blocks, num_kv_heads, block_size, head_dim]; ``keys`` and ``values`` are
+    exactly [len(slots), num_kv_heads, head_dim]; every slot is between 0 and ``num_blocks * block_size - 1``. The
+    slots are distinct and in any order.
+    After: those slots hold the new vectors. Every other number in the pools is what it was.
+    Raises ValueError, before the first write, if a shape is wrong (the message holds that shape and the expected one)
+    or a slot is out of range (the message holds the slot).
+    """
+    raise NotImplementedError("Task 2: write_kv")
+
+
+def gather_kv(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> np.ndarray:
+    """Copy positions ``0 … num_tokens - 1`` of one sequence out of ``pool``: [num_tokens, num_kv_heads, head_dim].
+
+    Only the slots of these positions are read; the rest of the last block is garbage and is not part of the result.
+    Raises ValueError if the table has fewer than ``num_tokens`` slots, or if one of the blocks that hold these
+    positions is not between 0 and ``num_blocks - 1`` (the message holds the block id).
+    """
+    raise NotImplementedError("Task 3: gather_kv")
+
+
+def check_attention_inputs(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
+                           context_len: int) -> None:
+    """Given. Raise ValueError if these cannot be the arguments of an attention. It looks at shapes, not at numbers."""
+    num_query_tokens, num_heads, head_dim = queries.shape
+    num_blocks, num_kv_heads, block_size, pool_head_dim = k_pool.shape
+    if v_pool.shape != k_pool.shape:
+        raise ValueError(f"attention: v_pool has shape {v_pool.shape}, expected that of k_pool, {k_pool.shape}")
+    if head_dim != pool_head_dim:
+        raise ValueError(f"attention: queries have head_dim {head_dim}, the pools have {pool_head_dim}")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"attention: {num_heads} heads do not divide evenly over {num_kv_heads} kv heads")
+    if not 1 <= num_query_tokens <= context_len:
+        raise ValueError(f"attention: {num_query_tokens} query tokens are not between 1 and context_len {context_len}")
+    if context_len > len(block_table) * block_size:
+        raise ValueError(f"attention: context_len is {context_len}, but a table of {len(block_table)} blocks of "
+                         f"{block_size} tokens has only {len(block_table) * block_size} slots")
+    for block_id in block_table[:-(-context_len // block_size)]:
+        if not 0 <= block_id < num_blocks:
+            raise ValueError(f"attention: block id {block_id} is not between 0 and {num_blocks - 1}")
+
+
+def paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
+                    context_len: int, scale: float | None = None) -> np.ndarray:
+    """Causal attention of one request, K/V gathered first: [num_query_tokens, num_heads, head_dim].
+
+        context   0 ……………………………… context_len - 1      all of it written to the pools already
+        queries                  [ the last num_query_tokens positions of it ]
+
+    A prefill chunk and a decode step (one query) are the same call. Query ``i`` stands at position
+    ``context_len - num_query_tokens + i`` and sees that position and all before it. Head ``h`` reads kv head
+    ``h // group``, where ``group = num_heads // num_kv_heads``. Scores are multiplied by ``scale``; only None means
+    the default, ``1 / sqrt(head_dim)``. Nothing is written to the arguments.
+    Raises ValueError as check_attention_inputs does.
+    """
+    raise NotImplementedError("Task 4: paged_attention")
+
+
+def paged_attention_online(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
+                           context_len: int, scale: float | None = None) -> np.ndarray:
+    """The same result as ``paged_attention``, one block at a time with a running softmax. Nothing is gathered.
+
+    For each query and head three things are carried from block to block: the largest score so far, the sum of
+    ``exp(score - largest)`` so far, and the same sum with the values in it. When the largest grows, the two sums are
+    scaled down to it.
+
+    Each pool is read as ``pool[block_id]``, or a part of that, and only for the blocks that hold the context; neither
+    K/V nor scores are kept, so memory does not grow with ``context_len``. Finite scores of any size give the right
+    result: no exp overflows.
+    Raises ValueError as check_attention_inputs does, before it reads a block.
+    """
+    raise NotImplementedError("Task 5: paged_attention_online")
+
+
+def ragged_paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray,
+                           block_tables: Sequence[Sequence[int]], query_lens: Sequence[int],
+                           context_lens: Sequence[int]) -> np.ndarray:
+    """Attention of a whole step: requests of different lengths, flattened one after the other, without padding.
+
+        queries     [ A A A A A | B | C C ]        query_lens   [5, 1, 2]     A prefills a chunk, B decodes a token
+        positions     3 4 5 6 7   9   0 1          context_lens [8, 10, 2]    B's query is the last of its 10 tokens
+
+    Request ``r`` owns the next ``query_lens[r]`` rows of ``queries``, has ``context_lens[r]`` tokens in the pools and
+    finds them through ``block_tables[r]``. Tables may name the same blocks. The result has the shape of ``queries``,
+    row for row, with the default scale; a batch of no requests gives an empty one.
+    Raises ValueError if there are not as many tables, query_lens and context_lens, if a query_len is below 1, if the
+    query_lens do not add up to the rows of ``queries`` (the message holds both numbers), or if one request's
+    arguments fail check_attention_inputs.
+    """
+    raise NotImplementedError("Task 6: ragged_paged_attention")

@@ -1,0 +1,660 @@
+"""Graded tests of lab 2.3. The pools are filled and read by loops written here, so no task's test needs an earlier one.
+
+Every slot that a test did not write holds NaN: one wrong read anywhere, and the result is NaN.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+ATOL = 1e-6
+
+
+# ---- the oracle and the pools
+
+
+def dense_attention(queries, keys, values, scale=None):
+    """Plain causal attention over contiguous K/V, one query and one head at a time: slow, and easy to believe."""
+    num_queries, num_heads, head_dim = queries.shape
+    context_len, num_kv_heads, _ = keys.shape
+    scale = head_dim ** -0.5 if scale is None else scale
+    out = np.empty((num_queries, num_heads, head_dim))
+    for i in range(num_queries):
+        num_seen = context_len - num_queries + i + 1
+        for h in range(num_heads):
+            kv_head = h // (num_heads // num_kv_heads)
+            scores = np.array([scale * float(queries[i, h] @ keys[j, kv_head]) for j in range(num_seen)])
+            weights = np.exp(scores - scores.max())
+            out[i, h] = (weights / weights.sum()) @ values[:num_seen, kv_head]
+    return out
+
+
+@dataclass
+class Context:
+    """One request: its K/V side by side, and where the same K/V lies in the pools."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    table: list[int]
+
+    @property
+    def length(self):
+        return len(self.keys)
+
+
+def empty_pools(num_blocks, num_kv_heads, block_size, head_dim):
+    shape = (num_blocks, num_kv_heads, block_size, head_dim)
+    return np.full(shape, np.nan), np.full(shape, np.nan)
+
+
+def put(pool, table, vectors):
+    """Write ``vectors`` [num_tokens, num_kv_heads, head_dim] to positions 0, 1, … of ``table``."""
+    block_size = pool.shape[2]
+    for position, vector in enumerate(vectors):
+        for head in range(pool.shape[1]):
+            pool[table[position // block_size], head, position % block_size] = vector[head]
+
+
+def make_context(rng, k_pool, v_pool, length, table):
+    num_kv_heads, head_dim = k_pool.shape[1], k_pool.shape[3]
+    context = Context(rng.normal(size=(length, num_kv_heads, head_dim)),
+                      rng.normal(size=(length, num_kv_heads, head_dim)), table)
+    put(k_pool, table, context.keys)
+    put(v_pool, table, context.values)
+    return context
+
+
+def make_request(rng, length, block_size, num_kv_heads=2, head_dim=4, num_spare=3):
+    """Pools of NaN with one request in them, its blocks in random places. Block 0 is never used."""
+    num_needed = -(-length // block_size)
+    num_blocks = 1 + num_needed + num_spare
+    k_pool, v_pool = empty_pools(num_blocks, num_kv_heads, block_size, head_dim)
+    table = [int(b) for b in rng.permutation(np.arange(1, num_blocks))[:num_needed]]
+    return k_pool, v_pool, make_context(rng, k_pool, v_pool, length, table)
+
+
+def frozen(*arrays):
+    """Copies that refuse to be written to."""
+    copies = [array.copy() for array in arrays]
+    for copy in copies:
+        copy.setflags(write=False)
+    return copies
+
+
+def check_close(got, expected, call, rule):
+    got = np.asarray(got)
+    assert got.shape == expected.shape, f"{call} has shape {got.shape}, expected {expected.shape}: {rule}"
+    if np.isnan(got).any():
+        where = tuple(int(i) for i in np.argwhere(np.isnan(got))[0])
+        raise AssertionError(f"{call} is NaN at {where}; all K/V of the context is finite, so a slot outside the "
+                             f"context was read, or inf - inf was computed: {rule}")
+    worst = float(np.abs(got - expected).max(initial=0.0))
+    assert worst < ATOL, f"{call} differs from dense attention by up to {worst:.3g}, expected less than {ATOL}: {rule}"
+
+
+def check_same_pools(call, rule, *pairs):
+    for name, now, before in pairs:
+        changed = np.argwhere(~((now == before) | (np.isnan(now) & np.isnan(before))))
+        assert len(changed) == 0, f"after {call} {name}{changed[0].tolist()} is " \
+                                  f"{now[tuple(changed[0])]}, expected {before[tuple(changed[0])]}: {rule}"
+
+
+def check_refused(function, args, call, *named):
+    """``function(*args)`` must raise ValueError, and the message must hold every string in ``named``."""
+    try:
+        got = function(*args)
+    except ValueError as error:
+        for value in named:
+            assert value in str(error), f"{call} raised ValueError({str(error)!r}), expected {value} in the message: " \
+                                        "an error names the value and the bound"
+        return
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{call} raised {type(error).__name__}({str(error)!r}), expected a ValueError: "
+                             "bad arguments are found by a check, not by an accident later on") from error
+    what = f"an array of shape {got.shape}" if isinstance(got, np.ndarray) else repr(got)
+    raise AssertionError(f"{call} returned {what}, expected a ValueError: bad arguments are refused, not worked with")
+
+
+# ---- Task 1: slot_mapping
+
+
+@pytest.mark.points(2)
+def test_task_1_positions_go_through_the_table(lab):
+    got = np.asarray(lab.slot_mapping([7, 2, 5], 0, 10, 4)).tolist()
+    expected = [28, 29, 30, 31, 8, 9, 10, 11, 20, 21]
+    assert got == expected, f"slot_mapping([7, 2, 5], first_position=0, num_tokens=10, block_size=4) is {got}, " \
+                            f"expected {expected}: slot = table[p // block_size] * block_size + p % block_size"
+
+
+@pytest.mark.points(2)
+def test_task_1_start_inside_a_block(lab):
+    for first, num, expected in [(6, 4, [10, 11, 20, 21]), (3, 2, [31, 8]), (9, 1, [21]), (4, 4, [8, 9, 10, 11])]:
+        got = np.asarray(lab.slot_mapping([7, 2, 5], first, num, 4)).tolist()
+        assert got == expected, f"slot_mapping([7, 2, 5], first_position={first}, num_tokens={num}, block_size=4) is " \
+                                f"{got}, expected {expected}: positions count from the start of the sequence, " \
+                                "so a step may begin in the middle of a block"
+
+
+@pytest.mark.points(1)
+def test_task_1_any_block_size(lab):
+    rng = np.random.default_rng(1)
+    for block_size in (1, 5, 32):
+        table = [int(b) for b in rng.permutation(40)[:6]]
+        num_slots = 6 * block_size
+        got = np.asarray(lab.slot_mapping(table, 0, num_slots, block_size)).tolist()
+        expected = [block_id * block_size + offset for block_id in table for offset in range(block_size)]
+        assert got == expected, f"slot_mapping({table}, 0, {num_slots}, {block_size}) is {got}, expected {expected}: " \
+                                "a full table maps to all slots of its blocks, in the table's order"
+
+
+@pytest.mark.points(1)
+def test_task_1_padding_and_no_tokens(lab):
+    got = np.asarray(lab.slot_mapping([3, 1, 0, -1], 2, 5, 4)).tolist()
+    assert got == [14, 15, 4, 5, 6], f"slot_mapping([3, 1, 0, -1], 2, 5, 4) is {got}, expected [14, 15, 4, 5, 6]: " \
+                                     "entries past the last position are padding and are not looked at"
+    got = lab.slot_mapping([3, 1], 8, 0, 4)
+    assert len(got) == 0, f"slot_mapping([3, 1], 8, 0, 4) is {got}, expected an empty array: no tokens, no slots"
+
+
+@pytest.mark.points(2)
+def test_task_1_a_table_too_short_is_refused(lab):
+    got = np.asarray(lab.slot_mapping([7, 2, 5], 8, 4, 4)).tolist()
+    assert got == [20, 21, 22, 23], f"slot_mapping([7, 2, 5], 8, 4, 4) is {got}, expected [20, 21, 22, 23]: " \
+                                    "a context may end exactly at the end of its last block"
+    check_refused(lab.slot_mapping, ([7, 2, 5], 8, 5, 4), "slot_mapping([7, 2, 5], 8, 5, 4)", "13", "12")
+    check_refused(lab.slot_mapping, ([], 0, 1, 4), "slot_mapping([], 0, 1, 4)", "1", "0")
+
+
+@pytest.mark.points(1)
+def test_task_1_negative_numbers_are_refused(lab):
+    check_refused(lab.slot_mapping, ([7, 2, 5], -3, 4, 4), "slot_mapping with first_position -3", "-3")
+    check_refused(lab.slot_mapping, ([7, 2, 5], 3, -2, 4), "slot_mapping with num_tokens -2", "-2")
+    check_refused(lab.slot_mapping, ([7, 2, 5], 0, 0, 0), "slot_mapping with block_size 0", "0")
+    check_refused(lab.slot_mapping, ([7, -9, 5], 0, 6, 4), "slot_mapping([7, -9, 5], 0, 6, 4)", "-9")
+
+
+# ---- Task 2: write_kv
+
+
+@pytest.mark.points(3)
+def test_task_2_each_token_lands_in_its_slot(lab):
+    rng = np.random.default_rng(2)
+    k_pool, v_pool = empty_pools(num_blocks=5, num_kv_heads=3, block_size=4, head_dim=2)
+    keys, values = rng.normal(size=(2, 4, 3, 2))
+    slots = [13, 6, 0, 19]
+    got = lab.write_kv(k_pool, v_pool, keys, values, np.array(slots))
+    assert got is None, f"write_kv(...) returned {got!r}, expected None: it writes in place"
+    for name, pool, vectors in (("k_pool", k_pool, keys), ("v_pool", v_pool, values)):
+        for token, slot in enumerate(slots):
+            here = pool[slot // 4, :, slot % 4]
+            assert np.array_equal(here, vectors[token]), \
+                f"after write_kv(..., slots={slots}) {name}[{slot // 4}, :, {slot % 4}] is {here.tolist()}, expected " \
+                f"{vectors[token].tolist()}: token {token} belongs in slot {slot}, in the pool itself, not in a copy"
+
+
+@pytest.mark.points(2)
+def test_task_2_nothing_else_changes(lab):
+    rng = np.random.default_rng(3)
+    for block_size, slots in [(1, [5, 2]), (5, [24, 11, 10, 3]), (32, [64, 95]), (4, [])]:
+        k_pool, v_pool = rng.normal(size=(2, 7, 2, block_size, 3))
+        keys, values = rng.normal(size=(2, len(slots), 2, 3))
+        k_expected, v_expected = k_pool.copy(), v_pool.copy()
+        for token, slot in enumerate(slots):
+            for head in range(2):
+                k_expected[slot // block_size, head, slot % block_size] = keys[token, head]
+                v_expected[slot // block_size, head, slot % block_size] = values[token, head]
+        lab.write_kv(k_pool, v_pool, keys, values, slots)
+        check_same_pools(f"write_kv(slots={slots}) with block_size {block_size}",
+                         "a write changes its own slots and nothing else; the others belong to other requests",
+                         ("k_pool", k_pool, k_expected), ("v_pool", v_pool, v_expected))
+
+
+@pytest.mark.points(3)
+def test_task_2_wrong_shapes_are_refused_before_the_first_write(lab):
+    rng = np.random.default_rng(4)
+    good = rng.normal(size=(3, 2, 4))
+    pool_shape = (5, 2, 4, 4)
+    cases = [("one key for three slots", good[:1], good, [1, 9, 6], pool_shape, "(1, 2, 4)"),
+             ("one value for three slots", good, good[:1], [1, 9, 6], pool_shape, "(1, 2, 4)"),
+             ("keys of one kv head", good[:, :1], good, [1, 9, 6], pool_shape, "(3, 1, 4)"),
+             ("values of head_dim 1", good, good[..., :1], [1, 9, 6], pool_shape, "(3, 2, 1)"),
+             ("three keys for two slots", good, good, [1, 9], pool_shape, "(3, 2, 4)"),
+             ("a v_pool of 6 blocks", good, good, [1, 9, 6], (6, 2, 4, 4), "(6, 2, 4, 4)")]
+    for what, keys, values, slots, v_shape, named in cases:
+        k_pool, v_pool = rng.normal(size=pool_shape), rng.normal(size=v_shape)
+        k_before, v_before = k_pool.copy(), v_pool.copy()
+        call = f"write_kv with {what}"
+        check_refused(lab.write_kv, (k_pool, v_pool, keys, values, slots), call, named)
+        check_same_pools(call, "check first, then write: a call that raises has changed nothing",
+                         ("k_pool", k_pool, k_before), ("v_pool", v_pool, v_before))
+
+
+@pytest.mark.points(2)
+def test_task_2_slots_out_of_range_are_refused_before_the_first_write(lab):
+    rng = np.random.default_rng(5)
+    for slots, named in [([3, 20], "20"), ([3, -1], "-1")]:
+        k_pool, v_pool = rng.normal(size=(2, 5, 2, 4, 4))
+        k_before, v_before = k_pool.copy(), v_pool.copy()
+        keys, values = rng.normal(size=(2, 2, 2, 4))
+        call = f"write_kv(slots={slots}) into 20 slots"
+        check_refused(lab.write_kv, (k_pool, v_pool, keys, values, slots), call, named)
+        check_same_pools(call, "check first, then write: a call that raises has changed nothing",
+                         ("k_pool", k_pool, k_before), ("v_pool", v_pool, v_before))
+
+
+# ---- Task 3: gather_kv
+
+
+@pytest.mark.points(2)
+def test_task_3_positions_come_back_in_order(lab):
+    rng = np.random.default_rng(6)
+    for length, block_size in [(10, 4), (7, 1), (13, 5), (70, 32)]:
+        k_pool, _, context = make_request(rng, length, block_size, num_kv_heads=3, head_dim=2)
+        got = lab.gather_kv(k_pool, context.table, length)
+        call = f"gather_kv(pool {k_pool.shape}, {context.table}, {length})"
+        assert got.shape == (length, 3, 2), f"{call} has shape {got.shape}, expected {(length, 3, 2)}: " \
+                                            "[num_tokens, num_kv_heads, head_dim], and no token beyond num_tokens"
+        wrong = np.argwhere(got != context.keys)
+        assert len(wrong) == 0, f"{call} is wrong at [position, kv head, dim] {wrong[0].tolist()}: position p is " \
+                                "pool[table[p // block_size], :, p % block_size]"
+
+
+@pytest.mark.points(2)
+def test_task_3_the_rest_of_the_last_block_stays_out(lab):
+    rng = np.random.default_rng(7)
+    k_pool, _, context = make_request(rng, length=12, block_size=4)
+    for num_tokens in (1, 4, 5, 8, 9, 12, 0):
+        got = lab.gather_kv(k_pool, context.table + [0, -1], num_tokens)
+        assert len(got) == num_tokens, f"gather_kv with num_tokens={num_tokens} has {len(got)} rows, expected " \
+                                       f"{num_tokens}: the rest of the last block is garbage"
+        assert np.array_equal(got, context.keys[:num_tokens]), \
+            f"gather_kv(pool, {context.table}, num_tokens={num_tokens}) with block_size 4 is not the first " \
+            f"{num_tokens} keys of the sequence: position p is pool[table[p // block_size], :, p % block_size]"
+
+
+@pytest.mark.points(1)
+def test_task_3_two_tables_may_share_blocks(lab):
+    rng = np.random.default_rng(8)
+    k_pool, v_pool = empty_pools(num_blocks=6, num_kv_heads=2, block_size=4, head_dim=3)
+    first = make_context(rng, k_pool, v_pool, 8, [5, 2])
+    second = make_context(rng, k_pool, v_pool, 3, [4])
+    got = lab.gather_kv(v_pool, [5, 2, 4], 11)
+    assert np.array_equal(got, np.concatenate([first.values, second.values])), \
+        "gather_kv(v_pool, [5, 2, 4], 11) is not blocks 5 and 2 followed by 3 tokens of block 4: a table is the only " \
+        "thing that says whose a block is, and any table may name it"
+
+
+@pytest.mark.points(1)
+def test_task_3_bad_tables_are_refused(lab):
+    rng = np.random.default_rng(9)
+    k_pool, _, context = make_request(rng, length=8, block_size=4, num_spare=1)  # blocks 0 to 3
+    check_refused(lab.gather_kv, (k_pool, context.table, 9), "gather_kv of 9 tokens from 2 blocks of 4")
+    check_refused(lab.gather_kv, (k_pool, [1, 4], 8), "gather_kv with table [1, 4] from a pool of 4 blocks", "4")
+    check_refused(lab.gather_kv, (k_pool, [1, -2], 8), "gather_kv with table [1, -2]", "-2")
+
+
+# ---- Tasks 4 and 5: one request. The same checks, for the gathering and for the running softmax
+
+
+def check_decode(attention, name):
+    rng = np.random.default_rng(10)
+    for length in (1, 2, 3, 4, 5, 8, 11, 12):
+        k_pool, v_pool, context = make_request(rng, length, block_size=4)
+        queries = rng.normal(size=(1, 2, 4))
+        got = attention(*frozen(queries, k_pool, v_pool), context.table, length)
+        check_close(got, dense_attention(queries, context.keys, context.values),
+                    f"{name} of one query over a context of {length}, block_size 4,",
+                    "a decode step is one query at the last position, and it sees the whole context")
+
+
+def check_chunks(attention, name):
+    rng = np.random.default_rng(11)
+    for length, num_queries in [(10, 10), (10, 7), (10, 3), (8, 4), (8, 5), (9, 2), (4, 4)]:
+        k_pool, v_pool, context = make_request(rng, length, block_size=4)
+        queries = rng.normal(size=(num_queries, 2, 4))
+        got = attention(*frozen(queries, k_pool, v_pool), context.table, length)
+        check_close(got, dense_attention(queries, context.keys, context.values),
+                    f"{name} of {num_queries} queries over a context of {length}, block_size 4,",
+                    "query i stands at position context_len - num_query_tokens + i and sees nothing after it")
+
+
+def check_groups(attention, name):
+    rng = np.random.default_rng(12)
+    for group in (1, 2, 4):
+        k_pool, v_pool, context = make_request(rng, length=11, block_size=4, num_kv_heads=3)
+        queries = rng.normal(size=(5, 3 * group, 4))
+        got = attention(*frozen(queries, k_pool, v_pool), context.table, 11)
+        check_close(got, dense_attention(queries, context.keys, context.values),
+                    f"{name} with {3 * group} heads over 3 kv heads", f"head h reads kv head h // {group}")
+
+
+def check_block_sizes(attention, name):
+    rng = np.random.default_rng(13)
+    for block_size, length in [(1, 6), (5, 13), (5, 15), (32, 20), (32, 32), (32, 64), (32, 65)]:
+        k_pool, v_pool, context = make_request(rng, length, block_size)
+        queries = rng.normal(size=(3, 4, 4))
+        got = attention(*frozen(queries, k_pool, v_pool), context.table, length)
+        check_close(got, dense_attention(queries, context.keys, context.values),
+                    f"{name} over a context of {length} with block_size {block_size}",
+                    "the block size is how K/V is stored; it must not show in the result")
+
+
+def check_places(attention, name):
+    """The same sequence in other blocks, with other garbage around it, and with padding behind the table."""
+    rng = np.random.default_rng(14)
+    k_pool, v_pool, context = make_request(rng, length=14, block_size=4, num_spare=4)
+    queries = rng.normal(size=(6, 4, 4))
+    expected = dense_attention(queries, context.keys, context.values)
+    for garbage in (np.nan, np.inf, 1e300):
+        permutation = rng.permutation(len(k_pool))
+        moved_k, moved_v = np.full_like(k_pool, garbage), np.full_like(v_pool, garbage)
+        table = [int(permutation[block_id]) for block_id in context.table]
+        put(moved_k, table, context.keys)
+        put(moved_v, table, context.values)
+        unused = next(b for b in range(len(k_pool)) if b not in table)
+        for padding in ([], [unused], [-1, -1]):
+            got = attention(*frozen(queries, moved_k, moved_v), table + padding, 14)
+            check_close(got, expected, f"{name} with table {table + padding}, context_len 14, block_size 4, and "
+                        f"{garbage} in all other slots", "only the table says where K/V lies, and only the slots of "
+                        "the context count; a weight of 0 does not make NaN harmless")
+
+
+def check_scale(attention, name):
+    rng = np.random.default_rng(15)
+    k_pool, v_pool, context = make_request(rng, length=9, block_size=4)
+    queries = rng.normal(size=(2, 2, 4))
+    for scale in (1.0, 0.25, 0.0):
+        got = attention(*frozen(queries, k_pool, v_pool), context.table, 9, scale=scale)
+        check_close(got, dense_attention(queries, context.keys, context.values, scale), f"{name} with scale={scale}",
+                    "only None means 1 / sqrt(head_dim); scale 0.0 makes a plain mean of the values")
+
+
+def check_bad_input(attention, name):
+    rng = np.random.default_rng(16)
+    k_pool, v_pool, context = make_request(rng, length=8, block_size=4, num_spare=1)
+    query = rng.normal(size=(1, 2, 4))
+    for what, queries, v, table, length, named in [
+            ("9 queries over a context of 8", np.repeat(query, 9, axis=0), v_pool, context.table, 8, "9"),
+            ("a context of 9 in 2 blocks of 4", query, v_pool, context.table, 9, "9"),
+            ("3 heads over 2 kv heads", rng.normal(size=(1, 3, 4)), v_pool, context.table, 8, "3"),
+            ("block id 7 in a pool of 4", query, v_pool, [context.table[0], 7], 8, "7"),
+            ("a v_pool of another shape", query, v_pool[:3], context.table, 8, "(3, 2, 4, 4)")]:
+        check_refused(attention, (queries, k_pool, v, table, length), f"{name} with {what}", named)
+
+
+@pytest.mark.points(3)
+def test_task_4_decode_equals_dense(lab):
+    check_decode(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(3)
+def test_task_4_a_chunk_is_causal(lab):
+    check_chunks(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(2)
+def test_task_4_heads_are_grouped(lab):
+    check_groups(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(1)
+def test_task_4_block_size_does_not_show(lab):
+    check_block_sizes(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(3)
+def test_task_4_places_and_garbage_do_not_show(lab):
+    check_places(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(1)
+def test_task_4_scale(lab):
+    check_scale(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(1)
+def test_task_4_bad_input_is_refused(lab):
+    check_bad_input(lab.paged_attention, "paged_attention")
+
+
+@pytest.mark.points(2)
+def test_task_5_decode_equals_dense(lab):
+    check_decode(lab.paged_attention_online, "paged_attention_online")
+
+
+@pytest.mark.points(2)
+def test_task_5_a_chunk_is_causal(lab):
+    check_chunks(lab.paged_attention_online, "paged_attention_online")
+
+
+@pytest.mark.points(2)
+def test_task_5_heads_are_grouped(lab):
+    check_groups(lab.paged_attention_online, "paged_attention_online")
+
+
+@pytest.mark.points(1)
+def test_task_5_block_size_does_not_show(lab):
+    check_block_sizes(lab.paged_attention_online, "paged_attention_online")
+
+
+@pytest.mark.points(3)
+def test_task_5_places_and_garbage_do_not_show(lab):
+    check_places(lab.paged_attention_online, "paged_attention_online")
+
+
+@pytest.mark.points(1)
+def test_task_5_scale(lab):
+    check_scale(lab.paged_attention_online, "paged_attention_online")
+
+
+@pytest.mark.points(1)
+def test_task_5_bad_input_is_refused(lab):
+    check_bad_input(lab.paged_attention_online, "paged_attention_online")
+
+
+# ---- Task 5: what only the running softmax can do
+
+
+class OneBlockPool:
+    """A pool that gives out one block at a time, notes which, and refuses to become an array."""
+
+    def __init__(self, pool, name):
+        self.wrapped, self.label = pool, name
+        self.shape, self.dtype, self.ndim = pool.shape, pool.dtype, pool.ndim
+        self.block_ids_read = []
+
+    def __getitem__(self, key):
+        first = key[0] if isinstance(key, tuple) else key
+        try:
+            block_ids = np.atleast_1d(np.arange(len(self.wrapped))[first]).ravel().tolist()
+        except IndexError:
+            raise AssertionError(f"{self.label}[{key!r}] was read: there is no such block") from None
+        assert len(block_ids) == 1, f"{self.label}[{key!r}] was read, {len(block_ids)} blocks at once, expected one: " \
+                                    "the running softmax holds one block at a time and never gathers"
+        self.block_ids_read += block_ids
+        return self.wrapped[key]
+
+    def __len__(self):
+        return len(self.wrapped)
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError(f"{self.label} was turned into an array, all {len(self.wrapped)} blocks of it, expected "
+                             f"reads of {self.label}[block_id]: the running softmax never gathers")
+
+    def __getattr__(self, attribute):
+        raise AssertionError(f"{self.label}.{attribute} was used, expected only its shape and reads of "
+                             f"{self.label}[block_id]: the running softmax never gathers")
+
+
+@pytest.mark.points(3)
+def test_task_5_reads_one_block_at_a_time(lab):
+    rng = np.random.default_rng(20)
+    for length, num_queries in [(14, 1), (14, 6), (8, 1)]:
+        k_pool, v_pool, context = make_request(rng, length, block_size=4)
+        queries = rng.normal(size=(num_queries, 4, 4))
+        k_spy, v_spy = OneBlockPool(k_pool, "k_pool"), OneBlockPool(v_pool, "v_pool")
+        got = lab.paged_attention_online(queries, k_spy, v_spy, context.table + [0], length)
+        check_close(got, dense_attention(queries, context.keys, context.values),
+                    f"paged_attention_online of {num_queries} queries over {length} tokens", "as paged_attention")
+        for name, spy in (("k_pool", k_spy), ("v_pool", v_spy)):
+            read = list(dict.fromkeys(spy.block_ids_read))
+            assert sorted(read) == sorted(context.table), \
+                f"paged_attention_online over {length} tokens read blocks {read} of {name}, " \
+                f"expected {context.table}: the blocks of the context, and none beyond"
+
+
+@pytest.mark.points(2)
+def test_task_5_memory_does_not_grow_with_the_context(lab):
+    rng = np.random.default_rng(21)
+    num_blocks, block_size = 512, 32
+    k_pool, v_pool = rng.normal(size=(2, num_blocks, 1, block_size, 8))
+    queries = rng.normal(size=(1, 8, 8))
+    table = [int(b) for b in rng.permutation(num_blocks)]
+    lab.paged_attention_online(queries, k_pool, v_pool, table, 2 * block_size)  # what numpy sets up once is not counted
+    tracemalloc.start()
+    try:
+        lab.paged_attention_online(queries, k_pool, v_pool, table, num_blocks * block_size)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    limit = k_pool.nbytes // 4
+    assert peak < limit, f"paged_attention_online over {num_blocks} blocks had {peak:,} bytes in use at its peak, " \
+                         f"expected fewer than {limit:,}: the keys alone are {k_pool.nbytes:,} bytes, and neither " \
+                         "K/V nor the scores of the whole context are to be kept"
+
+
+@pytest.mark.points(3)
+def test_task_5_huge_scores_do_not_overflow(lab):
+    rng = np.random.default_rng(22)
+    for order in ("rising", "falling", "mixed"):
+        k_pool, v_pool, context = make_request(rng, length=18, block_size=4, num_kv_heads=1)
+        ramp = {"rising": np.arange(18), "falling": -np.arange(18), "mixed": rng.permutation(18)}[order]
+        context.keys[:, 0] = 0.0
+        context.keys[:, 0, 0] = 300.0 * ramp + rng.normal(size=18)
+        put(k_pool, context.table, context.keys)
+        queries = np.ones((4, 1, 4))
+        queries[1::2] = -1.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            got = lab.paged_attention_online(queries, k_pool, v_pool, context.table, 18, scale=1.0)
+        check_close(got, dense_attention(queries, context.keys, context.values, 1.0),
+                    f"paged_attention_online with {order} scores of up to ±5100",
+                    "exp(710) is infinite, so the largest score so far is subtracted before exp; also exp(0 - 5100) is "
+                    "0, so the sums must follow when the largest grows")
+
+
+@pytest.mark.points(3)
+def test_task_5_the_sums_follow_the_maximum(lab):
+    k_pool, v_pool = empty_pools(num_blocks=4, num_kv_heads=1, block_size=2, head_dim=1)
+    scores = [0.0, 1.0, 3.0, 2.0, 1.0]
+    table = [2, 3, 1]
+    put(k_pool, table, np.array(scores).reshape(5, 1, 1))
+    put(v_pool, table, np.array([1.0, 2.0, 4.0, 8.0, 16.0]).reshape(5, 1, 1))
+    got = float(lab.paged_attention_online(np.ones((1, 1, 1)), k_pool, v_pool, table, 5, scale=1.0)[0, 0, 0])
+    weights = np.exp(scores)
+    expected = float(weights @ [1.0, 2.0, 4.0, 8.0, 16.0] / weights.sum())
+    assert abs(got - expected) < ATOL, \
+        f"paged_attention_online over blocks with scores [0, 1], [3, 2], [1] and values [1, 2], [4, 8], [16] is " \
+        f"{got:.6f}, expected {expected:.6f}: when the largest score goes from 1 to 3, the sum and the accumulator " \
+        "of the first block are both multiplied by exp(1 - 3), and they stay as they are when it does not grow"
+
+
+# ---- Task 6: ragged_paged_attention
+
+
+def make_batch(rng, block_size=4, num_heads=4):
+    """Four requests: a chunk, a decode that shares the chunk's first two blocks, a whole prompt, another decode."""
+    k_pool, v_pool = empty_pools(num_blocks=24, num_kv_heads=2, block_size=block_size, head_dim=4)
+    free_ids = [int(b) for b in rng.permutation(np.arange(1, 24))]
+
+    def new_context(length):
+        return make_context(rng, k_pool, v_pool, length, [free_ids.pop() for _ in range(-(-length // block_size))])
+
+    chunk, tail, prompt, other = (new_context(n) for n in (3 * block_size + 1, 2, block_size + 2, 4 * block_size))
+    num_shared = 2 * block_size
+    decode = Context(np.concatenate([chunk.keys[:num_shared], tail.keys]),
+                     np.concatenate([chunk.values[:num_shared], tail.values]), chunk.table[:2] + tail.table)
+    contexts, query_lens = [chunk, decode, prompt, other], [block_size + 2, 1, prompt.length, 1]
+    queries = rng.normal(size=(sum(query_lens), num_heads, 4))
+    return k_pool, v_pool, contexts, query_lens, queries
+
+
+def dense_batch(contexts, query_lens, queries):
+    rows = np.split(queries, np.cumsum(query_lens)[:-1])
+    return np.concatenate([dense_attention(q, c.keys, c.values) for q, c in zip(rows, contexts)])
+
+
+def ragged(lab, queries, k_pool, v_pool, contexts, query_lens):
+    return lab.ragged_paged_attention(*frozen(queries, k_pool, v_pool), [c.table for c in contexts], query_lens,
+                                      [c.length for c in contexts])
+
+
+@pytest.mark.points(4)
+def test_task_6_prefill_and_decode_in_one_batch(lab):
+    rng = np.random.default_rng(30)
+    for block_size in (1, 4, 5):
+        k_pool, v_pool, contexts, query_lens, queries = make_batch(rng, block_size)
+        got = ragged(lab, queries, k_pool, v_pool, contexts, query_lens)
+        check_close(got, dense_batch(contexts, query_lens, queries),
+                    f"ragged_paged_attention with query_lens {query_lens}, context_lens "
+                    f"{[c.length for c in contexts]} and block_size {block_size}",
+                    "request r owns the next query_lens[r] rows, and its own table and context_len go with them")
+
+
+@pytest.mark.points(2)
+def test_task_6_the_order_of_requests_does_not_show(lab):
+    rng = np.random.default_rng(31)
+    k_pool, v_pool, contexts, query_lens, queries = make_batch(rng)
+    rows = np.split(queries, np.cumsum(query_lens)[:-1])
+    for order in ([3, 2, 1, 0], [1, 3, 0, 2], [2]):
+        got = ragged(lab, np.concatenate([rows[r] for r in order]), k_pool, v_pool, [contexts[r] for r in order],
+                     [query_lens[r] for r in order])
+        expected = np.concatenate([dense_attention(rows[r], contexts[r].keys, contexts[r].values) for r in order])
+        check_close(got, expected, f"ragged_paged_attention of requests {order} of the batch",
+                    "a request's result does not depend on who else is in the batch, or where")
+
+
+@pytest.mark.points(2)
+def test_task_6_sharing_is_by_table_only(lab):
+    """Two samples of one prompt: all full blocks shared, one private block each."""
+    rng = np.random.default_rng(32)
+    k_pool, v_pool = empty_pools(num_blocks=8, num_kv_heads=2, block_size=4, head_dim=4)
+    prompt = make_context(rng, k_pool, v_pool, 8, [6, 3])
+    tails = [make_context(rng, k_pool, v_pool, 3, [5]), make_context(rng, k_pool, v_pool, 1, [1])]
+    contexts = [Context(np.concatenate([prompt.keys, tail.keys]), np.concatenate([prompt.values, tail.values]),
+                        prompt.table + tail.table) for tail in tails]
+    queries = rng.normal(size=(2, 4, 4))
+    got = ragged(lab, queries, k_pool, v_pool, contexts, [1, 1])
+    check_close(got, dense_batch(contexts, [1, 1], queries),
+                "ragged_paged_attention with tables [6, 3, 5] and [6, 3, 1]",
+                "blocks 6 and 3 exist once and serve both requests; each sees its own tail only")
+
+
+@pytest.mark.points(1)
+def test_task_6_an_empty_batch(lab):
+    k_pool, v_pool = empty_pools(num_blocks=3, num_kv_heads=2, block_size=4, head_dim=4)
+    got = lab.ragged_paged_attention(np.zeros((0, 4, 4)), k_pool, v_pool, [], [], [])
+    assert np.shape(got) == (0, 4, 4), f"ragged_paged_attention of no requests has shape {np.shape(got)}, expected " \
+                                       "(0, 4, 4): the result has the shape of queries"
+
+
+@pytest.mark.points(2)
+def test_task_6_lengths_that_disagree_are_refused(lab):
+    rng = np.random.default_rng(33)
+    k_pool, v_pool, contexts, query_lens, queries = make_batch(rng)
+    tables, lengths = [c.table for c in contexts], [c.length for c in contexts]
+    num_rows = len(queries)
+    for what, args, *named in [
+            ("3 tables for 4 requests", (tables[:3], query_lens, lengths)),
+            ("5 context_lens for 4 requests", (tables, query_lens, lengths + [1])),
+            ("one query row too few", (tables, query_lens[:3] + [2], lengths), str(num_rows), str(num_rows + 1)),
+            ("one query row too many", (tables[:3], query_lens[:3], lengths[:3]), str(num_rows), str(num_rows - 1)),
+            ("a query_len of -1", (tables, [query_lens[0], -1, query_lens[2], 3], lengths), "-1"),
+            ("more queries than context", (tables, query_lens, [*lengths[:2], query_lens[2] - 1, lengths[3]]))]:
+        check_refused(lab.ragged_paged_attention, (queries, k_pool, v_pool, *args),
+                      f"ragged_paged_attention with {what}", *named)
