@@ -77,7 +77,7 @@ class SamplingParams:
         self._check("logit_bias", all(_is_int(token) and token >= 0 and _is_real(bias) and not math.isnan(bias)
                                       for token, bias in (self.logit_bias or {}).items()),
                     "a mapping from token ids to numbers")
-        self._check("seed", self.seed is None or (_is_int(self.seed) and self.seed >= 0), "None or a whole number from 0")
+        self._check("seed", self.seed is None or (_is_int(self.seed) and self.seed >= 0), "None or 0 or more")
         self._check("logprobs", self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 20),
                     "None or a whole number from 0 to 20")
         self._check("stop", all(isinstance(text, str) and text for text in stop), "texts that are not empty")

@@ -1,0 +1,175 @@
+"""The one place through which the engine imports MLX: ``from mini_vllm.backend import mx, nn``.
+
+MLX for the CPU on Linux links the reference BLAS, which multiplies 64 rows no faster than 64 times one row: batching
+would gain nothing. A fast BLAS that is loaded into the process *before* MLX takes its place, because the dynamic linker
+binds a name such as ``cblas_sgemm`` to the first library that offers it. So this module looks for one, loads it, and
+only then imports MLX. Without one everything still works, slower. On a Mac and on CUDA nothing is needed.
+
+``MINI_VLLM_BLAS`` overrides the search: the path of a library, or ``none`` for the reference BLAS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Libraries of one candidate, in the order to load; the last is the BLAS itself.
+Libraries = tuple[str, ...]
+
+#: Why the reference BLAS is in use.
+NOT_FOUND = "no fast BLAS was found"
+SWITCHED_OFF = "switched off by MINI_VLLM_BLAS=none"
+TOO_LATE = "mlx.core was imported before mini_vllm.backend: too late to load a BLAS"
+
+#: Debian and Arch build the second with threads, Fedora the first. ``ctypes.util.find_library`` would find no more,
+#: and runs a compiler to do so; the dynamic linker knows these names by itself.
+OPENBLAS_NAMES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+#: The larger is refused by a glibc older than 2.35, the smaller never.
+MALLOC_KEEPS_BYTES = (1 << 30, 32 << 20)
+
+
+@dataclass(frozen=True)
+class BlasInfo:
+    """Which BLAS multiplies matrices, and why that one.
+
+    ``name`` is "nvpl", "mkl", "openblas", "custom" (named by the user and none of these), "reference" (MLX's own), or
+    "metal" or "cuda" where MLX needs none. ``path`` is None when nothing was loaded.
+    """
+
+    name: str
+    path: str | None
+    note: str
+
+
+def choose_blas() -> BlasInfo:
+    """Load the best BLAS at hand into the process and say which it is. To be called before MLX is imported.
+
+    Raises ValueError if ``MINI_VLLM_BLAS`` names a library that cannot serve; candidates found by the search that
+    cannot serve are passed over.
+    """
+    build = mlx_build()
+    if build != "cpu":
+        return BlasInfo(build, None, "MLX brings its own kernels, no BLAS is needed")
+    if "mlx.core" in sys.modules:
+        return BlasInfo("reference", None, TOO_LATE)
+    asked_for = os.environ.get("MINI_VLLM_BLAS", "").strip()
+    if asked_for.lower() == "none":
+        return BlasInfo("reference", None, SWITCHED_OFF)
+    if asked_for:
+        try:
+            load_libraries((asked_for,))
+        except OSError as error:
+            raise ValueError(f"MINI_VLLM_BLAS is {asked_for!r}, which cannot serve: {error}. "
+                             "Give the path of a BLAS library, or 'none', or unset it") from error
+        known = [name for name in ("nvpl", "mkl", "openblas") if name in Path(asked_for).name]
+        return BlasInfo(known[0] if known else "custom", asked_for, "named by MINI_VLLM_BLAS")
+    for name, libraries, origin in candidates():
+        try:
+            load_libraries(libraries)
+        except OSError:
+            continue
+        return BlasInfo(name, libraries[-1], origin)
+    return BlasInfo("reference", None, NOT_FOUND)
+
+
+def mlx_build() -> str:
+    """The kind of MLX installed: "metal", "cuda" or "cpu". Found out without importing it."""
+    if sys.platform == "darwin":
+        return "metal"
+    for folder in package_folders("mlx"):
+        if any(folder.parent.glob("mlx_cuda*.dist-info")):
+            return "cuda"
+    return "cpu"
+
+
+def candidates() -> Iterator[tuple[str, Libraries, str]]:
+    """Every BLAS that may be here, best first: its name, its libraries, where it comes from."""
+    for folder in package_folders("nvpl"):
+        lib = folder / "lib"
+        core = str(lib / "libnvpl_blas_core.so.0")
+        # The threaded one ends the process at its first product if there is no libgomp, so that is loaded first.
+        yield "nvpl", ("libgomp.so.1", core, str(lib / "libnvpl_blas_lp64_gomp.so.0")), "package nvpl-blas"
+        yield "nvpl", (core, str(lib / "libnvpl_blas_lp64_seq.so.0")), "package nvpl-blas, one thread: no libgomp"
+    mkl = Path(sys.prefix, "lib", "libmkl_rt.so.2")
+    if mkl.exists():
+        yield "mkl", (str(mkl.with_name("libiomp5.so")), str(mkl)), "package mkl"
+    for name in OPENBLAS_NAMES:
+        yield "openblas", (name,), "the system's OpenBLAS"
+
+
+def load_libraries(libraries: Libraries) -> None:
+    """Load ``libraries`` in order and put the last one before all that are loaded later.
+
+    Raises OSError if one cannot be loaded, or if the last has no plain 32-bit ``cblas_sgemm``; that one is then not
+    visible to others.
+    """
+    for path in libraries[:-1]:
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(libraries[-1], mode=ctypes.RTLD_LOCAL)
+    if not hasattr(library, "cblas_sgemm"):
+        raise OSError(f"{libraries[-1]} has no symbol cblas_sgemm")
+    if hasattr(library, "openblas_get_config"):
+        library.openblas_get_config.restype = ctypes.c_char_p
+        if b"USE64BITINT" in library.openblas_get_config():
+            raise OSError(f"{libraries[-1]} takes 64-bit integers, MLX passes 32-bit ones")
+    ctypes.CDLL(libraries[-1], mode=ctypes.RTLD_GLOBAL)
+
+
+def package_folders(name: str) -> list[Path]:
+    """Where the package ``name`` lies, without importing it; empty if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+
+
+def keep_freed_memory() -> bool:
+    """Make malloc keep what is freed: a step's large temporaries would otherwise page-fault anew in every step.
+
+    Returns whether malloc agreed; only glibc's can.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "gnu_get_libc_version"):
+        return False
+    return all(any(libc.mallopt(option, num_bytes) for num_bytes in MALLOC_KEEPS_BYTES)
+               for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD))
+
+
+#: What this process multiplies with.
+blas = choose_blas()
+if mlx_build() == "cpu":
+    keep_freed_memory()
+
+import mlx.core as mx  # noqa: E402
+import mlx.nn as nn  # noqa: E402
+
+
+def device_name() -> str:
+    """The device MLX computes on, for people: "cpu (aarch64, 2 cores)", "gpu (Apple M3)"."""
+    device = mx.default_device()
+    if device.type == mx.gpu:
+        info = mx.device_info() if hasattr(mx, "device_info") else mx.metal.device_info()  # the latter before MLX 0.30
+        return f"gpu ({info.get('device_name', 'unknown')})"
+    return f"cpu ({_cpu_model()}, {os.cpu_count()} cores)"
+
+
+def dequantise_is_faster() -> bool:
+    """Whether 4-bit weights are better expanded once, at load: on a CPU yes, about 7 times faster a product."""
+    return mx.default_device().type == mx.cpu
+
+
+def _cpu_model() -> str:
+    fallback = os.uname().machine
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return fallback
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), fallback)
+
+
+__all__ = ["BlasInfo", "blas", "dequantise_is_faster", "device_name", "mx", "nn"]

@@ -1,0 +1,415 @@
+"""The engine: requests in, text out. ``LLMEngine`` goes step by step, ``LLM`` runs a list of prompts to the end.
+
+    add_request ─▶ scheduler ─▶ model runner ─▶ sampler ─▶ detokenizer, stop checks ─▶ RequestOutput
+                      ▲                                                │
+                      └────────────── one more token ──────────────────┘
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mini_vllm.attention import PagedKVCache
+from mini_vllm.backend import mx
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
+from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
+from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.request import (
+    CompletionOutput,
+    Priority,
+    PromptTokensDetails,
+    Request,
+    RequestOutput,
+    RequestStatus,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+)
+from mini_vllm.sampler import Sampler, SamplerRow, is_plain_greedy, make_generator
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.stopping import StopChecker
+from mini_vllm.tokenizer import StreamingDetokenizer
+
+Prompt = str | Sequence[int]
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What can be set. Memory is given as ``kv_memory`` ("512MB") or as a number of blocks."""
+
+    model: str | Path = DEFAULT_MODEL
+    block_size: int = DEFAULT_BLOCK_SIZE
+    kv_memory: str | int = "512MB"
+    #: Blocks of the pool, the null block included. None: as many as ``kv_memory`` holds, or as can ever be used.
+    num_blocks: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    #: Prompt and output together. None: what the model was made for.
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """The pieces that can be replaced, one by one, by a student's own."""
+
+    block_pool: type = BlockPool
+    kv_cache_manager: type = KVCacheManager
+    scheduler: type = Scheduler
+    sampler: type = Sampler
+
+
+def parse_memory(memory: str | int) -> int:
+    """``"512MB"`` → 512,000,000. Raises ValueError naming what it cannot read."""
+    text = str(memory).strip().upper().replace(" ", "")
+    number = text.rstrip("KMGIB")
+    unit = text[len(number):]
+    try:
+        value = float(number) * _UNITS[unit if unit != "B" else ""]
+    except (ValueError, KeyError):
+        raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes or like '512MB', '2GiB'") from None
+    if not 0 < value < 2**63:
+        raise ValueError(f"kv_memory is {memory!r}, must be more than 0")
+    return int(value)
+
+
+@dataclass
+class _Sequence:
+    """One continuation of a prompt while it runs."""
+
+    request: Request
+    output: CompletionOutput
+    detokenizer: StreamingDetokenizer
+    stopping: StopChecker
+    row: SamplerRow
+
+
+@dataclass
+class _Group:
+    """A request as the user sees it: ``n`` sequences of one prompt."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    sequences: list[_Sequence] = field(default_factory=list)
+    error: str | None = None
+
+    def to_output(self) -> RequestOutput:
+        outputs = [sequence.output for sequence in self.sequences]
+        cached = self.sequences[0].request.num_cached_tokens if self.sequences else 0
+        usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
+                      PromptTokensDetails(cached))
+        finished = all(output.finish_reason is not None for output in outputs)
+        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error)
+
+
+class LLMEngine:
+    """Serves many requests at once, a step at a time. Not for several threads."""
+
+    def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
+                 loaded: LoadedModel | None = None) -> None:
+        self.config = config or EngineConfig()
+        parts = parts or EngineParts()
+        self.loaded = loaded or load(self.config.model)
+        self.tokenizer = self.loaded.tokenizer
+        model_config = self.loaded.config
+        limit = model_config.max_position_embeddings
+        self.max_model_len = self.config.max_model_len or limit
+        if not 1 < self.max_model_len <= limit:
+            raise ValueError(f"max_model_len is {self.max_model_len}, must be from 2 to {limit}, the model's own limit")
+        num_blocks = self._num_blocks()
+        self.kv_cache = parts.kv_cache_manager(num_blocks, self.config.block_size, self.config.enable_prefix_caching,
+                                               pool_class=parts.block_pool)
+        self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        self.sampler = parts.sampler()
+        self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
+        self.num_steps = 0
+        self._groups: dict[str, _Group] = {}
+        self._sequences: dict[str, tuple[_Group, _Sequence]] = {}
+        self._ids = itertools.count()
+
+    def _num_blocks(self) -> int:
+        model, size = self.loaded.config, self.config.block_size
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"block_size is {size!r}, must be a whole number of tokens, at least 1")
+        if self.config.num_blocks is not None:
+            return self.config.num_blocks
+        block_bytes = PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, size, model.head_dim,
+                                               self.loaded.model.model.norm.weight.dtype)
+        budget = parse_memory(self.config.kv_memory)
+        affordable = budget // block_bytes
+        if affordable < 2:
+            raise ValueError(f"kv_memory of {budget} bytes holds {affordable} blocks of {size} tokens; at least 2 are "
+                             f"needed, which take {2 * block_bytes} bytes")
+        usable = self.config.max_num_seqs * -(-self.max_model_len // size) + 1
+        return min(affordable, usable)
+
+    # ---- requests
+
+    def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None,
+                    priority: Priority = Priority.NORMAL, extra_keys: tuple | None = None) -> str:
+        """Take a request in and return its id. Raises ValueError, and takes nothing, if it can never be served."""
+        params = sampling_params or SamplingParams()
+        request_id = request_id if request_id is not None else f"request-{next(self._ids)}"
+        if request_id in self._groups:
+            raise ValueError(f"request id {request_id!r} is in use")
+        text = prompt if isinstance(prompt, str) else None
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        max_tokens = self._check_prompt(token_ids, params)
+        self._check_tokens("logit_bias", params.logit_bias or ())
+        self._check_tokens("stop_token_ids", params.stop_token_ids)
+        group = _Group(request_id, text, token_ids)
+        for index in range(params.n):
+            group.sequences.append(self._make_sequence(group, index, params, max_tokens, priority, extra_keys))
+        for sequence in group.sequences:
+            try:
+                self.scheduler.add_request(sequence.request)
+            except ValueError:
+                for added in group.sequences:
+                    self.scheduler.abort_request(added.request.request_id)
+                raise
+        self._groups[request_id] = group
+        self._sequences.update({s.request.request_id: (group, s) for s in group.sequences})
+        return request_id
+
+    def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> int:
+        """Raises ValueError for a prompt that cannot be; returns how many tokens may follow it."""
+        if not token_ids:
+            raise ValueError("the prompt is empty: it has 0 tokens, at least 1 is needed")
+        self._check_tokens("the prompt", token_ids)
+        if len(token_ids) >= self.max_model_len:
+            raise ValueError(f"the prompt has {len(token_ids)} tokens; the context is {self.max_model_len}, and at "
+                             "least one must be left for the output")
+        return min(params.max_tokens, self.max_model_len - len(token_ids))
+
+    def _check_tokens(self, where: str, token_ids: Iterable[int]) -> None:
+        size = self.loaded.config.vocab_size
+        for token_id in token_ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
+                raise ValueError(f"{where} has the token id {token_id!r}, must be from 0 to {size - 1}")
+
+    def _make_sequence(self, group: _Group, index: int, params: SamplingParams, max_tokens: int, priority: Priority,
+                       extra_keys: tuple | None) -> _Sequence:
+        if max_tokens != params.max_tokens:
+            params = replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
+        request_id = group.request_id if params.n == 1 else f"{group.request_id}#{index}"
+        request = Request(request_id, group.prompt_token_ids, params, priority, extra_keys=extra_keys)
+        eos = self.tokenizer.eos_token_ids
+        logprobs = None if params.logprobs is None else []
+        output = CompletionOutput(index, "", request.output_token_ids, logprobs=logprobs)
+        row = SamplerRow(params, request.prompt_token_ids, request.output_token_ids, eos,
+                         make_generator(params.seed, index))
+        return _Sequence(request, output, StreamingDetokenizer(self.tokenizer), StopChecker(params, eos), row)
+
+    def abort_request(self, request_id: str) -> RequestOutput | None:
+        """End a request wherever it is; its text so far is returned. None if there is no such request."""
+        group = self._groups.get(request_id)
+        if group is None:
+            return None
+        for sequence in group.sequences:
+            if sequence.output.finish_reason is None:
+                self._finish(sequence, RequestStatus.FINISHED_ABORTED, "abort")
+        self._forget(group)
+        return group.to_output()
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._groups)
+
+    # ---- the step
+
+    def step(self) -> list[RequestOutput]:
+        """Compute one step and return the requests that it moved.
+
+        If the model fails, the requests of the step end with the error; the others, and the engine, go on.
+        """
+        plan = self.scheduler.schedule()
+        if not plan.requests:
+            return []
+        self.num_steps += 1
+        try:
+            token_ids, logprobs = self._compute(plan)
+        except Exception as error:
+            return self._fail(plan, error)
+        self.scheduler.update_from_output(plan, token_ids)
+        touched: dict[str, _Group] = {}
+        for request_id, token_id in token_ids.items():
+            group, sequence = self._sequences[request_id]
+            self._take_token(sequence, token_id, logprobs.get(request_id))
+            touched[group.request_id] = group
+        outputs = []
+        for group in touched.values():
+            output = group.to_output()
+            if output.finished:
+                self._forget(group)
+            outputs.append(output)
+        return outputs
+
+    def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
+        steps, sampled = [], []
+        for request in plan.requests:
+            end = request.num_computed_tokens
+            start = end - plan.num_scheduled_tokens[request.request_id]
+            is_last = end == request.num_tokens
+            steps.append(RequestStep(request.all_token_ids[start:end], self.kv_cache.get_block_ids(request.request_id),
+                                     end, is_last))
+            if is_last:
+                sampled.append(request)
+        logits = self.runner.step(steps, plan.copies)
+        if not sampled:
+            mx.eval(self.runner.cache.keys, self.runner.cache.values)
+            return {}, {}
+        rows = [self._sequences[request.request_id][1].row for request in sampled]
+        if all(is_plain_greedy(row.params) for row in rows):
+            chosen, logprobs = self.sampler.greedy(logits).tolist(), [None] * len(rows)
+        else:
+            result = self.sampler.sample(logits, rows)
+            chosen, logprobs = result.token_ids, result.logprobs
+        ids = [request.request_id for request in sampled]
+        return dict(zip(ids, chosen)), {i: p for i, p in zip(ids, logprobs) if p is not None}
+
+    def _take_token(self, sequence: _Sequence, token_id: int, logprob: TokenLogprob | None) -> None:
+        """A token was sampled and appended: its text, and whether it ends the output."""
+        if logprob is not None and sequence.output.logprobs is not None:
+            sequence.output.logprobs.append(logprob)
+        stopping = sequence.stopping
+        new_text = sequence.detokenizer.add(token_id)
+        sequence.output.text += stopping.add(token_id, new_text, len(sequence.request.output_token_ids))
+        if stopping.finish_reason is not None:
+            is_stop = stopping.finish_reason == "stop"
+            status = RequestStatus.FINISHED_STOPPED if is_stop else RequestStatus.FINISHED_LENGTH
+            self._finish(sequence, status, stopping.finish_reason)
+
+    def _finish(self, sequence: _Sequence, status: RequestStatus, reason: str) -> None:
+        """End one sequence: show the text held back, unless a stop cut it off, and give the blocks back."""
+        sequence.output.text += sequence.stopping.finish()
+        if sequence.stopping.stop_reason is None:
+            sequence.output.text += sequence.detokenizer.finish()
+        sequence.output.finish_reason = reason
+        sequence.output.stop_reason = sequence.stopping.stop_reason
+        if self.scheduler.abort_request(sequence.request.request_id) is not None:
+            sequence.request.status = status
+
+    def _forget(self, group: _Group) -> None:
+        del self._groups[group.request_id]
+        for sequence in group.sequences:
+            del self._sequences[sequence.request.request_id]
+
+    def _fail(self, plan: SchedulerOutput, error: Exception) -> list[RequestOutput]:
+        """The step broke: nothing it was to write may be found, and its requests end with the cause."""
+        groups: dict[str, _Group] = {}
+        for request in plan.requests:
+            first_bad = (request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id])
+            table = self.kv_cache.get_block_ids(request.request_id)
+            self.kv_cache.block_pool.evict_blocks(table[first_bad // self.config.block_size:])
+            group = self._sequences[request.request_id][0]
+            groups[group.request_id] = group
+        self.kv_cache.block_pool.finish_copies()
+        outputs = []
+        for group in groups.values():
+            group.error = f"{type(error).__name__}: {error}"
+            for sequence in group.sequences:
+                if sequence.output.finish_reason is None:
+                    self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
+            self._forget(group)
+            outputs.append(group.to_output())
+        return outputs
+
+
+class LLM:
+    """A model and an engine in one: give it prompts, get texts."""
+
+    def __init__(self, model: str | Path = DEFAULT_MODEL, *, parts: EngineParts | None = None,
+                 **settings: object) -> None:
+        self.engine = LLMEngine(EngineConfig(model=model, **settings), parts)
+
+    @property
+    def tokenizer(self):
+        return self.engine.tokenizer
+
+    def generate(self, prompts: Prompt | Sequence[Prompt],
+                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+                 use_progress: bool = False) -> list[RequestOutput]:
+        """Continue every prompt; outputs come in the order of the prompts.
+
+        A prompt is a text or a list of token ids. One that cannot be served is reported in its own output (``error``,
+        finish reason "error"); the others finish.
+        """
+        prompts = [prompts] if isinstance(prompts, str) or _is_token_ids(prompts) else list(prompts)
+        params = self._params_for(prompts, sampling_params)
+        engine = self.engine
+        results: dict[str, RequestOutput] = {}
+        order = []
+        for prompt, own in zip(prompts, params):
+            try:
+                order.append(engine.add_request(prompt, own))
+            except ValueError as error:
+                refused = f"refused-{len(order)}"
+                text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
+                results[refused] = RequestOutput(refused, text, ids, [], True, Usage(len(ids), 0), str(error))
+                order.append(refused)
+        try:
+            with _progress(len(order), use_progress) as advance:
+                advance(len(results), 0)
+                while engine.has_unfinished_requests():
+                    outputs = engine.step()
+                    for output in outputs:
+                        if output.finished:
+                            results[output.request_id] = output
+                    advance(sum(output.finished for output in outputs), len(outputs))
+        finally:
+            for request_id in order:  # whatever ended the loop, nothing of this call stays behind
+                engine.abort_request(request_id)
+        return [results[request_id] for request_id in order]
+
+    def chat(self, messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+             use_progress: bool = False) -> list[RequestOutput]:
+        """Answer one conversation, or several, through the model's chat template."""
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        prompts = [self.tokenizer.encode_chat(list(conversation)) for conversation in conversations]
+        return self.generate(prompts, sampling_params, use_progress)
+
+    @staticmethod
+    def _params_for(prompts: list, params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or SamplingParams()] * len(prompts)
+        if len(params) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling params")
+        return list(params)
+
+
+def _is_token_ids(prompts: object) -> bool:
+    return isinstance(prompts, (list, tuple)) and bool(prompts) and all(isinstance(item, int) for item in prompts)
+
+
+class _progress:
+    """A progress bar over requests, or nothing."""
+
+    def __init__(self, total: int, show: bool) -> None:
+        self.total, self.show, self.bar = total, show, None
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        if not self.show:
+            return lambda num_finished, num_tokens: None
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        self.bar = Progress(TextColumn("requests"), BarColumn(), MofNCompleteColumn(),
+                            TextColumn("{task.fields[tokens]} tokens"), TimeElapsedColumn())
+        self.bar.start()
+        task, tokens = self.bar.add_task("", total=self.total, tokens=0), 0
+
+        def advance(num_finished: int, num_tokens: int) -> None:
+            nonlocal tokens
+            tokens += num_tokens
+            self.bar.update(task, advance=num_finished, tokens=tokens)
+
+        return advance
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()

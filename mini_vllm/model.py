@@ -1,0 +1,225 @@
+"""The Llama family as one network: Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3, SmolLM.
+
+It computes a flat row of tokens, with no batch and no padding: which request a token belongs to, and what it attends
+to, is the business of the ``attend`` function that the caller passes in.
+
+    token_ids [num_tokens] ──▶ embed ──▶ layers ──▶ norm ──▶ hidden [num_tokens, hidden_size]
+                                           │  ▲
+                                 q, k, v   ▼  │  what each token saw
+                                    attend(layer, q, k, v)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mini_vllm.backend import mx, nn
+
+#: attend(layer_index, queries [n, num_heads, head_dim], keys, values [n, num_kv_heads, head_dim]) → like queries
+Attend = Callable[[int, mx.array, mx.array, mx.array], mx.array]
+
+#: model_type → what its attention has beside the common shape
+ARCHITECTURES: dict[str, dict[str, bool]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+}
+
+
+class UnsupportedModel(ValueError):
+    """A model this network cannot be; the message names what and lists what it can be."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The numbers that make a network, read from a Hugging Face ``config.json``."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    rope_scaling: Mapping[str, object] | None = None
+    #: The checkpoint rotates pairs (0, 1), (2, 3), … instead of (0, d/2), (1, d/2 + 1), …; the loader reorders it.
+    rope_interleaved: bool = False
+    #: None: tied if the checkpoint has no output matrix of its own.
+    tie_word_embeddings: bool | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, object]) -> ModelConfig:
+        """Raises UnsupportedModel for another architecture, ValueError naming a field that is missing or impossible."""
+        model_type = config.get("model_type")
+        if model_type not in ARCHITECTURES:
+            named = config.get("architectures") or model_type
+            raise UnsupportedModel(f"the architecture {named!r} (model_type {model_type!r}) is not supported; "
+                                   f"supported: {', '.join(ARCHITECTURES)}")
+        if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
+            raise UnsupportedModel(f"{model_type} with sliding-window attention is not supported")
+        extras = ARCHITECTURES[model_type]
+        rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
+        num_heads = _positive(config, "num_attention_heads")
+        hidden_size = _positive(config, "hidden_size")
+        has_bias = bool(config.get("attention_bias", False))
+        max_positions = _positive(config, "max_position_embeddings", 2048)
+        if model_type == "mistral" and config.get("sliding_window"):
+            max_positions = min(max_positions, _positive(config, "sliding_window"))  # up to there it attends to all
+        made = cls(
+            model_type=model_type, vocab_size=_positive(config, "vocab_size"), hidden_size=hidden_size,
+            intermediate_size=_positive(config, "intermediate_size"), num_layers=_positive(config, "num_hidden_layers"),
+            num_heads=num_heads, num_kv_heads=_positive(config, "num_key_value_heads", num_heads),
+            head_dim=_positive(config, "head_dim", hidden_size // num_heads),
+            max_position_embeddings=max_positions,
+            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            rope_theta=float(config.get("rope_theta") or rope.get("rope_theta") or 10_000.0),
+            rope_scaling=rope or None, rope_interleaved=bool(config.get("rope_traditional", False)),
+            tie_word_embeddings=config.get("tie_word_embeddings"), qkv_bias=has_bias or extras.get("qkv_bias", False),
+            output_bias=has_bias, mlp_bias=bool(config.get("mlp_bias", False)), qk_norm=extras.get("qk_norm", False))
+        if made.num_heads % made.num_kv_heads:
+            raise ValueError(f"num_attention_heads is {made.num_heads}, must be a multiple of num_key_value_heads "
+                             f"({made.num_kv_heads})")
+        rope_frequencies(made)  # refuses a scaling it does not know
+        return made
+
+
+def _positive(config: Mapping[str, object], name: str, default: int | None = None) -> int:
+    value = config.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"config.json: {name} is {value!r}, must be a whole number, at least 1")
+    return value
+
+
+def rope_frequencies(config: ModelConfig) -> mx.array:
+    """Radians a position for each rotated pair, [head_dim / 2], with the model's scaling for long contexts."""
+    inverse = config.rope_theta ** (-mx.arange(0, config.head_dim, 2, dtype=mx.float32) / config.head_dim)
+    scaling = config.rope_scaling or {}
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind in ("default", "mrope"):
+        return inverse
+    if kind == "linear":
+        return inverse / scaling["factor"]
+    if kind == "llama3":
+        # Slow pairs turn `factor` times slower, fast ones as trained, those between are blended.
+        factor, old_length = scaling["factor"], scaling.get("original_max_position_embeddings", 8192)
+        low, high = scaling.get("low_freq_factor", 1.0), scaling.get("high_freq_factor", 4.0)
+        num_turns = old_length * inverse / (2 * math.pi)
+        blend = mx.clip((num_turns - low) / (high - low), 0.0, 1.0)
+        return blend * inverse + (1 - blend) * inverse / factor
+    raise UnsupportedModel(f"rope scaling {kind!r} is not supported; supported: default, linear, llama3")
+
+
+class Rope:
+    """Rotates queries and keys by their positions. The angles are made once a step, not once a layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.frequencies = rope_frequencies(config)
+        mx.eval(self.frequencies)
+
+    def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """cos and sin for tokens at ``positions`` [n], each [n, 1, head_dim / 2]."""
+        angles = positions[:, None, None].astype(mx.float32) * self.frequencies
+        return mx.cos(angles), mx.sin(angles)
+
+    def rotate(self, x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
+        """``x`` is [n, heads, head_dim]; element i turns together with element i + head_dim / 2."""
+        cos, sin = angles
+        half = x.shape[-1] // 2
+        first, second = x[..., :half], x[..., half:]
+        return mx.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1).astype(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, q_size, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(q_size, config.hidden_size, bias=config.output_bias)
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+
+    def __call__(self, x: mx.array, rope: Rope, angles: tuple[mx.array, mx.array], layer: int,
+                 attend: Attend) -> mx.array:
+        num_tokens = x.shape[0]
+        queries = self.q_proj(x).reshape(num_tokens, self.num_heads, self.head_dim)
+        keys = self.k_proj(x).reshape(num_tokens, self.num_kv_heads, self.head_dim)
+        values = self.v_proj(x).reshape(num_tokens, self.num_kv_heads, self.head_dim)
+        if "q_norm" in self:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        out = attend(layer, rope.rotate(queries, angles), rope.rotate(keys, angles), values)
+        return self.o_proj(out.reshape(num_tokens, -1))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def __call__(self, x: mx.array, rope: Rope, angles: tuple[mx.array, mx.array], layer: int,
+                 attend: Attend) -> mx.array:
+        x = x + self.self_attn(self.input_layernorm(x), rope, angles, layer, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Body(nn.Module):
+    """Everything but the output matrix; the name of its parameters in a checkpoint begins with ``model.``"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = [Layer(config) for _ in range(config.num_layers)]
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class Model(nn.Module):
+    """Parameters are named as in a Hugging Face checkpoint, so that one can be loaded without renaming."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Body(config)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self._rope = Rope(config)
+
+    def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend) -> mx.array:
+        """Hidden states [num_tokens, hidden_size] of a flat row of tokens at ``positions`` of their own requests."""
+        x = self.model.embed_tokens(token_ids)
+        angles = self._rope.angles(positions)
+        for index, layer in enumerate(self.model.layers):
+            x = layer(x, self._rope, angles, index, attend)
+        return self.model.norm(x)
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Scores over the vocabulary for rows of hidden states."""
+        return self.lm_head(hidden) if "lm_head" in self else self.model.embed_tokens.as_linear(hidden)

@@ -1,0 +1,54 @@
+"""One step of the model: copy blocks, compute a ragged batch, return logits where a next token is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
+from mini_vllm.backend import mx
+from mini_vllm.model import Model
+
+
+@dataclass(frozen=True)
+class RequestStep:
+    """The part of one request that a step computes."""
+
+    token_ids: Sequence[int]
+    block_ids: Sequence[int]
+    #: How many tokens of the request, these included, have K/V after the step.
+    context_len: int
+    #: Whether its last token is the last one there is, so that the next must be sampled.
+    needs_logits: bool
+
+
+class ModelRunner:
+    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
+        config = model.config
+        self.model = model
+        self.scale = config.head_dim ** -0.5
+        self.cache = PagedKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
+                                  model.model.norm.weight.dtype)
+
+    def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
+        """Logits [number of requests that need them, vocab_size], in the order of ``requests``.
+
+        Requests that compute one token come first. Block copies are made before anything is written.
+        """
+        self.cache.copy_blocks(copies)
+        spans = [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests]
+        plan = AttentionPlan(spans, self.cache.block_size)
+        token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
+
+        def attend(layer: int, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+            self.cache.write(layer, keys, values, plan.block_ids, plan.offsets)
+            return paged_attention(queries, self.cache.keys[layer], self.cache.values[layer], plan, self.scale)
+
+        hidden = self.model(token_ids, plan.positions, attend)
+        ends = np.cumsum([len(r.token_ids) for r in requests]) - 1
+        wanted = [end for end, r in zip(ends, requests) if r.needs_logits]
+        if len(wanted) < hidden.shape[0]:
+            hidden = hidden[mx.array(np.asarray(wanted, dtype=np.int32))]
+        return self.model.logits(hidden)

@@ -1,0 +1,97 @@
+"""When an output ends, and what of its text may be shown meanwhile.
+
+A stop string can arrive in pieces, and once it is whole none of it may have been shown. So the end of the text is held
+back while it might still become a stop string, and not a character longer:
+
+    stop = "###"      text so far   The end.\\n##
+                                    └ shown ─┘└┴─ held back: the longest end of the text that begins a stop string
+
+The next piece decides. ``#`` completes the stop string: both held characters and the piece are dropped, the output is
+over. Anything else releases them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mini_vllm.request import SamplingParams
+
+
+class StopChecker:
+    """The end of one output. It is fed every token in turn, and says what to show and whether that was the last.
+
+    ``finish_reason`` is None while the output goes on, then "stop" or "length". ``stop_reason`` is the stop string or
+    the stop id that matched, None for the end of the text itself.
+    """
+
+    def __init__(self, params: SamplingParams, eos_token_ids: Collection[int],
+                 max_total_tokens: int | None = None) -> None:
+        """``max_total_tokens`` bounds the output like ``params.max_tokens``: what the context leaves, say."""
+        if max_total_tokens is not None and max_total_tokens < 1:
+            raise ValueError(f"max_total_tokens is {max_total_tokens}, must be None or at least 1")
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self._stop_strings = params.stop
+        self._stop_token_ids = frozenset(params.stop_token_ids)
+        self._eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
+        self._min_tokens = params.min_tokens
+        self._max_tokens = min(params.max_tokens, max_total_tokens or params.max_tokens)
+        #: Not shown yet: it may be the beginning of a stop string.
+        self._held = ""
+
+    def add(self, token_id: int, new_text: str, num_output_tokens: int) -> str:
+        """Take the next token and return the text that may be shown now.
+
+        ``new_text`` is the text this token completed, ``num_output_tokens`` counts the token itself. A token that
+        ends the output by its id shows none of its own text. Of several stop strings the one that begins first wins,
+        then the longest. Before ``min_tokens`` nothing stops, and a stop string completed there is mere text.
+        Raises RuntimeError if the output has ended; nothing changes then.
+        """
+        if self.finish_reason is not None:
+            raise RuntimeError(f"token {token_id} comes after the end of the output ({self.finish_reason})")
+        if num_output_tokens >= self._min_tokens:
+            if token_id in self._eos_token_ids or token_id in self._stop_token_ids:
+                stop_id = None if token_id in self._eos_token_ids else token_id
+                return self._stop(stop_id, shown=self._held)
+            match = self._first_match(new_text)
+            if match is not None:
+                start, stop_string = match
+                return self._stop(stop_string, shown=(self._held + new_text)[:start])
+        if num_output_tokens >= self._max_tokens:
+            self.finish_reason = "length"
+        text = self._held + new_text
+        num_shown = len(text) - self._num_undecided(text)
+        self._held = text[num_shown:]
+        return text[:num_shown]
+
+    def finish(self) -> str:
+        """The text still held back. The output ended by length or was aborted, so no stop string can come of it."""
+        rest, self._held = self._held, ""
+        return rest
+
+    def _stop(self, reason: str | int | None, shown: str) -> str:
+        self.finish_reason, self.stop_reason, self._held = "stop", reason, ""
+        return shown
+
+    def _first_match(self, new_text: str) -> tuple[int, str] | None:
+        """Where in held plus new text the winning stop string begins, and which it is; None if none is complete.
+
+        Only a match that ends in ``new_text`` counts. One that lies whole in the held text was completed earlier,
+        before ``min_tokens``, and has been let pass.
+        """
+        text = self._held + new_text
+        matches = []
+        for stop_string in self._stop_strings:
+            start = text.find(stop_string, max(0, len(self._held) - len(stop_string) + 1))
+            if start >= 0:
+                matches.append((start, stop_string))
+        return min(matches, key=lambda match: (match[0], -len(match[1])), default=None)
+
+    def _num_undecided(self, text: str) -> int:
+        """Length of the longest end of ``text`` that begins a stop string without completing it."""
+        longest = max(map(len, self._stop_strings), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            end = text[-length:]
+            if any(len(stop) > length and stop.startswith(end) for stop in self._stop_strings):
+                return length
+        return 0

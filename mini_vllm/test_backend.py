@@ -1,0 +1,314 @@
+"""The suite of the backend and the doctor: which BLAS is chosen, by fakes; that it really serves, in new processes."""
+
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from mini_vllm import backend, doctor
+from mini_vllm.backend import BlasInfo
+
+on_linux_cpu = pytest.mark.skipif(backend.mlx_build() != "cpu", reason="MLX needs no BLAS here")
+
+
+# ---- the choice, with fakes
+
+
+class FakeLoader:
+    """Stands for ``ctypes``: knows some libraries and their symbols, and records what was loaded how."""
+
+    RTLD_LOCAL, RTLD_GLOBAL = 0, 256
+    c_char_p = str
+
+    def __init__(self, **symbols_of):
+        self.symbols_of = {name.replace("__", "."): symbols for name, symbols in symbols_of.items()}
+        self.loaded = []
+
+    def CDLL(self, path, mode):  # noqa: N802
+        name = os.path.basename(path).partition(".so")[0]
+        if name not in self.symbols_of:
+            raise OSError(f"{path}: cannot open shared object file")
+        self.loaded.append((name, "global" if mode == self.RTLD_GLOBAL else "local"))
+        return SimpleNamespace(**self.symbols_of[name])
+
+
+BLAS = {"cblas_sgemm": object()}
+
+
+@pytest.fixture
+def linux_cpu(monkeypatch):
+    """A Linux with MLX for the CPU, nothing imported, nothing asked for, no package that brings a BLAS."""
+    monkeypatch.setattr(backend, "mlx_build", lambda: "cpu")
+    monkeypatch.setattr(backend, "package_folders", lambda name: [])
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    monkeypatch.delenv("MINI_VLLM_BLAS", raising=False)
+    return monkeypatch
+
+
+def use(monkeypatch, **symbols_of):
+    loader = FakeLoader(**symbols_of)
+    monkeypatch.setattr(backend, "ctypes", loader)
+    return loader
+
+
+def install_nvpl(monkeypatch, folder):
+    monkeypatch.setattr(backend, "package_folders", lambda name: [folder / name] if name == "nvpl" else [])
+
+
+NVPL = {"libgomp": {}, "libnvpl_blas_core": {}, "libnvpl_blas_lp64_gomp": BLAS, "libnvpl_blas_lp64_seq": BLAS}
+
+
+@pytest.mark.parametrize("build", ["metal", "cuda"])
+def test_where_mlx_has_its_own_kernels_nothing_is_loaded(linux_cpu, build):
+    linux_cpu.setattr(backend, "mlx_build", lambda: build)
+    linux_cpu.setenv("MINI_VLLM_BLAS", "/no/such/library.so")
+    loader = use(linux_cpu, libopenblas=BLAS)
+    blas = backend.choose_blas()
+    assert (blas.name, blas.path, loader.loaded) == (build, None, [])
+
+
+def test_nvpl_comes_before_openblas_and_its_parts_load_in_order(linux_cpu, tmp_path):
+    install_nvpl(linux_cpu, tmp_path)
+    loader = use(linux_cpu, libopenblas=BLAS, **NVPL)
+    blas = backend.choose_blas()
+    assert blas == BlasInfo("nvpl", str(tmp_path / "nvpl/lib/libnvpl_blas_lp64_gomp.so.0"), "package nvpl-blas")
+    assert loader.loaded == [("libgomp", "global"), ("libnvpl_blas_core", "global"),
+                             ("libnvpl_blas_lp64_gomp", "local"), ("libnvpl_blas_lp64_gomp", "global")]
+
+
+def test_without_libgomp_the_sequential_nvpl_serves(linux_cpu, tmp_path):
+    install_nvpl(linux_cpu, tmp_path)
+    loader = use(linux_cpu, **{name: symbols for name, symbols in NVPL.items() if name != "libgomp"})
+    blas = backend.choose_blas()
+    assert blas.name == "nvpl" and blas.path.endswith("lp64_seq.so.0") and "one thread" in blas.note
+    assert ("libnvpl_blas_lp64_gomp", "local") not in loader.loaded, "it would end the process at its first product"
+
+
+def test_mkl_is_found_in_the_prefix_and_comes_before_openblas(linux_cpu, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libmkl_rt.so.2").touch()
+    linux_cpu.setattr(sys, "prefix", str(tmp_path))
+    loader = use(linux_cpu, libopenblas=BLAS, libiomp5={}, libmkl_rt=BLAS)
+    assert backend.choose_blas() == BlasInfo("mkl", str(tmp_path / "lib/libmkl_rt.so.2"), "package mkl")
+    assert loader.loaded[0] == ("libiomp5", "global"), "MKL ends the process if it does not find its OpenMP"
+
+
+def test_the_systems_openblas_serves_when_there_is_no_package(linux_cpu):
+    use(linux_cpu, libopenblas=BLAS)
+    assert backend.choose_blas() == BlasInfo("openblas", "libopenblas.so.0", "the system's OpenBLAS")
+
+
+def test_a_package_that_cannot_be_loaded_is_passed_over(linux_cpu, tmp_path):
+    install_nvpl(linux_cpu, tmp_path)
+    use(linux_cpu, libopenblas=BLAS)
+    assert backend.choose_blas().name == "openblas"
+
+
+@pytest.mark.parametrize("symbols", [
+    {"scipy_cblas_sgemm": object()},
+    {"cblas_sgemm64_": object()},
+    {**BLAS, "openblas_get_config": type("Config", (), {"__call__": lambda self: b"OpenBLAS 0.3 USE64BITINT"})()},
+], ids=["prefixed", "suffixed", "64-bit integers under the plain name"])
+def test_an_openblas_that_mlx_cannot_call_is_never_made_visible(linux_cpu, symbols):
+    loader = use(linux_cpu, libopenblas=symbols)
+    assert backend.choose_blas() == BlasInfo("reference", None, backend.NOT_FOUND)
+    assert {mode for _, mode in loader.loaded} == {"local"}
+
+
+def test_without_any_blas_the_reference_one_is_used_silently(linux_cpu, capfd):
+    use(linux_cpu)
+    assert backend.choose_blas() == BlasInfo("reference", None, backend.NOT_FOUND)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("value", ["none", "None", " none "])
+def test_none_switches_the_search_off(linux_cpu, value):
+    linux_cpu.setenv("MINI_VLLM_BLAS", value)
+    loader = use(linux_cpu, libopenblas=BLAS)
+    assert backend.choose_blas() == BlasInfo("reference", None, backend.SWITCHED_OFF)
+    assert loader.loaded == []
+
+
+def test_an_empty_variable_is_no_wish(linux_cpu):
+    linux_cpu.setenv("MINI_VLLM_BLAS", "")
+    use(linux_cpu, libopenblas=BLAS)
+    assert backend.choose_blas().name == "openblas"
+
+
+@pytest.mark.parametrize("path, name", [("/opt/libopenblas.so", "openblas"), ("/opt/libmkl_rt.so.2", "mkl"),
+                                        ("/opt/libblis.so.4", "custom")])
+def test_a_library_named_by_the_user_comes_first(linux_cpu, path, name):
+    linux_cpu.setenv("MINI_VLLM_BLAS", path)
+    use(linux_cpu, libopenblas=BLAS, libmkl_rt=BLAS, libblis=BLAS, libopenblasp=BLAS)
+    assert backend.choose_blas() == BlasInfo(name, path, "named by MINI_VLLM_BLAS")
+
+
+@pytest.mark.parametrize("path", ["/no/such/library.so", "/opt/libm.so"])
+def test_a_library_named_by_the_user_that_cannot_serve_is_an_error(linux_cpu, path):
+    linux_cpu.setenv("MINI_VLLM_BLAS", path)
+    use(linux_cpu, libopenblas=BLAS, libm={})
+    with pytest.raises(ValueError, match=f"MINI_VLLM_BLAS is '{path}'"):
+        backend.choose_blas()
+
+
+def test_after_mlx_it_is_too_late(linux_cpu):
+    linux_cpu.setitem(sys.modules, "mlx.core", object())
+    loader = use(linux_cpu, libopenblas=BLAS)
+    assert backend.choose_blas() == BlasInfo("reference", None, backend.TOO_LATE)
+    assert loader.loaded == []
+
+
+def test_the_build_of_mlx_is_told_from_what_is_installed_beside_it(monkeypatch, tmp_path):
+    spec = importlib.machinery.ModuleSpec("mlx", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "mlx")]
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(sys, "platform", "linux")
+    (tmp_path / "mlx_cpu-0.32.4.dist-info").mkdir()
+    assert backend.mlx_build() == "cpu"
+    (tmp_path / "mlx_cuda_13-0.32.4.dist-info").mkdir()
+    assert backend.mlx_build() == "cuda"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert backend.mlx_build() == "metal"
+
+
+def test_a_package_that_is_not_installed_has_no_folders():
+    assert backend.package_folders("no_such_package_anywhere") == []
+
+
+def test_blas_info_does_not_change():
+    with pytest.raises(FrozenInstanceError):
+        backend.blas.name = "other"
+
+
+# ---- the real thing, each in a new process
+
+
+REPORT = """
+import json, sys
+{before}
+from mini_vllm.backend import blas, mx
+x = mx.random.normal((7, 512), key=mx.random.key(0))
+weight = mx.random.normal((33, 512), key=mx.random.key(1))
+print(json.dumps({{"name": blas.name, "path": blas.path, "note": blas.note, "product": (x @ weight.T).tolist()}}))
+"""
+
+
+def run_python(code, **environment):
+    inherited = {key: value for key, value in os.environ.items() if key != "MINI_VLLM_BLAS"}
+    return subprocess.run([sys.executable, "-c", code], env={**inherited, **environment}, capture_output=True, text=True)
+
+
+def report(before="", **environment):
+    process = run_python(REPORT.format(before=before), **environment)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return json.loads(process.stdout)
+
+
+@on_linux_cpu
+def test_products_agree_with_and_without_a_fast_blas():
+    without, found = report(MINI_VLLM_BLAS="none"), report()
+    assert (without["name"], without["path"]) == ("reference", None)
+    np.testing.assert_allclose(found["product"], without["product"], atol=1e-4)
+
+
+@on_linux_cpu
+def test_a_wrong_path_stops_the_import_and_is_named():
+    process = run_python("import mini_vllm.backend", MINI_VLLM_BLAS="/no/such/library.so")
+    last_line = process.stderr.splitlines()[-1]
+    assert process.returncode != 0
+    assert last_line.startswith("ValueError: MINI_VLLM_BLAS is '/no/such/library.so'"), last_line
+
+
+@on_linux_cpu
+def test_mlx_imported_first_is_reported_and_still_right():
+    late = report(before="import mlx.core")
+    assert (late["name"], late["note"]) == ("reference", backend.TOO_LATE)
+    np.testing.assert_allclose(late["product"], report()["product"], atol=1e-4)
+
+
+@on_linux_cpu
+def test_the_blas_that_is_reported_is_the_one_that_serves():
+    found = report()
+    if found["name"] == "reference":
+        pytest.skip("no fast BLAS is installed here")
+    code = "from mini_vllm import doctor; print(doctor.measure_gflops(64, 0.2))"
+    fast = max(float(run_python(code).stdout) for _ in range(3))
+    slow = min(float(run_python(code, MINI_VLLM_BLAS="none").stdout) for _ in range(3))
+    assert fast > 2 * slow, f"{found['name']} reaches {fast:.1f} GFLOP/s, the reference BLAS {slow:.1f}"
+
+
+# ---- the device
+
+
+def test_the_device_has_a_name_and_a_kind():
+    is_cpu = backend.mx.default_device().type == backend.mx.cpu
+    assert backend.device_name().startswith("cpu (" if is_cpu else "gpu (")
+    assert backend.dequantise_is_faster() == is_cpu
+
+
+# ---- the doctor
+
+
+def test_the_doctor_prints_what_it_found_within_two_seconds(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path))
+    console = Console(record=True, width=100, quiet=False, file=open(os.devnull, "w"))
+    assert doctor.run_doctor(console) == 0
+    text = console.export_text()
+    for part in ("device", backend.device_name(), backend.mx.__version__, backend.blas.name, "GFLOP/s at 1 row",
+                 "GFLOP/s at 64 rows", "GiB", "models", "what to do"):
+        assert part in text
+
+
+@pytest.mark.parametrize("blas, expected", [
+    (BlasInfo("reference", None, backend.NOT_FOUND), ["pip install 'mini-vllm[fast-cpu]'", "libopenblas0-pthread"]),
+    (BlasInfo("reference", None, backend.SWITCHED_OFF), ["unset MINI_VLLM_BLAS"]),
+    (BlasInfo("reference", None, backend.TOO_LATE), ["before mlx.core"]),
+    (BlasInfo("nvpl", "/a/b.so", "package nvpl-blas"), ["nothing to do"]),
+    (BlasInfo("metal", None, "none needed"), ["nothing to do"]),
+])
+def test_the_advice_is_one_line_that_fits_the_cause(blas, expected):
+    line = doctor.advice(blas)
+    assert all(part in line for part in expected) and "\n" not in line
+
+
+def test_a_blas_that_multiplies_wrongly_is_found(monkeypatch):
+    monkeypatch.setattr(doctor, "product_error", lambda: 3.5)
+    console = Console(record=True, width=200, file=open(os.devnull, "w"))
+    assert doctor.run_doctor(console) == 1
+    assert "off by 3.5" in console.export_text()
+
+
+def test_memory_is_told_in_bytes():
+    total, available = doctor.memory_bytes()
+    assert total > 2**28 and (available is None or 0 < available <= total)
+
+
+def test_models_that_ship_and_models_that_were_pulled_are_listed(monkeypatch, tmp_path):
+    (tmp_path / "assets/tiny").mkdir(parents=True)
+    (tmp_path / "assets/tiny/config.json").touch()
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "doctor.py"))
+    monkeypatch.setattr(doctor.pull, "cached_model", lambda name: tmp_path / name)
+    assert doctor.models_at_hand() == [("tiny", tmp_path / "assets/tiny"), ("smollm2", tmp_path / "smollm2")]
+
+
+@pytest.mark.parametrize("num_rows, seconds, complaint", [(0, 0.1, "num_rows is 0"), (1, 0.0, "seconds is 0.0")])
+def test_a_measurement_of_nothing_is_refused(num_rows, seconds, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        doctor.measure_gflops(num_rows, seconds)
+
+
+def test_the_command_prints_just_the_number(capsys):
+    assert doctor.main(["--gflops", "4"]) == 0
+    assert float(capsys.readouterr().out) > 0
+    with pytest.raises(SystemExit):
+        doctor.main(["--gflops", "0"])
+    assert "num_rows is 0" in capsys.readouterr().err

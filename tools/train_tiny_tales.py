@@ -1,0 +1,499 @@
+"""Train ``tiny-tales``, the small storyteller that ships with this project, and measure what came out.
+
+    python tools/train_tiny_tales.py train    --corpus fairytales.txt --out mini_vllm/assets/tiny-tales
+    python tools/train_tiny_tales.py evaluate --corpus fairytales.txt --model mini_vllm/assets/tiny-tales
+    python tools/train_tiny_tales.py sample   --model mini_vllm/assets/tiny-tales
+
+The corpus is plain text whose documents are separated by a line ``<|endoftext|>``. ``train`` makes the tokenizer,
+trains the network and writes a folder that any reader of Hugging Face Llama folders can load: the modules below carry
+the names of that format, so exporting is nothing but a change of number type. Runs on whatever device MLX has.
+Needs ``mlx`` and ``tokenizers``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+END = "<|endoftext|>"
+NUM_HELD_OUT_DOCUMENTS = 40  # looked at once, when training is over
+NUM_DEV_DOCUMENTS = 20  # looked at while training, to see overfitting and to choose a recipe
+
+# The share of the steps spent at each window length, in tokens. Short windows first, because they are cheap and most
+# of what there is to learn is local; the last steps teach every position the model will be asked for.
+STAGES = ((0.70, 384), (0.20, 1024), (0.10, 2048))
+
+PROMPTS = (
+    "Once upon a time",
+    "There was once a king who",
+    "The old woman said to the fox,",
+    "In the middle of the forest",
+    '"Why do you weep?" asked the',
+    "The youngest princess",
+    "Far out in the ocean",
+    "One winter's night",
+    "The wolf knocked at the door",
+    "Long ago, when the moon",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The corpus and its tokenizer
+
+
+@dataclass
+class Corpus:
+    train: list[str]
+    dev: list[str]
+    held_out: list[str]
+
+
+def read_corpus(path: Path) -> Corpus:
+    """Split the documents of ``path``; retellings of a held-out document leave the training set."""
+    documents = [document.strip() for document in path.read_text(encoding="utf-8").split(END)]
+    documents = [document for document in documents if document]
+    num_kept_apart = NUM_HELD_OUT_DOCUMENTS + NUM_DEV_DOCUMENTS
+    if len(documents) <= num_kept_apart:
+        raise ValueError(f"{path} holds {len(documents)} documents, but {num_kept_apart} are kept apart")
+    random.Random(0).shuffle(documents)
+    kept_apart, rest = documents[:num_kept_apart], documents[num_kept_apart:]
+    seen = set().union(*(eight_word_runs(document) for document in kept_apart))
+    train = [document for document in rest if not is_mostly_in(document, seen)]
+    print(f"{len(documents)} documents: {len(train)} to train on, {NUM_DEV_DOCUMENTS} dev, {NUM_HELD_OUT_DOCUMENTS} "
+          f"held out, {len(rest) - len(train)} dropped because they repeat a dev or held-out document")
+    return Corpus(train, kept_apart[NUM_HELD_OUT_DOCUMENTS:], kept_apart[:NUM_HELD_OUT_DOCUMENTS])
+
+
+def eight_word_runs(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"[a-z']+", text.lower())
+    return set(zip(*(words[start:] for start in range(8))))
+
+
+def is_mostly_in(document: str, seen: set[tuple[str, ...]]) -> bool:
+    """Whether more than a fifth of the document's runs of eight words are in ``seen``."""
+    runs = eight_word_runs(document)
+    return len(runs & seen) > 0.2 * len(runs)
+
+
+def train_tokenizer(documents: list[str], vocab_size: int) -> Tokenizer:
+    """A byte-level BPE: all 256 bytes are tokens, so no text is out of its reach."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, documents: list[str]) -> list[list[int]]:
+    """Token ids of each document between two end tokens: the first is what the story starts from."""
+    end = tokenizer.token_to_id(END)
+    return [[end, *encoding.ids, end] for encoding in tokenizer.encode_batch(documents)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network: Llama's shape, under the names its Hugging Face weights have
+
+
+@dataclass
+class Shape:
+    vocab_size: int = 4096
+    hidden_size: int = 256
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 8
+    num_key_value_heads: int = 4
+    head_dim: int = 32
+    intermediate_size: int = 704
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+
+
+KeysAndValues = tuple[mx.array, mx.array]
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(shape.hidden_size, shape.num_attention_heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, shape.num_key_value_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, shape.num_key_value_heads * shape.head_dim, bias=False)
+        self.o_proj = nn.Linear(shape.num_attention_heads * shape.head_dim, shape.hidden_size, bias=False)
+
+    def __call__(self, x: mx.array, past: KeysAndValues | None) -> tuple[mx.array, KeysAndValues]:
+        batch, length, _ = x.shape
+        head_dim = self.shape.head_dim
+        num_past = past[0].shape[2] if past else 0
+        rope = partial(mx.fast.rope, dims=head_dim, traditional=False, base=self.shape.rope_theta, scale=1.0,
+                       offset=num_past)
+        q = rope(self.q_proj(x).reshape(batch, length, -1, head_dim).transpose(0, 2, 1, 3))
+        k = rope(self.k_proj(x).reshape(batch, length, -1, head_dim).transpose(0, 2, 1, 3))
+        v = self.v_proj(x).reshape(batch, length, -1, head_dim).transpose(0, 2, 1, 3)
+        if past:
+            k, v = mx.concatenate([past[0], k], axis=2), mx.concatenate([past[1], v], axis=2)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=head_dim**-0.5, mask="causal")
+        return self.o_proj(out.transpose(0, 2, 1, 3).reshape(batch, length, -1)), (k, v)
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: Shape, dropout: float):
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = MLP(shape)
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def __call__(self, x: mx.array, past: KeysAndValues | None) -> tuple[mx.array, KeysAndValues]:
+        attended, past = self.self_attn(self.input_layernorm(x), past)
+        x = x + self.dropout(attended)
+        return x + self.dropout(self.mlp(self.post_attention_layernorm(x))), past
+
+
+class Decoder(nn.Module):
+    def __init__(self, shape: Shape, dropout: float):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = [Layer(shape, dropout) for _ in range(shape.num_hidden_layers)]
+        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.dropout = nn.Dropout(dropout)
+
+
+class TinyTales(nn.Module):
+    def __init__(self, shape: Shape, dropout: float = 0.0):
+        super().__init__()
+        self.model = Decoder(shape, dropout)
+
+    def __call__(
+        self, token_ids: mx.array, past: list[KeysAndValues] | None = None
+    ) -> tuple[mx.array, list[KeysAndValues]]:
+        """Logits for ``token_ids`` [batch, length] that follow ``past``, and the past that now includes them."""
+        x = self.model.dropout(self.model.embed_tokens(token_ids))
+        now = []
+        for index, layer in enumerate(self.model.layers):
+            x, keys_and_values = layer(x, past[index] if past else None)
+            now.append(keys_and_values)
+        return self.model.embed_tokens.as_linear(self.model.norm(x)), now  # tied: the embedding is the output layer
+
+
+def initialise(model: TinyTales) -> None:
+    """GPT-2's start: N(0, 0.02), and smaller for what is added to the residual stream, once per addition."""
+    residual_scale = (2 * len(model.model.layers)) ** -0.5
+    weights = {}
+    for name, weight in tree_flatten(model.parameters()):
+        if weight.ndim == 2:
+            scale = 0.02 * (residual_scale if "o_proj" in name or "down_proj" in name else 1.0)
+            weight = mx.random.normal(weight.shape, scale=scale)
+        weights[name] = weight
+    model.update(tree_unflatten(list(weights.items())))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measuring
+
+
+@dataclass
+class Score:
+    """How surprised the model is: by every token of the documents, end tokens included, start tokens not."""
+
+    nats: float
+    num_tokens: int
+    num_characters: int
+
+    @property
+    def bits_per_character(self) -> float:
+        return self.nats / math.log(2) / self.num_characters
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nats / self.num_tokens)
+
+
+def evaluate(model: TinyTales, tokenizer: Tokenizer, documents: list[str], context: int, stride: int) -> Score:
+    """Score ``documents``, each on its own, with a window of ``context`` tokens that slides by ``stride``.
+
+    Only the last ``stride`` targets of a window count, so each counts once and, where its document is long enough,
+    sees at least ``context - stride`` tokens before it.
+    """
+    if not 1 <= stride <= context:
+        raise ValueError(f"stride is {stride}, but must be between 1 and the context of {context}")
+    model.eval()
+    windows = []
+    for ids in encode(tokenizer, documents):
+        num_targets = len(ids) - 1
+        for first in range(0, num_targets, stride):
+            last = min(first + stride, num_targets)
+            begin = max(0, last - context)
+            windows.append((ids[begin : last + 1], last - first))
+    nats = 0.0
+    for start in range(0, len(windows), 16):
+        batch = windows[start : start + 16]
+        tokens = np.zeros((len(batch), context + 1), dtype=np.int32)
+        counts = np.zeros((len(batch), context), dtype=np.float32)
+        for row, (ids, num_scored) in enumerate(batch):
+            tokens[row, : len(ids)] = ids
+            counts[row, len(ids) - 1 - num_scored : len(ids) - 1] = 1
+        logits, _ = model(mx.array(tokens[:, :-1]))
+        losses = nn.losses.cross_entropy(logits.astype(mx.float32), mx.array(tokens[:, 1:]))
+        nats += (losses * mx.array(counts)).sum().item()
+    return Score(nats, sum(num_scored for _, num_scored in windows), sum(map(len, documents)))
+
+
+def generate(
+    model: TinyTales, tokenizer: Tokenizer, prompt: str, max_tokens: int, temperature: float, seed: int
+) -> str:
+    """The prompt and what the model makes of it, up to ``max_tokens`` tokens or the end of the story."""
+    model.eval()
+    key = mx.random.key(seed)
+    end = tokenizer.token_to_id(END)
+    prompt_ids = tokenizer.encode(prompt).ids
+    output_ids: list[int] = []
+    logits, past = model(mx.array([prompt_ids]))
+    while True:
+        key, subkey = mx.random.split(key)
+        token = mx.random.categorical(logits[:, -1].astype(mx.float32) / temperature, key=subkey)
+        if token.item() == end:
+            break
+        output_ids.append(token.item())
+        if len(output_ids) == max_tokens:
+            break
+        logits, past = model(token[:, None], past)
+    return tokenizer.decode(prompt_ids + output_ids)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def batches(tokens: mx.array, num_steps: int, batch_tokens: int, seed: int) -> Iterator[mx.array]:
+    """One [windows, length + 1] array a step, windows cut at random; the length grows as STAGES says."""
+    rng = np.random.default_rng(seed)
+    lengths = [length for share, length in STAGES for _ in range(round(share * num_steps))]
+    lengths += [STAGES[-1][1]] * (num_steps - len(lengths))
+    for length in lengths[:num_steps]:
+        starts = rng.integers(0, tokens.size - length, size=max(1, batch_tokens // length))
+        yield tokens[mx.array(starts[:, None] + np.arange(length + 1))]
+
+
+def train(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    num_steps: int,
+    batch_tokens: int,
+    learning_rate: float,
+    weight_decay: float,
+    dropout: float,
+    ema_decay: float,
+    seed: int,
+) -> TinyTales:
+    """Train from scratch; the model returned holds the moving average of the weights, in float32."""
+    mx.random.seed(seed)
+    shape = Shape()
+    model = TinyTales(shape, dropout)
+    initialise(model)
+    tokens = mx.array(np.concatenate(encode(tokenizer, corpus.train)).astype(np.int32))
+    num_parameters = sum(weight.size for _, weight in tree_flatten(model.parameters()))
+    print(f"{num_parameters:,} parameters, {tokens.size:,} training tokens, "
+          f"{num_steps * batch_tokens / tokens.size:.1f} passes over them, on {mx.default_device()}", flush=True)
+
+    num_warmup_steps = min(200, num_steps // 10)
+    schedule = optim.join_schedules(
+        [
+            optim.linear_schedule(0.0, learning_rate, num_warmup_steps),
+            optim.cosine_decay(learning_rate, num_steps - num_warmup_steps, end=0.02 * learning_rate),
+        ],
+        [num_warmup_steps],
+    )
+    optimizer = optim.AdamW(schedule, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
+    optimizer.init(model.trainable_parameters())
+    average = {"weights": tree_map(mx.array, model.trainable_parameters())}
+    compute_type = mx.bfloat16 if mx.default_device() == mx.Device(mx.gpu) else mx.float32
+
+    def loss_of(weights: dict, windows: mx.array) -> mx.array:
+        # The optimizer's weights stay float32; the pass through the network is made with rounded copies.
+        model.update(tree_map(lambda weight: weight.astype(compute_type), weights))
+        logits, _ = model(windows[:, :-1])
+        return nn.losses.cross_entropy(logits.astype(mx.float32), windows[:, 1:], reduction="mean")
+
+    state = [model.state, optimizer.state, average, mx.random.state]
+
+    @partial(mx.compile, inputs=state, outputs=state)
+    def step(windows: mx.array) -> mx.array:
+        weights = model.trainable_parameters()
+        loss, gradients = mx.value_and_grad(loss_of)(weights, windows)
+        gradients, _ = optim.clip_grad_norm(gradients, max_norm=1.0)
+        weights = optimizer.apply_gradients(gradients, weights)
+        model.update(weights)
+        average["weights"] = tree_map(
+            lambda old, new: ema_decay * old + (1 - ema_decay) * new, average["weights"], weights
+        )
+        return loss
+
+    began_s = time.perf_counter()
+    losses: list[mx.array] = []
+    averaged = TinyTales(shape)
+    for index, windows in enumerate(batches(tokens, num_steps, batch_tokens, seed), start=1):
+        model.train()
+        losses.append(step(windows))
+        mx.async_eval(losses[-1], state)
+        if index % 50 == 0:
+            mx.eval(state)  # at most 50 steps are ever in flight
+        if index % max(1, num_steps // 8) == 0 or index == num_steps:
+            train_loss = mx.stack(losses).mean().item()
+            losses.clear()
+            averaged.update(average["weights"])
+            scores = [evaluate(m, tokenizer, corpus.dev, context=1024, stride=512) for m in (model, averaged)]
+            print(f"step {index}/{num_steps}, {time.perf_counter() - began_s:.0f} s, windows of {windows.shape[1] - 1}:"
+                  f" training loss {train_loss:.4f} nats a token; dev {scores[0].bits_per_character:.4f} bits a "
+                  f"character, averaged weights {scores[1].bits_per_character:.4f}", flush=True)
+    return averaged
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The folder
+
+
+def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write ``folder`` as Hugging Face lays out a Llama, weights in float16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end = tokenizer.token_to_id(END)
+    weights = {name: weight.astype(mx.float16) for name, weight in tree_flatten(model.parameters())}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **asdict(Shape()),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "initializer_range": 0.02,
+        "pretraining_tp": 1,
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "torch_dtype": "float16",
+        "use_cache": True,
+    }
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END,
+        "eos_token": END,
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": Shape().max_position_embeddings,
+    }
+    generation_config = {"bos_token_id": end, "eos_token_id": end, "do_sample": True, "temperature": 0.8}
+    for name, content in (
+        ("config.json", config),
+        ("tokenizer_config.json", tokenizer_config),
+        ("generation_config.json", generation_config),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def load(folder: Path) -> tuple[TinyTales, Tokenizer]:
+    """The exported model, computing in float32 with the rounded weights."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    model = TinyTales(Shape(**{name: config[name] for name in asdict(Shape())}))
+    weights = mx.load(str(folder / "model.safetensors"))
+    model.load_weights([(name, weight.astype(mx.float32)) for name, weight in weights.items()])
+    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    command = commands.add_parser("train", help="tokenizer, training and export")
+    command.add_argument("--corpus", type=Path, required=True)
+    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--steps", type=int, default=8000)
+    command.add_argument("--batch-tokens", type=int, default=64 * 384, help="tokens in one step")
+    command.add_argument("--learning-rate", type=float, default=1e-3, help="at the top of the cosine")
+    command.add_argument("--weight-decay", type=float, default=0.1)
+    command.add_argument("--dropout", type=float, default=0.1)
+    command.add_argument("--ema-decay", type=float, default=0.999, help="of the moving average of the weights")
+    command.add_argument("--seed", type=int, default=0)
+
+    command = commands.add_parser("evaluate", help="bits a character on the held-out documents")
+    command.add_argument("--corpus", type=Path, required=True)
+    command.add_argument("--model", type=Path, required=True)
+    command.add_argument("--context", type=int, default=1024, help="window length in tokens")
+    command.add_argument("--stride", type=int, default=512, help="how far the window slides, in tokens")
+    command.add_argument("--documents", type=int, default=NUM_HELD_OUT_DOCUMENTS, help="only the first so many")
+
+    command = commands.add_parser("sample", help="one story for each fixed prompt, with seeds 0, 1, 2 ...")
+    command.add_argument("--model", type=Path, required=True)
+    command.add_argument("--temperature", type=float, default=0.8)
+    command.add_argument("--max-tokens", type=int, default=120)
+    args = parser.parse_args()
+
+    if args.command == "train":
+        corpus = read_corpus(args.corpus)
+        tokenizer = train_tokenizer(corpus.train, Shape().vocab_size)
+        began_s = time.perf_counter()
+        model = train(
+            corpus,
+            tokenizer,
+            num_steps=args.steps,
+            batch_tokens=args.batch_tokens,
+            learning_rate=args.learning_rate,
+            weight_decay=args.weight_decay,
+            dropout=args.dropout,
+            ema_decay=args.ema_decay,
+            seed=args.seed,
+        )
+        export(model, tokenizer, args.out)
+        print(f"trained for {time.perf_counter() - began_s:.0f} s, wrote {args.out}")
+    elif args.command == "evaluate":
+        corpus = read_corpus(args.corpus)
+        model, tokenizer = load(args.model)
+        score = evaluate(model, tokenizer, corpus.held_out[: args.documents], args.context, args.stride)
+        print(f"{min(args.documents, NUM_HELD_OUT_DOCUMENTS)} held-out documents, context {args.context}, stride "
+              f"{args.stride}: {score.bits_per_character:.4f} bits a character, perplexity {score.perplexity:.2f} a "
+              f"token ({score.nats:.1f} nats, {score.num_tokens:,} tokens, {score.num_characters:,} characters)")
+    else:
+        model, tokenizer = load(args.model)
+        for seed, prompt in enumerate(PROMPTS):
+            print(f"--- seed {seed}, prompt: {prompt}")
+            print(generate(model, tokenizer, prompt, args.max_tokens, args.temperature, seed))
+
+
+if __name__ == "__main__":
+    main()
