@@ -30,8 +30,12 @@ TOO_LATE = "mlx.core was imported before mini_vllm.backend: too late to load a B
 #: and runs a compiler to do so; the dynamic linker knows these names by itself.
 OPENBLAS_NAMES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
 
+#: Its threads spin while they wait for work, unless told before they start not to. On an idle machine both are equally
+#: fast; with one of two cores busy, spinning makes the product of one row three times slower.
+GNU_OPENMP = "libgomp.so.1"
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-#: The larger is refused by a glibc older than 2.35, the smaller never.
+#: Older versions of glibc refuse the larger one.
 MALLOC_KEEPS_BYTES = (1 << 30, 32 << 20)
 
 
@@ -95,7 +99,7 @@ def candidates() -> Iterator[tuple[str, Libraries, str]]:
         lib = folder / "lib"
         core = str(lib / "libnvpl_blas_core.so.0")
         # The threaded one ends the process at its first product if there is no libgomp, so that is loaded first.
-        yield "nvpl", ("libgomp.so.1", core, str(lib / "libnvpl_blas_lp64_gomp.so.0")), "package nvpl-blas"
+        yield "nvpl", (GNU_OPENMP, core, str(lib / "libnvpl_blas_lp64_gomp.so.0")), "package nvpl-blas"
         yield "nvpl", (core, str(lib / "libnvpl_blas_lp64_seq.so.0")), "package nvpl-blas, one thread: no libgomp"
     mkl = Path(sys.prefix, "lib", "libmkl_rt.so.2")
     if mkl.exists():
@@ -110,6 +114,8 @@ def load_libraries(libraries: Libraries) -> None:
     Raises OSError if one cannot be loaded, or if the last has no plain 32-bit ``cblas_sgemm``; that one is then not
     visible to others.
     """
+    if GNU_OPENMP in libraries:
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for path in libraries[:-1]:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(libraries[-1], mode=ctypes.RTLD_LOCAL)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mini_vllm import backend, pull
@@ -96,10 +95,10 @@ def run_doctor(console: Console) -> int:
     rows.append(("what to do", advice(blas) if is_right else
                  f"do not trust this BLAS: a product is off by {error:.3g}, allowed is {TOLERANCE}; "
                  "set MINI_VLLM_BLAS=none"))
-    table = Table.grid(padding=(0, 2))
     for title, text in rows:
-        table.add_row(Text(title, style="bold"), Text(text, overflow="fold"))
-    console.print(table)
+        for line in text.splitlines():  # never folded, so that a path or a command can be copied
+            console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
+            title = ""
     return 0 if is_right else 1
 
 

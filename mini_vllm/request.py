@@ -116,6 +116,10 @@ class Usage:
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def __getitem__(self, name: str) -> object:
+        """``usage["prompt_tokens"]``, as in the API's JSON."""
+        return self.to_dict()[name]
+
     def to_dict(self) -> dict:
         return {**asdict(self), "total_tokens": self.total_tokens}
 

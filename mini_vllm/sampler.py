@@ -147,7 +147,8 @@ def _check(logits: mx.array, adjusted: mx.array) -> None:
     has_nan, largest = mx.any(mx.isnan(logits), axis=-1), mx.max(logits, axis=-1)
     largest_adjusted = largest if adjusted is logits else mx.max(adjusted, axis=-1)
     mx.eval(has_nan, largest, largest_adjusted)
-    for index, (is_nan, top, top_adjusted) in enumerate(zip(*(x.tolist() for x in (has_nan, largest, largest_adjusted)))):
+    findings = zip(has_nan.tolist(), largest.tolist(), largest_adjusted.tolist())
+    for index, (is_nan, top, top_adjusted) in enumerate(findings):
         if is_nan:
             raise ValueError(f"row {index}: the logits contain NaN")
         if math.isinf(top):

@@ -3,8 +3,8 @@
 A stop string can arrive in pieces, and once it is whole none of it may have been shown. So the end of the text is held
 back while it might still become a stop string, and not a character longer:
 
-    stop = "###"      text so far   The end.\\n##
-                                    └ shown ─┘└┴─ held back: the longest end of the text that begins a stop string
+    stop = "###"     text so far: The end. ##
+                                  └ shown ┘└┴─ held back: the longest end of the text that begins a stop string
 
 The next piece decides. ``#`` completes the stop string: both held characters and the piece are dropped, the output is
 over. Anything else releases them.

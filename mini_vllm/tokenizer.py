@@ -107,7 +107,8 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:  # the library raises plain Exception
             raise TokenizerError(f"{path} is not a tokenizer: {error}") from error
-        config, special_map = (_read_json(folder / name) for name in ("tokenizer_config.json", "special_tokens_map.json"))
+        config = _read_json(folder / "tokenizer_config.json")
+        special_map = _read_json(folder / "special_tokens_map.json")
         special = {}
         for field in ("bos_token", "eos_token"):
             token = special_map.get(field) if config.get(field) is None else config[field]
@@ -120,7 +121,7 @@ class Tokenizer:
             value = _read_json(folder / name).get("eos_token_id")
             ids = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
-                raise TokenizerError(f"{folder / name}: eos_token_id is {value!r}, must be a token id or a list of them")
+                raise TokenizerError(f"{folder / name}: eos_token_id is {value!r}, must be one token id or a list")
             eos_ids.update(ids)
         return cls(backend, **special, eos_token_ids=frozenset(eos_ids), chat_template=_folder_template(folder, config))
 

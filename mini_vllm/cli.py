@@ -1,0 +1,266 @@
+"""``mini-vllm generate | chat | pull | doctor``: the engine from a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+from mini_vllm.pull import KNOWN, PullError, pull
+from mini_vllm.request import RequestOutput, SamplingParams
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (ValueError, PullError, OSError) as error:  # LoadError and TokenizerError are ValueErrors
+        print(f"mini-vllm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mini-vllm", description="A small vLLM on MLX.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    generate = commands.add_parser("generate", help="continue prompts", description="Continue prompts, streaming.")
+    generate.add_argument("prompts", nargs="*", metavar="prompt", help="default: one prompt from standard input")
+    generate.add_argument("--file", type=Path, help="one prompt a line")
+    generate.add_argument("--model", default="tiny-tales", help="tiny-tales, smollm2, a folder, a .gguf or a hub name")
+    generate.add_argument("--n", type=int, default=1, help="continuations of each prompt")
+    generate.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
+    _add_sampling(generate, max_tokens=128)
+    generate.set_defaults(run=run_generate)
+
+    chat = commands.add_parser("chat", help="talk to a model", description="Talk to a model that has a chat template.")
+    chat.add_argument("model", nargs="?", default="smollm2")
+    chat.add_argument("--system", help="what the model should know or be")
+    _add_sampling(chat, max_tokens=512)
+    chat.set_defaults(run=run_chat)
+
+    get = commands.add_parser("pull", help="fetch a model", description="Fetch a model that does not ship.")
+    get.add_argument("model", help=f"one of {', '.join(KNOWN)}")
+    get.set_defaults(run=run_pull)
+
+    doctor = commands.add_parser("doctor", help="what this machine offers", description="What this machine offers.")
+    doctor.set_defaults(run=run_doctor_command)
+    return parser
+
+
+def _add_sampling(parser: argparse.ArgumentParser, max_tokens: int) -> None:
+    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="default: %(default)s")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (default: %(default)s)")
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--top-k", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="the same seed gives the same text")
+    parser.add_argument("--stop", action="append", help="text that ends the output; may be given several times")
+    parser.add_argument("--kv-memory", default="512MB", help="memory for keys and values (default: %(default)s)")
+
+
+def _params(arguments: argparse.Namespace, n: int = 1) -> SamplingParams:
+    return SamplingParams(max_tokens=arguments.max_tokens, temperature=arguments.temperature, top_p=arguments.top_p,
+                          top_k=arguments.top_k, seed=arguments.seed, stop=arguments.stop, n=n)
+
+
+# ---- generate
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    prompts = list(_read_prompts(arguments, sys.stdin))
+    params = _params(arguments, arguments.n)
+    from mini_vllm.engine import EngineConfig, LLMEngine  # after the arguments are known to be good: it loads MLX
+    engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
+    started_s = time.perf_counter()
+    outputs: dict[str, RequestOutput] = {}
+    printer = JsonPrinter(sys.stdout) if arguments.json else TextPrinter(sys.stdout, len(prompts) * arguments.n)
+    num_refused = 0
+    for index, prompt in enumerate(prompts):
+        try:
+            printer.expect(engine.add_request(prompt, params, request_id=f"prompt-{index}"))
+        except ValueError as error:
+            num_refused += 1
+            print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)
+    interrupted = False
+    try:
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                outputs[output.request_id] = output
+                printer.show(output)
+    except KeyboardInterrupt:
+        interrupted = True
+        for request_id in list(printer.order):
+            aborted = engine.abort_request(request_id)
+            if aborted is not None:
+                outputs[request_id] = aborted
+                printer.show(aborted)
+    for output in outputs.values():
+        if output.error:
+            num_refused += 1
+            print(f"mini-vllm: {output.request_id}: {output.error}", file=sys.stderr)
+    print(usage_line(outputs.values(), time.perf_counter() - started_s), file=sys.stderr)
+    return INTERRUPTED if interrupted else 1 if num_refused else 0
+
+
+def _read_prompts(arguments: argparse.Namespace, stdin: TextIO) -> Iterator[str]:
+    """Prompts from the arguments and the file; from standard input if there are neither."""
+    yield from arguments.prompts
+    if arguments.file is not None:
+        yield from (line.rstrip("\n") for line in arguments.file.open(encoding="utf-8") if line.strip())
+    if not arguments.prompts and arguments.file is None:
+        if stdin.isatty():
+            raise ValueError("no prompt: give one as an argument, with --file, or on standard input")
+        yield stdin.read().rstrip("\n")
+
+
+def usage_line(outputs: Iterable[RequestOutput], seconds: float) -> str:
+    usages = [output.usage for output in outputs]
+    completion = sum(usage.completion_tokens for usage in usages)
+    cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
+    return (f"{sum(usage.prompt_tokens for usage in usages)} prompt tokens ({cached} cached), {completion} completion "
+            f"tokens, {completion / max(seconds, 1e-9):.1f} tokens/s")
+
+
+class TextPrinter:
+    """Streams texts in the order of their prompts: one as it grows, the next when the one before is done."""
+
+    def __init__(self, stream: TextIO, num_texts: int) -> None:
+        self.stream = stream
+        self.num_texts = num_texts
+        self.order: list[str] = []
+        self._latest: dict[str, RequestOutput] = {}
+        self._num_shown = 0  # characters of the current text
+        self._at = (0, 0)  # the prompt and the continuation being shown
+        self._begun = False
+
+    def expect(self, request_id: str) -> None:
+        self.order.append(request_id)
+
+    def show(self, output: RequestOutput) -> None:
+        self._latest[output.request_id] = output
+        while self._show_current():
+            pass
+        self.stream.flush()
+
+    def _show_current(self) -> bool:
+        """Show what is new of the current text. Whether it ended, so that the next one's turn has come."""
+        prompt_index, index = self._at
+        if prompt_index >= len(self.order) or self.order[prompt_index] not in self._latest:
+            return False
+        output = self._latest[self.order[prompt_index]]
+        if index >= len(output.outputs):
+            self._at = (prompt_index + 1, 0)
+            return True
+        completion = output.outputs[index]
+        if not self._begun:
+            self._begun = True
+            if self.num_texts > 1:
+                title = (output.prompt or "").strip().replace("\n", " ")
+                number = f" #{index + 1}" if len(output.outputs) > 1 else ""
+                self.stream.write(f"--- {title[:60]}{'…' if len(title) > 60 else ''}{number}\n")
+            self.stream.write(output.prompt or "")
+        self.stream.write(completion.text[self._num_shown:])
+        self._num_shown = len(completion.text)
+        if completion.finish_reason is None:
+            return False
+        self.stream.write("\n")
+        self._at, self._num_shown, self._begun = (prompt_index, index + 1), 0, False
+        return True
+
+
+class JsonPrinter:
+    """One JSON object a prompt, as they finish."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.order: list[str] = []
+
+    def expect(self, request_id: str) -> None:
+        self.order.append(request_id)
+
+    def show(self, output: RequestOutput) -> None:
+        if output.finished:
+            texts = [{"index": c.index, "text": c.text, "token_ids": c.token_ids, "finish_reason": c.finish_reason}
+                     for c in output.outputs]
+            self.stream.write(json.dumps({"id": output.request_id, "prompt": output.prompt, "outputs": texts,
+                                          "usage": output.usage.to_dict(), "error": output.error}) + "\n")
+            self.stream.flush()
+
+
+# ---- chat
+
+
+def run_chat(arguments: argparse.Namespace) -> int:
+    params = _params(arguments)
+    from mini_vllm.engine import EngineConfig, LLMEngine
+    engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
+    if engine.tokenizer.chat_template is None:
+        raise ValueError(f"{arguments.model} has no chat template; it continues texts: "
+                         f"mini-vllm generate --model {arguments.model} \"...\"")
+    messages = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        print(f"Talking to {arguments.model}. An empty line or Ctrl-D ends; Ctrl-C stops an answer.", file=sys.stderr)
+    while True:
+        try:
+            line = input("> " if is_terminal else "")
+        except EOFError:
+            return 0
+        if not line.strip():
+            return 0
+        messages.append({"role": "user", "content": line})
+        try:
+            messages.append({"role": "assistant", "content": _answer(engine, messages, params)})
+        except ValueError as error:
+            messages.pop()
+            print(f"mini-vllm: {error}", file=sys.stderr)
+
+
+def _answer(engine, messages: list[dict[str, str]], params: SamplingParams) -> str:
+    """Stream one answer; Ctrl-C ends it where it is."""
+    started_s = time.perf_counter()
+    request_id = engine.add_request(engine.tokenizer.encode_chat(messages), params)
+    output, num_shown = None, 0
+    try:
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                sys.stdout.write(output.text[num_shown:])
+                sys.stdout.flush()
+                num_shown = len(output.text)
+    except KeyboardInterrupt:
+        output = engine.abort_request(request_id) or output
+    print()
+    if output is None:
+        return ""
+    if output.error:
+        print(f"mini-vllm: {output.error}", file=sys.stderr)
+    print(usage_line([output], time.perf_counter() - started_s), file=sys.stderr)
+    return output.text
+
+
+# ---- pull, doctor
+
+
+def run_pull(arguments: argparse.Namespace) -> int:
+    path = pull(arguments.model, Console(stderr=True))
+    print(path)
+    return 0
+
+
+def run_doctor_command(arguments: argparse.Namespace) -> int:
+    from mini_vllm.doctor import run_doctor
+    return run_doctor(Console(highlight=False, soft_wrap=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Paged attention against attention written out in numpy, over scattered, shared and half-filled blocks."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
+from mini_vllm.backend import mx
+
+
+def dense(queries, keys, values, scale):
+    """What each of the last tokens of a context sees, one head and one token at a time."""
+    num_queries, num_heads, _ = queries.shape
+    context_len, num_kv_heads, _ = keys.shape
+    out = np.zeros_like(queries)
+    for i in range(num_queries):
+        end = context_len - num_queries + i + 1
+        for h in range(num_heads):
+            kv = h * num_kv_heads // num_heads
+            scores = keys[:end, kv] @ queries[i, h] * scale
+            weights = np.exp(scores - scores.max())
+            out[i, h] = weights @ values[:end, kv] / weights.sum()
+    return out
+
+
+def make_cache(num_kv_heads, block_size, head_dim, num_blocks=40):
+    cache = PagedKVCache(1, num_blocks, num_kv_heads, block_size, head_dim, mx.float32)
+    cache.keys[0] = cache.keys[0] + mx.nan  # what was never written must never be read
+    cache.values[0] = cache.values[0] + mx.nan
+    return cache
+
+
+def write(cache, keys, values, table, first=0):
+    positions = np.arange(first, first + len(keys))
+    cache.write(0, mx.array(keys), mx.array(values), mx.array(np.asarray(table)[positions // cache.block_size]),
+                mx.array(positions % cache.block_size))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    num_kv_heads, group = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 3]))
+    block_size, head_dim = data.draw(st.sampled_from([1, 3, 8, 32])), 8
+    lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
+    news = sorted([data.draw(st.sampled_from([1, 1, min(7, n), n])) for n in lengths], key=lambda n: n > 1)
+    lengths = [max(length, n) for length, n in zip(lengths, news)]
+    blocks = rng.permutation(np.arange(1, 300))
+    cache = PagedKVCache(1, 300, num_kv_heads, block_size, head_dim, mx.float32)
+    cache.keys[0] = cache.keys[0] + 1e4  # garbage in slots that hold no token must not show
+    spans, queries, expected = [], [], []
+    for length, n in zip(lengths, news):
+        count = -(-length // block_size)
+        table, blocks = blocks[:count].tolist(), blocks[count:]
+        keys, values = (rng.normal(size=(length, num_kv_heads, head_dim)).astype(np.float32) for _ in range(2))
+        own = rng.normal(size=(n, num_kv_heads * group, head_dim)).astype(np.float32)
+        write(cache, keys, values, table)
+        spans.append(Span(table + [7, 8], n, length))  # a table may have room for more
+        queries.append(own)
+        expected.append(dense(own, keys, values, 0.3))
+    plan = AttentionPlan(spans, block_size)
+    got = paged_attention(mx.array(np.concatenate(queries)), cache.keys[0], cache.values[0], plan, 0.3)
+    np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=2e-5)
+
+
+def test_requests_may_share_blocks():
+    rng = np.random.default_rng(0)
+    cache = make_cache(2, 4, 8)
+    keys, values = (rng.normal(size=(10, 2, 8)).astype(np.float32) for _ in range(2))
+    write(cache, keys, values, [5, 9, 2])
+    write(cache, keys[8:], values[8:], [5, 9, 3], first=8)
+    cache.keys[0] = mx.nan_to_num(cache.keys[0])
+    cache.values[0] = mx.nan_to_num(cache.values[0])
+    queries = rng.normal(size=(2, 4, 8)).astype(np.float32)
+    plan = AttentionPlan([Span([5, 9, 2], 1, 10), Span([5, 9, 3], 1, 10)], 4)
+    got = np.array(paged_attention(mx.array(queries), cache.keys[0], cache.values[0], plan, 0.5))
+    for row in range(2):
+        np.testing.assert_allclose(got[row:row + 1], dense(queries[row:row + 1], keys, values, 0.5), atol=1e-5)
+
+
+def test_one_request_never_reads_what_was_not_written():
+    rng = np.random.default_rng(0)
+    cache = make_cache(2, 4, 8)
+    keys, values = (rng.normal(size=(6, 2, 8)).astype(np.float32) for _ in range(2))
+    write(cache, keys, values, [5, 9])
+    queries = rng.normal(size=(1, 2, 8)).astype(np.float32)
+    plan = AttentionPlan([Span([5, 9], 1, 6)], 4)
+    got = paged_attention(mx.array(queries), cache.keys[0], cache.values[0], plan, 0.5)
+    np.testing.assert_allclose(np.array(got), dense(queries, keys, values, 0.5), atol=1e-5)
+
+
+def test_huge_scores_do_not_overflow():
+    cache = PagedKVCache(1, 10, 1, 4, 4, mx.float32)
+    write(cache, np.full((5, 1, 4), 100, np.float32), np.arange(20, dtype=np.float32).reshape(5, 1, 4), [1, 2])
+    plan = AttentionPlan([Span([1, 2], 1, 5), Span([1, 2], 1, 5)], 4)
+    got = np.array(paged_attention(mx.full((2, 1, 4), 100.0), cache.keys[0], cache.values[0], plan, 1.0))
+    np.testing.assert_allclose(got[0, 0], [8, 9, 10, 11], rtol=1e-5)
+
+
+def test_writing_touches_its_slots_and_no_other():
+    cache = PagedKVCache(2, 6, 2, 4, 8, mx.float32)
+    write(cache, np.ones((3, 2, 8), np.float32), 2 * np.ones((3, 2, 8), np.float32), [4, 1], first=2)
+    keys, values = np.array(cache.keys[0]), np.array(cache.values[0])
+    assert keys[4, :, 2:].min() == 1 and keys[1, :, 0].min() == 1 and keys.sum() == 3 * 2 * 8
+    assert values.sum() == 2 * keys.sum() and np.array(cache.keys[1]).sum() == 0
+
+
+def test_copies_take_whole_blocks_of_every_layer():
+    cache = PagedKVCache(2, 6, 2, 4, 8, mx.float32)
+    for layer in range(2):
+        cache.keys[layer][3] = layer + 1.0
+        cache.values[layer][3] = 10.0 * (layer + 1)
+    cache.copy_blocks([(3, 5), (3, 1)])
+    assert cache.num_copied_blocks == 2
+    for layer in range(2):
+        for block in (1, 3, 5):
+            assert np.array(cache.keys[layer][block]).min() == layer + 1
+            assert np.array(cache.values[layer][block]).max() == 10 * (layer + 1)
+        assert np.array(cache.keys[layer][2]).max() == 0
+
+
+def test_a_block_costs_keys_and_values_of_all_layers():
+    assert PagedKVCache.block_bytes(6, 4, 32, 32, mx.float32) == 2 * 6 * 4 * 32 * 32 * 4
+
+
+def test_single_tokens_come_first():
+    with pytest.raises(ValueError, match="come first"):
+        AttentionPlan([Span([1], 2, 2), Span([2], 1, 1)], 4)

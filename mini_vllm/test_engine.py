@@ -1,0 +1,348 @@
+"""The engine: many requests at once give what each gives alone, and bad input costs nobody else anything."""
+
+import numpy as np
+import pytest
+
+from mini_vllm.engine import LLM, EngineConfig, EngineParts, LLMEngine, parse_memory
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.loader import load
+from mini_vllm.request import SamplingParams
+from mini_vllm.sampler import Sampler
+from mini_vllm.scheduler import Scheduler
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoints):
+    return load(checkpoints("llama3"))
+
+
+def make_engine(loaded, parts=None, **settings):
+    settings = {"num_blocks": 200, "block_size": 8, "max_num_seqs": 40, **settings}
+    return LLMEngine(EngineConfig(**settings), parts, loaded)
+
+
+def make_llm(loaded, **settings):
+    llm = LLM.__new__(LLM)
+    llm.engine = make_engine(loaded, **settings)
+    return llm
+
+
+def run(engine):
+    """Step until all is done; the last output of every request."""
+    results = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            results[output.request_id] = output
+        engine.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0, "all requests are done, but blocks are in use"
+    return results
+
+
+def random_prompts(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 256, rng.integers(1, 60)).tolist() for _ in range(count)]
+
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+
+
+def mixed_params(count):
+    """Greedy, and every kind of sampling, each with its own seed."""
+    kinds = [dict(temperature=0), dict(temperature=0.8), dict(temperature=1.2, top_k=20),
+             dict(temperature=1, top_p=0.7), dict(temperature=0.9, min_p=0.05, repetition_penalty=1.3),
+             dict(temperature=0, repetition_penalty=1.2),
+             dict(temperature=0.7, logit_bias={5: 3.0}, min_tokens=4)]
+    return [SamplingParams(max_tokens=4 + i % 9, seed=i, **kinds[i % len(kinds)]) for i in range(count)]
+
+
+# ---- company changes nothing
+
+
+@pytest.mark.parametrize("count", [1, 7, 33])
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 48}, {"max_num_seqs": 3, "num_blocks": 40},
+                                      {"enable_prefix_caching": False}], ids=str)
+def test_a_batch_gives_what_each_request_gives_alone(loaded, count, settings):
+    prompts, params = random_prompts(count), mixed_params(count)
+    alone = []
+    for prompt, own in zip(prompts, params):
+        engine = make_engine(loaded)
+        engine.add_request(prompt, own, "r")
+        alone.append(run(engine)["r"].token_ids)
+    engine = make_engine(loaded, **settings)
+    for i, (prompt, own) in enumerate(zip(prompts, params)):
+        engine.add_request(prompt, own, f"r{i}")
+    together = run(engine)
+    assert [together[f"r{i}"].token_ids for i in range(count)] == alone
+
+
+def test_requests_that_come_later_change_nothing(loaded):
+    prompts, params = random_prompts(9, seed=3), mixed_params(9)
+    alone = [make_llm(loaded).generate(prompt, own)[0].token_ids for prompt, own in zip(prompts, params)]
+    engine, results = make_engine(loaded), {}
+    for i, (prompt, own) in enumerate(zip(prompts, params)):
+        engine.add_request(prompt, own, f"r{i}")
+        results.update({output.request_id: output for output in engine.step()})
+    results.update(run(engine))
+    assert [results[f"r{i}"].token_ids for i in range(9)] == alone
+
+
+def test_a_cached_prefix_changes_nothing_but_the_work(loaded):
+    prompt = random_prompts(1, seed=5)[0] * 3
+    engine = make_engine(loaded)
+    outputs = []
+    for name in "ab":
+        engine.add_request(prompt, GREEDY, name)
+        outputs.append(run(engine)[name])
+    assert outputs[0].token_ids == outputs[1].token_ids
+    cached = (len(prompt) - 1) // 8 * 8
+    assert [output.usage.prompt_tokens_details.cached_tokens for output in outputs] == [0, cached]
+
+
+def test_equal_prompts_of_one_step_share_their_blocks(loaded):
+    engine = make_engine(loaded)
+    prompt = random_prompts(1, seed=6)[0] * 2
+    for name in "abc":
+        engine.add_request(prompt, GREEDY, name)
+    engine.step()
+    tables = [engine.kv_cache.get_block_ids(name) for name in "abc"]
+    num_shared = (len(prompt) - 1) // 8
+    assert tables[0][:num_shared] == tables[1][:num_shared] == tables[2][:num_shared]
+    assert engine.kv_cache.block_pool.blocks[tables[0][0]].ref_cnt == 3
+    results = run(engine)
+    assert results["a"].token_ids == results["b"].token_ids == results["c"].token_ids
+
+
+def test_n_continuations_differ_and_repeat_with_the_seed(loaded):
+    params = SamplingParams(max_tokens=8, temperature=1.0, seed=7, n=3)
+    first, second = (make_llm(loaded).generate("hello", params)[0] for _ in range(2))
+    texts = [output.token_ids for output in first.outputs]
+    assert len({tuple(ids) for ids in texts}) == 3 and [o.index for o in first.outputs] == [0, 1, 2]
+    assert texts == [output.token_ids for output in second.outputs]
+    assert first.usage.completion_tokens == 24 and first.usage.prompt_tokens == 5
+
+
+# ---- outputs
+
+
+def test_the_output_streams_and_adds_up(loaded):
+    engine = make_engine(loaded)
+    engine.add_request("hello", SamplingParams(max_tokens=20, temperature=0, ignore_eos=True), "r")
+    seen = []
+    while engine.has_unfinished_requests():
+        seen += [(output.text, output.finished, len(output.token_ids)) for output in engine.step()]
+    assert len(seen) == 20 and all(b[0].startswith(a[0]) for a, b in zip(seen, seen[1:]))
+    assert [finished for _, finished, _ in seen] == [False] * 19 + [True]
+    ids = loaded.tokenizer.encode("hello")
+    whole = make_llm(loaded).generate([ids], SamplingParams(max_tokens=20, temperature=0, ignore_eos=True))[0]
+    assert whole.text == seen[-1][0] == loaded.tokenizer.decode(whole.token_ids)
+
+
+def test_finish_reasons(loaded):
+    llm = make_llm(loaded)
+    free = llm.generate("hello", SamplingParams(max_tokens=12, temperature=0, ignore_eos=True))[0]
+    assert free.finish_reason == "length" and free.usage.completion_tokens == 12
+    token = free.token_ids[5]
+    stopped = llm.generate("hello", SamplingParams(max_tokens=12, temperature=0, ignore_eos=True,
+                                                   stop_token_ids=[token]))[0]
+    end = free.token_ids.index(token) + 1
+    assert (stopped.finish_reason, stopped.token_ids) == ("stop", free.token_ids[:end])
+    assert stopped.outputs[0].stop_reason == token
+
+
+def test_a_stop_text_ends_the_output_and_is_not_shown(loaded):
+    llm = make_llm(loaded)
+    params = dict(max_tokens=40, temperature=0.9, seed=11, ignore_eos=True)
+    free = llm.generate("hello", SamplingParams(**params))[0]
+    stop = free.text[10:13]
+    stopped = llm.generate("hello", SamplingParams(stop=stop, **params))[0]
+    assert stopped.finish_reason == "stop" and stopped.outputs[0].stop_reason == stop
+    assert stopped.text == free.text[:free.text.index(stop)]
+
+
+def test_logprobs_come_with_every_token(loaded):
+    output = make_llm(loaded).generate("hello", SamplingParams(max_tokens=5, temperature=0, logprobs=3))[0]
+    logprobs = output.outputs[0].logprobs
+    assert [entry.token_id for entry in logprobs] == output.token_ids
+    assert all(len(entry.top) == 3 and max(entry.top.values()) == pytest.approx(entry.logprob) for entry in logprobs)
+
+
+def test_the_context_limits_the_output(loaded):
+    llm = make_llm(loaded, max_model_len=20)
+    output = llm.generate(list(range(15)), SamplingParams(max_tokens=100, temperature=0, ignore_eos=True))[0]
+    assert (output.finish_reason, len(output.token_ids)) == ("length", 5)
+
+
+def test_a_long_prompt_is_computed_in_chunks(loaded):
+    prompt = random_prompts(1, seed=9)[0] * 5
+    whole = make_llm(loaded).generate([prompt], GREEDY)[0]
+    engine = make_engine(loaded, max_num_batched_tokens=40)
+    engine.add_request(prompt, GREEDY, "r")
+    assert run(engine)["r"].token_ids == whole.token_ids
+    assert engine.num_steps == -(-len(prompt) // 40) + GREEDY.max_tokens - 1
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("prompt, complaint", [
+    ("", "the prompt is empty: it has 0 tokens"),
+    ([], "the prompt is empty"),
+    ([5, 300], "the prompt has the token id 300, must be from 0 to 299"),
+    ([-1], "token id -1"),
+    ([1.5], "token id 1.5"),
+    (list(range(250)) * 3, "the prompt has 750 tokens; the context is 512"),
+])
+def test_a_bad_prompt_is_refused_and_leaves_nothing(loaded, prompt, complaint):
+    engine = make_engine(loaded)
+    with pytest.raises(ValueError, match=complaint):
+        engine.add_request(prompt, GREEDY)
+    assert not engine.has_unfinished_requests() and engine.kv_cache.block_pool.get_usage() == 0.0
+
+
+def test_what_can_never_fit_is_refused_with_the_number_needed(loaded):
+    engine = make_engine(loaded, num_blocks=5)
+    with pytest.raises(ValueError, match=r"need 7 blocks of 8 tokens \(40 prompt \+ 16 new tokens\), the pool has 4"):
+        engine.add_request(list(range(40)), SamplingParams(max_tokens=16))
+    with pytest.raises(ValueError, match="may need 7 blocks"):
+        engine.add_request(list(range(40)), SamplingParams(max_tokens=16, n=2))
+    assert not engine.scheduler.has_unfinished_requests()
+
+
+def test_params_that_name_no_token_are_refused(loaded):
+    engine = make_engine(loaded)
+    for params in (SamplingParams(logit_bias={300: 1.0}), SamplingParams(stop_token_ids=[300])):
+        with pytest.raises(ValueError, match="token id 300, must be from 0 to 299"):
+            engine.add_request("hello", params)
+
+
+def test_one_bad_prompt_is_reported_and_the_others_finish(loaded):
+    outputs = make_llm(loaded).generate(["hello", "", [1, 2, 999], "again"], GREEDY)
+    assert [output.error is None for output in outputs] == [True, False, False, True]
+    assert "empty" in outputs[1].error and "999" in outputs[2].error
+    assert [output.finish_reason for output in outputs] == ["length", "error", "error", "length"]
+    assert outputs[1].text == "" and outputs[1].finished
+
+
+def test_ids_are_unique_while_in_use(loaded):
+    engine = make_engine(loaded)
+    engine.add_request("hello", GREEDY, "r")
+    with pytest.raises(ValueError, match="request id 'r' is in use"):
+        engine.add_request("hello", GREEDY, "r")
+    run(engine)
+    engine.add_request("hello", GREEDY, "r")
+    run(engine)
+
+
+@pytest.mark.parametrize("settings, complaint", [
+    (dict(max_model_len=1000), "max_model_len is 1000, must be from 2 to 512"),
+    (dict(block_size=0), "block_size is 0"),
+    (dict(num_blocks=1), "num_blocks is 1"),
+    (dict(num_blocks=None, kv_memory=100), "kv_memory of 100 bytes holds 0 blocks of 8 tokens.*which take 12288 bytes"),
+    (dict(max_num_seqs=0), "max_num_seqs is 0"),
+    (dict(max_num_batched_tokens=8), "max_num_batched_tokens is 8, must be at least max_num_seqs"),
+])
+def test_settings_that_cannot_be_are_refused(loaded, settings, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        make_engine(loaded, **settings)
+
+
+def test_the_pool_is_sized_from_the_memory_or_what_can_be_used(loaded):
+    assert make_engine(loaded, num_blocks=None, kv_memory="1MB").kv_cache.block_pool.num_blocks == 10**6 // 6144
+    small = make_engine(loaded, num_blocks=None, max_num_seqs=2)
+    assert small.kv_cache.block_pool.num_blocks == 2 * (512 // 8) + 1
+
+
+@pytest.mark.parametrize("text, value", [("512MB", 512_000_000), ("2 GiB", 2**31), (1000, 1000), ("1.5kb", 1500),
+                                         ("10b", 10)])
+def test_memory_is_read(text, value):
+    assert parse_memory(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1MB", "12TBX", "nan", "0"])
+def test_memory_that_cannot_be_read_is_named(text):
+    with pytest.raises(ValueError, match="kv_memory is"):
+        parse_memory(text)
+
+
+# ---- ends of all kinds
+
+
+def test_abort_works_in_every_state(loaded):
+    engine = make_engine(loaded, max_num_seqs=1)
+    for name in "abc":
+        engine.add_request("hello", SamplingParams(max_tokens=9, temperature=0, ignore_eos=True), name)
+    engine.step()
+    assert engine.abort_request("c").finish_reason == "abort", "while it waits"
+    partial = engine.abort_request("a")
+    assert partial.finish_reason == "abort" and len(partial.token_ids) == 1, "while it runs"
+    assert engine.abort_request("a") is None and engine.abort_request("nobody") is None
+    assert run(engine)["b"].finish_reason == "length"
+
+
+def test_a_step_that_fails_ends_its_requests_and_nobody_elses(loaded, monkeypatch):
+    engine = make_engine(loaded, max_num_seqs=2)
+    prompt = random_prompts(1, seed=8)[0] * 3
+    for name in ("a", "b", "c"):
+        engine.add_request(prompt, GREEDY, name)
+    real = engine.runner.step
+    monkeypatch.setattr(engine.runner, "step", lambda *args: 1 / 0)
+    outputs = engine.step()
+    assert {output.request_id: output.error for output in outputs} == {
+        "a": "ZeroDivisionError: division by zero", "b": "ZeroDivisionError: division by zero"}
+    assert all(output.finished and output.finish_reason == "error" for output in outputs)
+    engine.kv_cache.check_integrity()
+    monkeypatch.setattr(engine.runner, "step", real)
+    c = run(engine)["c"]
+    assert c.usage.prompt_tokens_details.cached_tokens == 0, "blocks that were never written were found"
+    assert c.token_ids == make_llm(loaded).generate([prompt], GREEDY)[0].token_ids
+
+
+def test_generate_leaves_nothing_behind_when_it_is_interrupted(loaded, monkeypatch):
+    llm = make_llm(loaded)
+    steps = iter([llm.engine.step, llm.engine.step])
+
+    def step():
+        for real in steps:
+            return real()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm.engine, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["hello", "again"], GREEDY)
+    assert not llm.engine.has_unfinished_requests() and llm.engine.kv_cache.block_pool.get_usage() == 0.0
+
+
+def test_params_may_be_one_a_prompt(loaded):
+    outputs = make_llm(loaded).generate(["a", "b"], [SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 5)])
+    assert [len(output.token_ids) for output in outputs] == [2, 5]
+    with pytest.raises(ValueError, match="2 prompts, but 1 sampling params"):
+        make_llm(loaded).generate(["a", "b"], [GREEDY])
+
+
+def test_a_progress_bar_changes_nothing(loaded, capsys):
+    assert len(make_llm(loaded).generate(["a", "b"], GREEDY, use_progress=True)) == 2
+
+
+def test_parts_are_replaceable(loaded):
+    used = set()
+
+    class MyManager(KVCacheManager):
+        def allocate_slots(self, *args, **kwargs):
+            used.add("manager")
+            return super().allocate_slots(*args, **kwargs)
+
+    class MyScheduler(Scheduler):
+        def schedule(self):
+            used.add("scheduler")
+            return super().schedule()
+
+    class MySampler(Sampler):
+        def greedy(self, logits):
+            used.add("sampler")
+            return super().greedy(logits)
+
+    parts = EngineParts(kv_cache_manager=MyManager, scheduler=MyScheduler, sampler=MySampler)
+    engine = make_engine(loaded, parts)
+    engine.add_request("hello", GREEDY, "r")
+    run(engine)
+    assert used == {"manager", "scheduler", "sampler"}

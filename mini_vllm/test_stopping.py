@@ -1,0 +1,224 @@
+"""When an output ends and what is shown: each rule by example, then random texts in random pieces."""
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from mini_vllm.request import SamplingParams
+from mini_vllm.stopping import StopChecker
+
+EOS = 2
+
+
+def make_checker(max_total_tokens=None, **params):
+    return StopChecker(SamplingParams(**{"max_tokens": 100, **params}), {EOS}, max_total_tokens)
+
+
+def feed(checker, *pieces, token_id=10):
+    """What each piece lets be shown, one token a piece, until the output ends."""
+    shown = []
+    for num_output_tokens, piece in enumerate(pieces, start=1):
+        shown.append(checker.add(token_id, piece, num_output_tokens))
+        if checker.finish_reason:
+            break
+    return shown
+
+
+# ---- stop strings
+
+
+def test_without_stop_strings_everything_is_shown_at_once():
+    checker = make_checker()
+    assert feed(checker, "a", "", "bc") == ["a", "", "bc"]
+    assert checker.finish() == "" and checker.finish_reason is None
+
+
+def test_a_stop_string_within_one_token_is_dropped_with_what_follows():
+    checker = make_checker(stop="END")
+    assert feed(checker, "so it ", "was.END of", "never") == ["so it ", "was."]
+    assert (checker.finish_reason, checker.stop_reason) == ("stop", "END")
+    assert checker.finish() == ""
+
+
+def test_a_stop_string_over_many_tokens_is_never_shown_in_part():
+    checker = make_checker(stop="###")
+    assert feed(checker, "a#", "", "#", "#b") == ["a", "", "", ""]
+    assert checker.stop_reason == "###"
+
+
+def test_what_turns_out_not_to_be_a_stop_string_is_shown():
+    assert feed(make_checker(stop="###"), "a##", "b", "#", "c") == ["a", "##b", "", "#c"]
+
+
+def test_of_the_held_text_only_what_is_still_undecided_stays_held():
+    assert feed(make_checker(stop="aab"), "aa", "a", "b") == ["", "a", ""], "aaab ends in aab: the first a is text"
+    assert feed(make_checker(stop=["abcx", "cd"]), "abc", "d") == ["", "ab"], "abcx is off, cd began at its c"
+
+
+def test_the_match_that_begins_first_wins():
+    checker = make_checker(stop=["cd", "bcde"])
+    assert feed(checker, "abcdef") == ["a"] and checker.stop_reason == "bcde"
+    checker = make_checker(stop=["y", "x"])
+    assert feed(checker, "1x2y") == ["1"] and checker.stop_reason == "x"
+
+
+@pytest.mark.parametrize("stop", [["ab", "abc"], ["abc", "ab"]])
+def test_of_matches_that_begin_together_the_longest_wins(stop):
+    checker = make_checker(stop=stop)
+    assert feed(checker, "-abcd") == ["-"] and checker.stop_reason == "abc"
+
+
+def test_a_complete_stop_string_does_not_wait_for_a_longer_one():
+    checker = make_checker(stop=["ab", "abc"])
+    assert feed(checker, "-ab", "c") == ["-"] and checker.stop_reason == "ab"
+
+
+def test_only_as_much_is_held_as_may_become_a_stop_string():
+    checker = make_checker(stop=["</s>", "\n\n"])
+    assert feed(checker, "1 <", "/", "s", "x\n", "y</s") == ["1 ", "", "", "</sx", "\ny"]
+    assert checker.finish() == "</s" and checker.finish() == ""
+
+
+# ---- ids
+
+
+def test_eos_ends_the_output_without_its_text():
+    checker = make_checker()
+    assert checker.add(10, "a", 1) == "a"
+    assert checker.add(EOS, "<eos>", 2) == ""
+    assert (checker.finish_reason, checker.stop_reason) == ("stop", None)
+
+
+def test_a_stop_id_is_named_as_the_reason():
+    checker = make_checker(stop_token_ids=[7, 8])
+    assert checker.add(8, "eight", 1) == ""
+    assert (checker.finish_reason, checker.stop_reason) == ("stop", 8)
+
+
+@pytest.mark.parametrize("token_id", [EOS, 7])
+def test_an_id_that_ends_the_output_releases_what_was_held(token_id):
+    checker = make_checker(stop="###", stop_token_ids=[7])
+    assert feed(checker, "a##") == ["a"]
+    assert checker.add(token_id, "#", 2) == "##", "the token's own text does not complete the stop string"
+    assert checker.finish() == ""
+
+
+def test_ignore_eos_ignores_eos_alone():
+    checker = make_checker(ignore_eos=True, stop_token_ids=[7])
+    assert checker.add(EOS, "<eos>", 1) == "<eos>" and checker.finish_reason is None
+    assert checker.add(7, "x", 2) == "" and checker.finish_reason == "stop"
+
+
+def test_eos_given_as_a_stop_id_stops_in_spite_of_ignore_eos():
+    checker = make_checker(ignore_eos=True, stop_token_ids=[EOS])
+    assert checker.add(EOS, "", 1) == ""
+    assert (checker.finish_reason, checker.stop_reason) == ("stop", EOS)
+
+
+# ---- min_tokens
+
+
+def test_a_stop_string_completed_before_min_tokens_is_text():
+    checker = make_checker(stop="ab", min_tokens=3)
+    assert feed(checker, "ab", "xa", "b", "c") == ["ab", "x", ""], "the third token reaches min_tokens"
+    assert checker.stop_reason == "ab"
+
+
+def test_a_stop_string_begun_before_min_tokens_counts():
+    checker = make_checker(stop="abc", min_tokens=2)
+    assert feed(checker, "-ab", "c") == ["-", ""] and checker.finish_reason == "stop"
+
+
+def test_a_match_let_pass_before_min_tokens_is_not_found_again_in_the_held_text():
+    checker = make_checker(stop=["abcd", "bc"], min_tokens=2)
+    assert feed(checker, "abc", "x") == ["", "abcx"]
+    assert checker.finish_reason is None
+
+
+def test_ids_do_not_end_the_output_before_min_tokens():
+    checker = make_checker(min_tokens=2, stop_token_ids=[7])
+    assert checker.add(EOS, "e", 1) == "e" and checker.finish_reason is None
+    assert checker.add(7, "s", 2) == "" and checker.finish_reason == "stop"
+
+
+# ---- length
+
+
+def test_max_tokens_ends_the_output_with_its_text():
+    checker = make_checker(max_tokens=2)
+    assert feed(checker, "a", "b", "c") == ["a", "b"]
+    assert (checker.finish_reason, checker.stop_reason) == ("length", None)
+
+
+def test_what_is_held_when_the_length_is_reached_comes_with_finish():
+    checker = make_checker(max_tokens=2, stop="###")
+    assert feed(checker, "a", "b##") == ["a", "b"]
+    assert checker.finish() == "##" and checker.finish_reason == "length"
+
+
+@pytest.mark.parametrize("token_id, text", [(EOS, ""), (7, ""), (10, "#")])
+def test_a_stop_on_the_last_token_wins_over_the_length(token_id, text):
+    checker = make_checker(max_tokens=2, stop="##", stop_token_ids=[7])
+    checker.add(10, "a", 1)
+    checker.add(token_id, text + text, 2)
+    assert checker.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("max_tokens, max_total_tokens, num_shown", [(5, 3, 3), (3, 5, 3), (4, None, 4)])
+def test_the_tighter_bound_on_the_length_counts(max_tokens, max_total_tokens, num_shown):
+    checker = make_checker(max_tokens=max_tokens, max_total_tokens=max_total_tokens)
+    assert len(feed(checker, *"abcdefg")) == num_shown and checker.finish_reason == "length"
+
+
+def test_a_bound_that_leaves_no_token_is_refused():
+    with pytest.raises(ValueError, match="max_total_tokens is 0"):
+        make_checker(max_total_tokens=0)
+
+
+def test_nothing_comes_after_the_end():
+    checker = make_checker(max_tokens=1, stop="##")
+    checker.add(10, "a#", 1)
+    with pytest.raises(RuntimeError, match=r"token 11 comes after the end of the output \(length\)"):
+        checker.add(11, "#", 2)
+    assert checker.finish() == "#"
+
+
+# ---- any text, any pieces
+
+
+def undecided_end(text, stop_strings):
+    return max((text[start:] for start in range(len(text) + 1)
+                if any(stop != text[start:] and stop.startswith(text[start:]) for stop in stop_strings)), key=len)
+
+
+@settings(derandomize=True, deadline=None, max_examples=600)
+@given(st.lists(st.text("ab", max_size=4), max_size=12), st.lists(st.text("abc", min_size=1, max_size=5), min_size=1,
+       max_size=3), st.integers(0, 4))
+def test_shown_is_the_text_before_the_first_match_and_held_is_what_may_still_match(pieces, stop, min_tokens):
+    checker, text, shown = make_checker(stop=stop, min_tokens=min_tokens), "", ""
+    for num_output_tokens, piece in enumerate(pieces, start=1):
+        num_before, text = len(text), text + piece
+        shown += checker.add(10, piece, num_output_tokens)
+        # Every stop string that is complete by this token, and was not before it, from the whole text.
+        matches = [(start, -len(s), s) for s in stop for start in range(len(text))
+                   if text.startswith(s, start) and start + len(s) > num_before]
+        if matches and num_output_tokens >= min_tokens:
+            start, _, stop_string = min(matches)
+            event("stopped")
+            assert shown == text[:start]
+            assert (checker.finish_reason, checker.stop_reason) == ("stop", stop_string)
+            assert checker.finish() == ""
+            return
+        assert checker.finish_reason is None
+        held = undecided_end(text, stop)
+        assert shown + held == text, f"of {text!r} shown is {shown!r}, but only {held!r} may become one of {stop}"
+    assert shown + checker.finish() == text
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.text("ab#", max_size=30), st.sampled_from(["#", "##", "a#a", "abab"]), st.data())
+def test_one_stop_string_cuts_the_text_at_the_same_place_however_it_is_split(text, stop, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)])]
+    checker = make_checker(stop=stop)
+    assert "".join(feed(checker, *pieces)) + checker.finish() == text.partition(stop)[0]
