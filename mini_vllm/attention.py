@@ -1,7 +1,7 @@
 """Keys and values in blocks, and attention over them for a ragged batch.
 
-    keys[layer], values[layer]   [num_blocks, num_kv_heads, block_size, head_dim]
-    position p of a request      block table[p // block_size], offset p % block_size
+    pools[layer]              [num_blocks, 2 * num_kv_heads, block_size, head_dim]: a block's keys, then its values
+    position p of a request   block table[p // block_size], offset p % block_size
 
 A step computes a flat row of tokens, requests that decode one token first, then those that compute a chunk:
 
@@ -31,32 +31,28 @@ class PagedKVCache:
 
     def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
                  dtype: mx.Dtype) -> None:
-        shape = (num_blocks, num_kv_heads, block_size, head_dim)
         self.block_size = block_size
-        self.keys = [mx.zeros(shape, dtype) for _ in range(num_layers)]
-        self.values = [mx.zeros(shape, dtype) for _ in range(num_layers)]
+        self.pools = [mx.zeros((num_blocks, 2 * num_kv_heads, block_size, head_dim), dtype) for _ in range(num_layers)]
         #: Blocks copied since the start, counted once and not once a layer.
         self.num_copied_blocks = 0
-        mx.eval(self.keys, self.values)
+        mx.eval(self.pools)
 
     @staticmethod
     def block_bytes(num_layers: int, num_kv_heads: int, block_size: int, head_dim: int, dtype: mx.Dtype) -> int:
         """What one block costs in all layers together."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.size
 
-    def write(self, layer: int, keys: mx.array, values: mx.array, block_ids: mx.array, offsets: mx.array) -> None:
-        """Store K/V [num_tokens, num_kv_heads, head_dim] at (block, offset), one pair a token."""
-        self.keys[layer][block_ids, :, offsets] = keys
-        self.values[layer][block_ids, :, offsets] = values
+    def write(self, layer: int, keys_values: mx.array, block_ids: mx.array, offsets: mx.array) -> None:
+        """Store keys and values [num_tokens, 2 * num_kv_heads, head_dim] at (block, offset), one pair a token."""
+        self.pools[layer][block_ids, :, offsets] = keys_values
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, destination) in every layer. A destination is never a later source here."""
+        """Copy whole blocks (source, destination) in every layer. All sources are read before any is written."""
         if not copies:
             return
         sources, destinations = (mx.array(ids) for ids in zip(*copies))
-        for arrays in (self.keys, self.values):
-            for array in arrays:
-                array[destinations] = array[sources]
+        for pool in self.pools:
+            pool[destinations] = pool[sources]
         self.num_copied_blocks += len(copies)
 
 
@@ -111,59 +107,54 @@ class AttentionPlan:
                                   .astype(np.float32))
 
 
-def paged_attention(queries: mx.array, keys: mx.array, values: mx.array, plan: AttentionPlan,
-                    scale: float) -> mx.array:
+def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """What each token of the step sees. ``queries`` is [num_tokens, num_heads, head_dim], and so is the result."""
     parts = []
     n = plan.num_decodes
     if n == 1:
-        parts.append(_attend_dense(queries[:1], keys, values, plan.table, plan.decodes[0], scale))
+        parts.append(_attend_dense(queries[:1], pool, plan.table, plan.decodes[0], scale))
     elif n > 1:
-        parts.append(_attend_pairs(queries[:n] if plan.chunks else queries, keys, values, plan, scale))
+        parts.append(_attend_pairs(queries[:n] if plan.chunks else queries, pool, plan, scale))
     for span, table in zip(plan.chunks, plan.chunk_tables):
-        parts.append(_attend_dense(queries[n:n + span.num_new_tokens], keys, values, table, span, scale))
+        parts.append(_attend_dense(queries[n:n + span.num_new_tokens], pool, table, span, scale))
         n += span.num_new_tokens
     return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
 
-def _attend_dense(queries: mx.array, keys: mx.array, values: mx.array, table: mx.array, span: Span,
-                  scale: float) -> mx.array:
+def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, scale: float) -> mx.array:
     """One request by itself: bring its blocks together and attend as if they had never been apart."""
-    num_blocks, (_, num_kv_heads, block_size, head_dim) = table.shape[0], keys.shape
-
-    def together(pool: mx.array) -> mx.array:
-        blocks = pool[table].swapaxes(0, 1)
-        return blocks.reshape(1, num_kv_heads, num_blocks * block_size, head_dim)[:, :, :span.context_len]
-
-    out = mx.fast.scaled_dot_product_attention(
-        queries.swapaxes(0, 1)[None], together(keys), together(values), scale=scale,
-        mask="causal" if span.num_new_tokens > 1 else None)
+    _, num_both, block_size, head_dim = pool.shape
+    together = pool[table].swapaxes(0, 1).reshape(1, num_both, table.shape[0] * block_size, head_dim)
+    keys, values = mx.split(together[:, :, :span.context_len], 2, axis=1)
+    out = mx.fast.scaled_dot_product_attention(queries.swapaxes(0, 1)[None], keys, values, scale=scale,
+                                               mask="causal" if span.num_new_tokens > 1 else None)
     return out[0].swapaxes(0, 1)
 
 
-def _attend_pairs(queries: mx.array, keys: mx.array, values: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
+def _attend_pairs(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """Many requests, one token each: multiply every (request, block) pair straight out of the pool.
 
     Each pair gives a partial softmax; the parts of a request are put together by their maxima and sums, as in
     attention with a running softmax.
     """
     num_requests, num_heads, head_dim = queries.shape
-    num_blocks, num_kv_heads, block_size, _ = keys.shape
+    num_blocks, num_both, block_size, _ = pool.shape
+    num_kv_heads = num_both // 2
     group = num_heads // num_kv_heads
     owners, num_pairs = plan.pair_owners, plan.pair_blocks.shape[0]
     heads = mx.arange(num_kv_heads, dtype=mx.uint32)
-    rows = owners[:, None] * num_kv_heads + heads          # [num_pairs, num_kv_heads]: whose queries
-    cells = plan.pair_blocks[:, None] * num_kv_heads + heads  # which block and head of the pool
+    rows = owners[:, None] * num_kv_heads + heads  # [num_pairs, num_kv_heads]: whose queries
+    cells = plan.pair_blocks[:, None] * num_both + heads  # which keys of the pool; the values stand num_kv_heads on
+    matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
 
     scores = mx.gather_mm((queries * scale).reshape(num_requests * num_kv_heads, group, head_dim),
-                          keys.reshape(num_blocks * num_kv_heads, block_size, head_dim).swapaxes(1, 2),
-                          lhs_indices=rows, rhs_indices=cells)
+                          matrices.swapaxes(1, 2), lhs_indices=rows, rhs_indices=cells)
     scores = scores.astype(mx.float32) + plan.pair_mask[:, None, None]
     highest = mx.full((num_requests, num_kv_heads, group), -mx.inf).at[owners].maximum(scores.max(axis=-1))
     weights = mx.exp(scores - highest[owners][..., None])
     total = mx.zeros((num_requests, num_kv_heads, group)).at[owners].add(weights.sum(axis=-1))
-    parts = mx.gather_mm(weights.astype(values.dtype).reshape(num_pairs * num_kv_heads, group, block_size),
-                         values.reshape(num_blocks * num_kv_heads, block_size, head_dim),
-                         rhs_indices=cells.reshape(-1)).reshape(num_pairs, num_kv_heads, group, head_dim)
-    out = mx.zeros((num_requests, num_kv_heads, group, head_dim)).at[owners].add(parts)
+    parts = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_kv_heads, group, block_size), matrices,
+                         rhs_indices=(cells + num_kv_heads).reshape(-1))
+    out = mx.zeros((num_requests, num_kv_heads, group, head_dim)).at[owners].add(
+        parts.reshape(num_pairs, num_kv_heads, group, head_dim))
     return (out / total[..., None]).astype(queries.dtype).reshape(num_requests, num_heads, head_dim)

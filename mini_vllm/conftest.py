@@ -35,16 +35,15 @@ def write_tokenizer(folder: Path) -> None:
 
 def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: object) -> Path:
     """A random network with weights large enough that its choices are no near-ties."""
-    from mlx.utils import tree_flatten
-
     from mini_vllm.backend import mx
-    from mini_vllm.model import Model, ModelConfig
+    from mini_vllm.model import ModelConfig
+    from mini_vllm.weights import checkpoint_shapes
     folder.mkdir(parents=True, exist_ok=True)
     config = {**SHAPE, **changes}
     mx.random.seed(seed)
-    model = Model(ModelConfig.from_dict(config))
-    weights = {name: array * 3 if array.ndim > 1 else array + 0.1 * mx.random.normal(array.shape)
-               for name, array in tree_flatten(model.parameters())}
+    weights = {name: 3 * mx.random.uniform(-1, 1, shape) * shape[-1] ** -0.5 if len(shape) > 1
+               else mx.random.normal(shape) * 0.1 + (1.0 if "norm" in name else 0.0)
+               for name, shape in checkpoint_shapes(ModelConfig.from_dict(config)).items()}
     names = sorted(weights)
     if shards == 1:
         mx.save_safetensors(str(folder / "model.safetensors"), weights)

@@ -262,7 +262,7 @@ class LLMEngine:
                 sampled.append(request)
         logits = self.runner.step(steps, plan.copies)
         if not sampled:
-            mx.eval(self.runner.cache.keys, self.runner.cache.values)
+            mx.eval(self.runner.cache.pools)
             return {}, {}
         rows = [self._sequences[request.request_id][1].row for request in sampled]
         if all(is_plain_greedy(row.params) for row in rows):

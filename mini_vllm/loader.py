@@ -13,15 +13,16 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlx.utils import tree_flatten
 
-from mini_vllm.backend import dequantise_is_faster, mx, nn
+from mini_vllm.backend import dequantise_is_faster, mx
 from mini_vllm.model import Model, ModelConfig
 from mini_vllm.pull import KNOWN, cached_model
 from mini_vllm.tokenizer import Tokenizer, TokenizerError
+from mini_vllm.weights import LoadError, make_model, unstack
 
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "tiny-tales"
@@ -35,10 +36,6 @@ GGUF_NAMES = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
-
-
-class LoadError(ValueError):
-    """A model that cannot be loaded; the message names the file, tensor or field."""
 
 
 @dataclass(frozen=True)
@@ -210,59 +207,12 @@ def _group_and_bits(stem: str, weights: Mapping[str, mx.array], quantization: Ma
     return group_size, weights[f"{stem}.weight"].shape[-1] * 32 // num_values
 
 
-# ---- building
-
-
-def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
-    """A network with these weights. Raises LoadError naming a tensor that is missing, unknown or wrongly shaped."""
-    if config.tie_word_embeddings is None:
-        config = replace(config, tie_word_embeddings="lm_head.weight" not in weights)
-    if config.tie_word_embeddings:
-        weights = {name: array for name, array in weights.items() if not name.startswith("lm_head.")}
-    if config.rope_interleaved:
-        weights = {name: _in_half_order(name, array, config) for name, array in weights.items()}
-        config = replace(config, rope_interleaved=False)
-    model = Model(config)
-    if any(name.endswith(".scales") for name in weights):
-        nn.quantize(model, class_predicate=lambda path, module: _quantised_as(path, module, weights))
-    expected = dict(tree_flatten(model.parameters()))
-    for name, parameter in expected.items():
-        if name not in weights:
-            raise LoadError(f"the tensor {name} is missing")
-        if weights[name].shape != parameter.shape:
-            raise LoadError(f"the tensor {name} has the shape {tuple(weights[name].shape)}, "
-                            f"expected {tuple(parameter.shape)}")
-    unknown = sorted(weights.keys() - expected.keys())
-    if unknown:
-        raise LoadError(f"the tensor {unknown[0]} has no place in a {config.model_type} network "
-                        f"({len(unknown)} such tensors)")
-    model.load_weights(list(weights.items()))
-    mx.eval(model.parameters())
-    return model
-
-
-def _quantised_as(path: str, module: nn.Module, weights: Mapping[str, mx.array]) -> bool | dict[str, int]:
-    if f"{path}.scales" not in weights or not hasattr(module, "to_quantized"):
-        return False
-    num_groups = weights[f"{path}.scales"].shape[-1]
-    num_inputs = module.weight.shape[-1]
-    return {"group_size": num_inputs // num_groups, "bits": weights[f"{path}.weight"].shape[-1] * 32 // num_inputs}
-
-
-def _in_half_order(name: str, array: mx.array, config: ModelConfig) -> mx.array:
-    """Reorder the rows of queries and keys from pairs (0, 1), (2, 3), … to (0, d/2), (1, d/2 + 1), …"""
-    if not re.search(r"\.[qk]_(proj|norm)\.", name):
-        return array
-    half = config.head_dim // 2
-    pairs = array.reshape(-1, half, 2, *array.shape[1:])
-    return mx.swapaxes(pairs, 1, 2).reshape(array.shape)
-
-
 def export_folder(loaded: LoadedModel, folder: Path) -> None:
     """Write a model as a Hugging Face folder, weights and config only. Other programs load it from there."""
     config = loaded.config
     folder.mkdir(parents=True, exist_ok=True)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(loaded.model.parameters())))
+    weights = unstack(config, dict(tree_flatten(loaded.model.parameters())))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
     (folder / "config.json").write_text(json.dumps({
         "model_type": config.model_type, "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size, "num_hidden_layers": config.num_layers,

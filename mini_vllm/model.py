@@ -5,8 +5,11 @@ to, is the business of the ``attend`` function that the caller passes in.
 
     token_ids [num_tokens] ──▶ embed ──▶ layers ──▶ norm ──▶ hidden [num_tokens, hidden_size]
                                            │  ▲
-                                 q, k, v   ▼  │  what each token saw
-                                    attend(layer, q, k, v)
+                                   q, kv   ▼  │  what each token saw
+                                    attend(layer, q, kv)
+
+Matrices that multiply the same input are kept as one: queries, keys and values; gate and up. On a CPU that decodes one
+token, the number of operations matters as much as their size. The loader does the stacking.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from dataclasses import dataclass
 
 from mini_vllm.backend import mx, nn
 
-#: attend(layer_index, queries [n, num_heads, head_dim], keys, values [n, num_kv_heads, head_dim]) → like queries
-Attend = Callable[[int, mx.array, mx.array, mx.array], mx.array]
+#: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries
+Attend = Callable[[int, mx.array, mx.array], mx.array]
 
 #: model_type → what its attention has beside the common shape
 ARCHITECTURES: dict[str, dict[str, bool]] = {
@@ -129,16 +132,29 @@ class Rope:
         mx.eval(self.frequencies)
 
     def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """cos and sin for tokens at ``positions`` [n], each [n, 1, head_dim / 2]."""
+        """For tokens at ``positions`` [n]: what to multiply with, and what to multiply the swapped halves with."""
         angles = positions[:, None, None].astype(mx.float32) * self.frequencies
-        return mx.cos(angles), mx.sin(angles)
+        cos, sin = mx.cos(angles), mx.sin(angles)
+        return mx.concatenate((cos, cos), axis=-1), mx.concatenate((-sin, sin), axis=-1)
 
-    def rotate(self, x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
+    @staticmethod
+    def rotate(x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
         """``x`` is [n, heads, head_dim]; element i turns together with element i + head_dim / 2."""
-        cos, sin = angles
         half = x.shape[-1] // 2
-        first, second = x[..., :half], x[..., half:]
-        return mx.concatenate((first * cos - second * sin, second * cos + first * sin), axis=-1).astype(x.dtype)
+        swapped = mx.concatenate((x[..., half:], x[..., :half]), axis=-1)
+        return (x * angles[0] + swapped * angles[1]).astype(x.dtype)
+
+
+class QKNorm(nn.Module):
+    """Normalises every head of the queries and keys; one row of weights a head, since both go through at once."""
+
+    def __init__(self, num_heads: int, head_dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = mx.ones((num_heads, head_dim))
+        self.eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, None, self.eps) * self.weight
 
 
 class Attention(nn.Module):
@@ -146,35 +162,32 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, q_size, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
+        self.qkv_proj = nn.Linear(config.hidden_size, q_size + 2 * kv_size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(q_size, config.hidden_size, bias=config.output_bias)
         if config.qk_norm:
-            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.rms_norm_eps)
-            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+            self.qk_norm = QKNorm(self.num_heads + self.num_kv_heads, self.head_dim, config.rms_norm_eps)
 
-    def __call__(self, x: mx.array, rope: Rope, angles: tuple[mx.array, mx.array], layer: int,
-                 attend: Attend) -> mx.array:
-        num_tokens = x.shape[0]
-        queries = self.q_proj(x).reshape(num_tokens, self.num_heads, self.head_dim)
-        keys = self.k_proj(x).reshape(num_tokens, self.num_kv_heads, self.head_dim)
-        values = self.v_proj(x).reshape(num_tokens, self.num_kv_heads, self.head_dim)
-        if "q_norm" in self:
-            queries, keys = self.q_norm(queries), self.k_norm(keys)
-        out = attend(layer, rope.rotate(queries, angles), rope.rotate(keys, angles), values)
+    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend) -> mx.array:
+        num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
+        heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
+        rotated = heads[:, :num_rotated]  # queries and keys, but not values
+        if "qk_norm" in self:
+            rotated = self.qk_norm(rotated)
+        rotated = Rope.rotate(rotated, angles)
+        keys_values = mx.concatenate((rotated[:, self.num_heads:], heads[:, num_rotated:]), axis=1)
+        out = attend(layer, rotated[:, :self.num_heads], keys_values)
         return self.o_proj(out.reshape(num_tokens, -1))
 
 
 class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = mx.split(self.gate_up_proj(x), 2, axis=-1)
+        return self.down_proj(gate * mx.sigmoid(gate) * up)
 
 
 class Layer(nn.Module):
@@ -185,9 +198,8 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def __call__(self, x: mx.array, rope: Rope, angles: tuple[mx.array, mx.array], layer: int,
-                 attend: Attend) -> mx.array:
-        x = x + self.self_attn(self.input_layernorm(x), rope, angles, layer, attend)
+    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend) -> mx.array:
+        x = x + self.self_attn(self.input_layernorm(x), angles, layer, attend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -202,7 +214,7 @@ class Body(nn.Module):
 
 
 class Model(nn.Module):
-    """Parameters are named as in a Hugging Face checkpoint, so that one can be loaded without renaming."""
+    """Parameters are named as in a Hugging Face checkpoint, but for the stacked ones."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -217,7 +229,7 @@ class Model(nn.Module):
         x = self.model.embed_tokens(token_ids)
         angles = self._rope.angles(positions)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, self._rope, angles, index, attend)
+            x = layer(x, angles, index, attend)
         return self.model.norm(x)
 
     def logits(self, hidden: mx.array) -> mx.array:

@@ -42,9 +42,9 @@ class ModelRunner:
         plan = AttentionPlan(spans, self.cache.block_size)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
 
-        def attend(layer: int, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
-            self.cache.write(layer, keys, values, plan.block_ids, plan.offsets)
-            return paged_attention(queries, self.cache.keys[layer], self.cache.values[layer], plan, self.scale)
+        def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
+            self.cache.write(layer, keys_values, plan.block_ids, plan.offsets)
+            return paged_attention(queries, self.cache.pools[layer], plan, self.scale)
 
         hidden = self.model(token_ids, plan.positions, attend)
         ends = np.cumsum([len(r.token_ids) for r in requests]) - 1

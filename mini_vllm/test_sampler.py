@@ -291,10 +291,10 @@ def test_a_bias_is_added_to_its_token_alone():
 
 @pytest.mark.parametrize("bias", [100, 1e30, INF])
 def test_a_bias_of_100_or_more_makes_a_token_certain(bias):
-    logits = [-20.0, 10.0, 0.0]
-    assert sample(logits, *(make_row(u, logit_bias={0: bias}) for u in (0.0, 0.5, JUST_BELOW_1))) == [0, 0, 0]
-    assert sample(logits, make_row(temperature=0.0, logit_bias={0: bias})) == [0]
-    assert sample(logits, make_row(JUST_BELOW_1, logit_bias={0: bias}, repetition_penalty=0.5, prompt=[0])) == [0]
+    logits = [0.0, -20.0, 10.0]
+    assert sample(logits, *(make_row(u, logit_bias={1: bias}) for u in (0.0, 0.5, JUST_BELOW_1))) == [1, 1, 1]
+    assert sample(logits, make_row(temperature=0.0, logit_bias={1: bias})) == [1]
+    assert sample(logits, make_row(0.5, logit_bias={1: bias}, repetition_penalty=0.5, prompt=[1])) == [1]
 
 
 def test_a_bias_of_minus_infinity_forbids_a_token():
@@ -442,6 +442,14 @@ def test_logprobs_are_the_log_softmax_of_the_raw_logits():
         assert np.allclose([answer.top[token] for token in range(20)], expected, atol=2e-6)
         assert math.isclose(sum(math.exp(value) for value in answer.top.values()), 1, abs_tol=1e-5)
         assert answer.token_id == token_id and answer.logprob == answer.top[token_id]
+
+
+@pytest.mark.parametrize("params", [dict(logit_bias={0: 1.0}), dict(repetition_penalty=2.0, prompt=[0]),
+                                    dict(min_tokens=1, eos=(0,)), dict(temperature=0.5)], ids=str)
+def test_no_parameter_alone_shows_in_the_logprobs(params):
+    logits = [1.0, 2.0, 3.0]
+    top = logprobs_of(logits, logprobs=3, **params).top
+    assert np.allclose([top[token] for token in range(3)], log_softmax(logits), atol=2e-6)
 
 
 def test_the_top_logprobs_descend_and_the_lower_id_comes_first_among_equals():
