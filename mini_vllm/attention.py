@@ -135,26 +135,26 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale:
     """Many requests, one token each: multiply every (request, block) pair straight out of the pool.
 
     Each pair gives a partial softmax; the parts of a request are put together by their maxima and sums, as in
-    attention with a running softmax.
+    attention with a running softmax. Query heads that share a KV head are multiplied one by one: a BLAS is far better
+    at one row than at two or three.
     """
     num_requests, num_heads, head_dim = queries.shape
     num_blocks, num_both, block_size, _ = pool.shape
     num_kv_heads = num_both // 2
-    group = num_heads // num_kv_heads
     owners, num_pairs = plan.pair_owners, plan.pair_blocks.shape[0]
-    heads = mx.arange(num_kv_heads, dtype=mx.uint32)
-    rows = owners[:, None] * num_kv_heads + heads  # [num_pairs, num_kv_heads]: whose queries
-    cells = plan.pair_blocks[:, None] * num_both + heads  # which keys of the pool; the values stand num_kv_heads on
+    heads = mx.arange(num_heads, dtype=mx.uint32)
+    rows = owners[:, None] * num_heads + heads  # [num_pairs, num_heads]: which query
+    cells = plan.pair_blocks[:, None] * num_both + heads // (num_heads // num_kv_heads)  # which keys of the pool
     matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
 
-    scores = mx.gather_mm((queries * scale).reshape(num_requests * num_kv_heads, group, head_dim),
-                          matrices.swapaxes(1, 2), lhs_indices=rows, rhs_indices=cells)
-    scores = scores.astype(mx.float32) + plan.pair_mask[:, None, None]
-    highest = mx.full((num_requests, num_kv_heads, group), -mx.inf).at[owners].maximum(scores.max(axis=-1))
+    scores = mx.gather_mm((queries * scale).reshape(num_requests * num_heads, 1, head_dim), matrices.swapaxes(1, 2),
+                          lhs_indices=rows, rhs_indices=cells).squeeze(2)
+    scores = scores.astype(mx.float32) + plan.pair_mask[:, None]
+    highest = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(scores.max(axis=-1))
     weights = mx.exp(scores - highest[owners][..., None])
-    total = mx.zeros((num_requests, num_kv_heads, group)).at[owners].add(weights.sum(axis=-1))
-    parts = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_kv_heads, group, block_size), matrices,
-                         rhs_indices=(cells + num_kv_heads).reshape(-1))
-    out = mx.zeros((num_requests, num_kv_heads, group, head_dim)).at[owners].add(
-        parts.reshape(num_pairs, num_kv_heads, group, head_dim))
-    return (out / total[..., None]).astype(queries.dtype).reshape(num_requests, num_heads, head_dim)
+    total = mx.zeros((num_requests, num_heads)).at[owners].add(weights.sum(axis=-1))
+    parts = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_heads, 1, block_size), matrices,
+                         rhs_indices=(cells + num_kv_heads).reshape(-1))  # a block's values stand behind its keys
+    parts = parts.reshape(num_pairs, num_heads, head_dim)
+    out = mx.zeros((num_requests, num_heads, head_dim)).at[owners].add(parts)
+    return (out / total[..., None]).astype(queries.dtype)

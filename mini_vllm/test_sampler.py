@@ -292,7 +292,7 @@ def test_a_bias_is_added_to_its_token_alone():
 @pytest.mark.parametrize("bias", [100, 1e30, INF])
 def test_a_bias_of_100_or_more_makes_a_token_certain(bias):
     logits = [0.0, -20.0, 10.0]
-    assert sample(logits, *(make_row(u, logit_bias={1: bias}) for u in (0.0, 0.5, JUST_BELOW_1))) == [1, 1, 1]
+    assert sample(logits, *(make_row(u, logit_bias={1: bias}) for u in (1e-9, 0.5, JUST_BELOW_1))) == [1, 1, 1]
     assert sample(logits, make_row(temperature=0.0, logit_bias={1: bias})) == [1]
     assert sample(logits, make_row(0.5, logit_bias={1: bias}, repetition_penalty=0.5, prompt=[1])) == [1]
 

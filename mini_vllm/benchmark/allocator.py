@@ -1,11 +1,7 @@
-"""Measurements that back what the documents say. Each prints ratios taken side by side in one run.
-
-    python -m mini_vllm.benchmark allocator
-"""
+"""What an operation of the block pool costs in a small and in a large pool."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import statistics
@@ -128,14 +124,3 @@ def print_allocator(cold: bool) -> None:
         small_rate, large_rate = OPERATIONS_PER_ROUND / small_s, OPERATIONS_PER_ROUND / large_s
         print(f"{name.replace('_', ' '):<20} {small_rate:>16,.0f} {large_rate:>18,.0f} {ratio:>10.2f}x")
     print(f"In a pool {large // small:,} times larger an operation costs at most {worst:.2f} times as much.")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m mini_vllm.benchmark", description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=["allocator"], help="what to measure")
-    parser.add_argument("--cold", action="store_true", help="leave the blocks a round works on out of the CPU's caches")
-    print_allocator(parser.parse_args().cold)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,45 @@
+"""``python -m mini_vllm.benchmark NAME``"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import mini_vllm.benchmark
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m mini_vllm.benchmark", description=mini_vllm.benchmark.__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = parser.add_subparsers(dest="name", required=True, metavar="name")
+    allocator = names.add_parser("allocator")
+    allocator.add_argument("--cold", action="store_true", help="leave the blocks out of the CPU's caches")
+    names.add_parser("blas")
+    single = names.add_parser("single")
+    single.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
+    single.add_argument("--rounds", type=int, default=5)
+    names.add_parser("pool")
+    attention = names.add_parser("attention")
+    attention.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    match arguments.name:
+        case "allocator":
+            from mini_vllm.benchmark.allocator import print_allocator
+            print_allocator(arguments.cold)
+        case "blas":
+            from mini_vllm.benchmark.blas import print_blas
+            print_blas()
+        case "single":
+            from mini_vllm.benchmark.single import print_single
+            print_single(arguments.model, arguments.rounds)
+        case "pool":
+            from mini_vllm.benchmark.pool import print_pool
+            print_pool()
+        case "attention":
+            from mini_vllm.benchmark.attention import print_attention
+            print_attention(arguments.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

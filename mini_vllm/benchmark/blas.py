@@ -1,0 +1,28 @@
+"""How fast MLX multiplies matrices with and without the fast BLAS, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+
+NUM_ROWS = (1, 4, 16, 64, 256)
+ROUNDS = 3
+
+
+def _gflops(num_rows: int, blas: str | None) -> float:
+    environment = {**os.environ, **({"MINI_VLLM_BLAS": blas} if blas else {})}
+    run = subprocess.run([sys.executable, "-m", "mini_vllm.doctor", "--gflops", str(num_rows)], env=environment,
+                         capture_output=True, text=True, check=True)
+    return float(run.stdout)
+
+
+def print_blas() -> None:
+    from mini_vllm.backend import blas
+    print(f"GFLOP/s of x[M, 512] @ W[1536, 512].T; fast: {blas.name} ({blas.note})")
+    print(f"{'M':>4} {'reference':>10} {'fast':>8} {'ratio':>7}")
+    for num_rows in NUM_ROWS:
+        pairs = [(_gflops(num_rows, "none"), _gflops(num_rows, None)) for _ in range(ROUNDS)]
+        slow, fast = (statistics.median(column) for column in zip(*pairs))
+        print(f"{num_rows:>4} {slow:>10.1f} {fast:>8.1f} {fast / slow:>6.1f}x")
