@@ -1,111 +1,72 @@
-"""Three requests, served by the real KV cache manager, with every change of its state on the screen.
+"""What ``make demo`` shows: a tale as it is decoded, then three requests that share a beginning.
 
-    python -m mini_vllm.demo
+    python -m mini_vllm.demo           real decoding
+    python -m mini_vllm.demo blocks    the KV cache manager alone, every change of its state on the screen
 """
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.text import Text
+import time
 
-from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import Request
+STARTED_S = time.perf_counter()
 
-BLOCK_SIZE = 4
-NUM_BLOCKS = 9
-STORIES = {
-    "ada": "once upon a time there lived a king who had three",
-    "ben": "once upon a time there lived a king but no queen",
-    "cleo": "the fox saw grapes and jumped for them all day long until dark",
-}
+import argparse  # noqa: E402  the clock runs from the first line, as a person's does
+import sys  # noqa: E402
 
+from rich.console import Console  # noqa: E402
+from rich.text import Text  # noqa: E402
 
-class Demo:
-    """A server without a model: it knows how each story goes on, and shows where the tokens live."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.manager = KVCacheManager(NUM_BLOCKS, BLOCK_SIZE)
-        self.words: list[str] = []
-        self.requests: dict[str, Request] = {}
-
-    def tokens(self, text: str) -> list[int]:
-        """A tokenizer for people: one token a word."""
-        for word in text.split():
-            if word not in self.words:
-                self.words.append(word)
-        return [self.words.index(word) for word in text.split()]
-
-    def admit(self, name: str) -> None:
-        request = Request(name, self.tokens(STORIES[name]))
-        hits, num_cached = self.manager.get_computed_blocks(request)
-        taken = self.manager.allocate_slots(request, request.num_tokens - num_cached, hits)
-        asks = f"{name} comes with {request.num_tokens} tokens"
-        if taken is None:
-            self.show(f"{asks}; they do not fit now, and nothing has changed")
-            return
-        request.num_computed_tokens = request.num_tokens
-        self.requests[name] = request
-        found = f"{num_cached} found in blocks {_ids(hits)}, none copied" if hits else "nothing cached"
-        self.show(f"{asks}: {found}; {request.num_tokens - num_cached} computed into blocks {_ids(taken)}")
-
-    def decode(self, name: str, text: str) -> None:
-        request = self.requests[name]
-        taken = []
-        for token_id in self.tokens(text):
-            request.append_output_token(token_id)
-            taken += self.manager.allocate_slots(request, 1)
-            request.num_computed_tokens += 1
-        where = f"block {_ids(taken)} is new" if taken else "the last block had room"
-        self.show(f"{name} decodes “{text}”: {where}")
-
-    def finish(self, name: str) -> None:
-        self.manager.free(self.requests.pop(name))
-        self.show(f"{name} is done: its blocks come home, the last one first, and stay findable")
-
-    def show(self, event: str) -> None:
-        self.manager.check_integrity()
-        pool = self.manager.block_pool
-        self.console.print(Text(event, style="bold"))
-        for name, request in self.requests.items():
-            line = Text(f"  {name:<5}")
-            for index, block_id in enumerate(self.manager.get_block_ids(name)):
-                tokens = request.all_token_ids[index * BLOCK_SIZE:(index + 1) * BLOCK_SIZE]
-                slots = [self.words[token] for token in tokens] + ["·"] * (BLOCK_SIZE - len(tokens))
-                is_shared = pool.blocks[block_id].ref_cnt > 1
-                line.append(f" {block_id}", style="bold green" if is_shared else "bold")
-                line.append(f"{'*' if is_shared else ''}[{' '.join(slots)}]", style="green" if is_shared else "")
-            self.console.print(line)
-        shared = [f"{block.block_id} (ref_cnt {block.ref_cnt})" for block in pool.blocks if block.ref_cnt > 1]
-        queue = [f"{block.block_id}{'′' if block.block_hash is not None else ''}"
-                 for block in pool.free_block_queue.get_all_free_blocks()]
-        self.console.print(f"  shared {', '.join(shared) or 'none'}   free queue {' → '.join(queue) or 'empty'}   "
-                           f"in use {pool.get_usage():.0%}\n")
+OPENING = "Once upon a time there was a poor woodcutter who lived with his wife and two children near a large forest."
+SHARED = (OPENING + " One day, when there was nothing left in the house to eat, he said to his wife: What is to become "
+          "of us? How shall we feed our poor children, when we have nothing more even for ourselves?")
+ENDINGS = [" The wife", " But the elder child", " Just then a little bird"]
 
 
-def _ids(blocks: list) -> str:
-    return ", ".join(str(block.block_id) for block in blocks)
+def tell_a_tale(console: Console) -> None:
+    from mini_vllm.backend import blas
+    from mini_vllm.engine import LLMEngine
+    from mini_vllm.request import SamplingParams
+    engine = LLMEngine()
+    console.print(Text(f"{engine.loaded.name} tells a tale ({blas.name}):", style="bold"))
+    console.print(OPENING, end="", style="dim")
+    engine.add_request(OPENING, SamplingParams(max_tokens=160, temperature=0.7, top_p=0.95, seed=4))
+    num_shown, first_s, output = 0, None, None
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            first_s = first_s or time.perf_counter() - STARTED_S
+            console.print(output.text[num_shown:], end="", markup=False)
+            num_shown = len(output.text)
+    seconds = time.perf_counter() - STARTED_S - first_s
+    console.print(f"\n\nfirst token {first_s:.1f} s after the start, then "
+                  f"{(output.usage.completion_tokens - 1) / seconds:.0f} tokens/s\n", style="dim")
+
+    console.print(Text("Three requests with the same beginning, served together:", style="bold"))
+    params = SamplingParams(max_tokens=40, temperature=0.7, top_p=0.95, seed=1)
+    for i, ending in enumerate(ENDINGS):
+        engine.add_request(SHARED + ending, params, request_id=f"request {i + 1}")
+    results, tables = {}, {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            results[output.request_id] = output
+        tables.update({name: ids for name in results if (ids := engine.kv_cache.get_block_ids(name))})
+    for (name, output), ending in zip(results.items(), ENDINGS):
+        cached = output.usage.prompt_tokens_details.cached_tokens
+        console.print(Text.assemble((f"{name}: ", "bold"), f"{output.usage.prompt_tokens} prompt tokens, {cached} "
+                                    f"found in the cache; blocks {tables[name]}"))
+        console.print(f" …{ending}{output.text}".replace("\n", " "), markup=False, style="dim")
 
 
-def main() -> None:
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m mini_vllm.demo", description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=["tale", "blocks"], default="tale")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens; block 0 is the null block. "
-                  "* marks a shared block, ′ a free one that still holds a findable prefix.\n")
-    demo = Demo(console)
-    demo.admit("ada")
-    demo.admit("ben")
-    demo.decode("ada", "sons and")
-    demo.admit("cleo")
-    demo.finish("ben")
-    demo.admit("cleo")
-    demo.finish("ada")
-    demo.decode("cleo", "came and the fox went home")
-    demo.finish("cleo")
-    demo.admit("ben")
-    stats = demo.manager.stats
-    console.print(f"{stats.num_query_tokens} prompt tokens were asked for, {stats.num_hit_tokens} of them found in the "
-                  f"cache ({stats.hit_rate:.0%}); blocks evicted: {stats.num_evicted_blocks}.")
+    if parser.parse_args().what == "blocks":
+        from mini_vllm.demo_blocks import show_blocks
+        show_blocks(console)
+    else:
+        tell_a_tale(console)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
