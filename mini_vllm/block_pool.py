@@ -256,6 +256,7 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable, ``blocks[i]`` under ``hashes[i]``; hashes beyond the last block are ignored.
 
+        A block that was indexed half-filled may be indexed anew when tokens have been added to it.
         Raises ValueError for too few hashes, RuntimeError for a block that is free or indexed under another hash.
         """
         if not self.enable_caching:
@@ -268,10 +269,11 @@ class BlockPool:
                 raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
             if block.ref_cnt == 0:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
-            if block.block_hash is not None and block.block_hash != block_hash:
+            if block.block_hash not in (None, block_hash) and not _is_longer(block_hash, block.block_hash):
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
                                    f"under {block.block_hash}, not under {block_hash}")
         for block, block_hash in zip(blocks, hashes):
+            self._unindex(block)
             block.block_hash = block_hash
             self._cached.setdefault(block_hash, {})[block.block_id] = block
 
@@ -300,13 +302,19 @@ class BlockPool:
 
     def _maybe_evict(self, block: KVCacheBlock) -> None:
         """Forget the content of ``block`` if it is indexed. A twin under the same hash stays."""
-        twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
-        if twins is not None and twins.get(block.block_id) is block:
-            del twins[block.block_id]
-            if not twins:
-                del self._cached[block.block_hash]
+        if self._unindex(block):
             self.num_evictions += 1
         block.reset_hash()
+
+    def _unindex(self, block: KVCacheBlock) -> bool:
+        """Take ``block``, and no twin of it, out of the index. Whether it was there."""
+        twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
+        if twins is None or twins.get(block.block_id) is not block:
+            return False
+        del twins[block.block_id]
+        if not twins:
+            del self._cached[block.block_hash]
+        return True
 
     # ---- numbers
 
@@ -360,6 +368,12 @@ class BlockPool:
         for source, copy in self.pending_copies:
             _ensure(source.ref_cnt > 0 and copy.ref_cnt > 0,
                     f"one side of the pending copy {source.block_id} → {copy.block_id} is free")
+
+
+def _is_longer(new: Hashable, old: Hashable) -> bool:
+    """Whether ``new`` stands for the tokens of ``old`` and more of the same block."""
+    return (isinstance(new, BlockHash) and isinstance(old, BlockHash) and new.parent == old.parent
+            and new.extra_keys == old.extra_keys and new.token_ids[:len(old.token_ids)] == old.token_ids)
 
 
 def _ensure(condition: bool, complaint: str) -> None:

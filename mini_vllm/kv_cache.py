@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
 
 DEFAULT_BLOCK_SIZE = 32
@@ -42,7 +43,8 @@ class KVCacheManager:
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
-                 pool_class: type[BlockPool] = BlockPool) -> None:
+                 pool_class: type[BlockPool] = BlockPool, tree_class: type[PrefixTree] | None = None) -> None:
+        """With a ``tree_class``, hits may end inside a block, and finished requests leave their half-filled tails."""
         if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
             raise ValueError(f"block_size is {block_size!r}, must be a whole number of tokens, at least 1")
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 2:
@@ -51,6 +53,7 @@ class KVCacheManager:
         self.block_size = block_size
         self.enable_caching = enable_caching
         self.block_pool = pool_class(num_blocks, enable_caching)
+        self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
         self._tables: dict[str, list[KVCacheBlock]] = {}
         self._num_queries = self._num_query_tokens = self._num_hit_tokens = self._num_evictions_before = 0
 
@@ -59,8 +62,12 @@ class KVCacheManager:
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
         """The longest cached prefix of ``request``: its blocks, and how many tokens they hold. Nothing changes.
 
-        At least one token is left to compute, because a step needs a token to give logits for the next one.
+        At least one token is left to compute, because a step needs a token to give logits for the next one. Without a
+        prefix tree only whole blocks are found.
         """
+        if self.prefix_tree is not None:
+            match = self.prefix_tree.match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)
+            return match.blocks + [match.partial_block] * (match.partial_block is not None), match.num_tokens
         blocks: list[KVCacheBlock] = []
         if self.enable_caching:
             parent = None
@@ -92,14 +99,15 @@ class KVCacheManager:
         num_slots = first_slot + num_new_tokens
         half_hit = hits[-1] if num_hit_tokens % self.block_size else None
         written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
-        forked = [i for i in written if table[i].ref_cnt > 1 or table[i] is half_hit]
+        forked = [i for i in written if self._must_fork(table[i], half_hit, num_hit_tokens)]
         num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
         num_free_hits = sum(block.ref_cnt == 0 for block in hits)
         if len(forked) + num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
 
         self.block_pool.touch(hits)
-        index_share = [half_hit] if half_hit else []  # the index counts as an owner: what it names must not change
+        # A half hit that is copied is shared with the index, which counts as an owner: what it names must not change.
+        index_share = [half_hit] if half_hit is not None and len(table) - 1 in forked else []
         self.block_pool.touch(index_share)
         taken = []
         for i in forked:
@@ -116,9 +124,16 @@ class KVCacheManager:
         return taken + fresh
 
     def free(self, request: Request) -> None:
-        """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest."""
+        """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
+
+        Every token whose K/V has been written stays findable; with a prefix tree, the half-filled tail too.
+        """
         table = self._tables.pop(request.request_id, [])
-        self.block_pool.free_blocks(reversed(table))
+        if table and self.prefix_tree is not None:
+            num_written = min(request.num_computed_tokens, request.num_tokens)
+            self.prefix_tree.donate(request.all_token_ids, table, num_written, request.extra_keys)
+        else:
+            self.block_pool.free_blocks(reversed(table))
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, the half-filled tail included. No tensor is copied here."""
@@ -143,7 +158,10 @@ class KVCacheManager:
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content and start the statistics anew. Raises RuntimeError while any block is in use."""
-        self.block_pool.reset_prefix_cache()
+        if self.prefix_tree is not None:
+            self.prefix_tree.clear()
+        else:
+            self.block_pool.reset_prefix_cache()
         self._num_queries = self._num_query_tokens = self._num_hit_tokens = 0
         self._num_evictions_before = self.block_pool.num_evictions
 
@@ -162,6 +180,13 @@ class KVCacheManager:
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def _must_fork(self, block: KVCacheBlock, half_hit: KVCacheBlock | None, num_hit_tokens: int) -> bool:
+        """Whether tokens about to be written would change what others, or the index, rely on."""
+        if block is not half_hit:
+            return block.ref_cnt > 1
+        # In place only if nobody else has it and the new tokens come after all that the index names.
+        return block.ref_cnt > 0 or len(block.block_hash.token_ids) > num_hit_tokens % self.block_size
+
     def _hash_of(self, request: Request, index: int, parent: BlockHash | None) -> BlockHash:
         """The key of the block of ``request`` at ``index``, given its parent's."""
         tokens = request.all_token_ids[index * self.block_size:(index + 1) * self.block_size]
@@ -172,6 +197,9 @@ class KVCacheManager:
         if not self.enable_caching:
             return
         table = self._tables[request.request_id]
+        if self.prefix_tree is not None:
+            self.prefix_tree.insert(request.all_token_ids, table, num_tokens, request.extra_keys)
+            return
         end = num_tokens // self.block_size
         start = end
         while start > 0 and table[start - 1].block_hash is None:
@@ -208,3 +236,11 @@ class KVCacheManager:
                                    f"{index * self.block_size} to {(index + 1) * self.block_size - 1} (any more): "
                                    "was it given to someone else since the lookup?")
             parent = hits[index].block_hash
+        num_half = num_hit_tokens % self.block_size
+        if num_half:
+            half, start = hits[-1], num_hit_tokens - num_half
+            tokens = tuple(request.all_token_ids[start:num_hit_tokens])
+            key = half.block_hash
+            if key is None or key.parent != parent or key.token_ids[:num_half] != tokens:
+                raise RuntimeError(f"{who}: block {half.block_id} does not hold its tokens {start} to "
+                                   f"{num_hit_tokens - 1} (any more): was it given to someone else since the lookup?")

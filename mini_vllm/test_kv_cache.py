@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
+from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
 from mini_vllm.test_block_pool import free_ids, ids, snapshot
 
@@ -475,10 +476,11 @@ class ManagerMachine(RuleBasedStateMachine):
     """
 
     requests_made = 0
+    tree_class = None
 
     @initialize(num_blocks=st.integers(3, 9), block_size=st.integers(1, 4))
     def start(self, num_blocks, block_size):
-        self.manager = KVCacheManager(num_blocks, block_size)
+        self.manager = KVCacheManager(num_blocks, block_size, tree_class=self.tree_class)
         self.memory = {}
         self.running = []
 
@@ -500,15 +502,20 @@ class ManagerMachine(RuleBasedStateMachine):
         self.requests_made += 1
         request = Request(f"r{self.requests_made}", tokens)
         hits, num_cached = self.manager.get_computed_blocks(request)
-        assert num_cached == len(hits) * self.manager.block_size < request.num_tokens
+        assert num_cached < request.num_tokens and len(hits) == -(-num_cached // self.manager.block_size)
+        self.check_hits(request, num_cached)
         num_new_tokens = data.draw(st.integers(1, request.num_tokens - num_cached))
         before = full_snapshot(self.manager)
-        if self.manager.allocate_slots(request, num_new_tokens, hits) is None:
+        if self.manager.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
             assert full_snapshot(self.manager) == before
             return
         request.num_computed_tokens = num_cached
         self.run_step(request, num_new_tokens)
         self.running.append(request)
+
+    def check_hits(self, request, num_cached):
+        """Whole blocks only, without a tree; with one see below."""
+        assert num_cached % self.manager.block_size == 0
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), token=st.integers(0, 1))
@@ -562,7 +569,8 @@ class ManagerMachine(RuleBasedStateMachine):
                 while link is not None:
                     chain = [*link.token_ids, *chain]
                     link = link.parent
-                assert self.memory[block.block_id, self.manager.block_size - 1] == tuple(chain)
+                last = len(block.block_hash.token_ids) - 1
+                assert self.memory[block.block_id, last] == tuple(chain)
 
     def teardown(self):
         if not hasattr(self, "manager"):
@@ -573,5 +581,36 @@ class ManagerMachine(RuleBasedStateMachine):
         self.manager.check_integrity()
 
 
+class TreeManagerMachine(ManagerMachine):
+    """The same with a prefix tree, which must find the longest prefix there is, token by token."""
+
+    tree_class = PrefixTree
+
+    def check_hits(self, request, num_cached):
+        pool = self.manager.block_pool
+        findable = {()}
+        for block in pool.blocks:
+            if block.block_hash is not None:
+                chain, link = [], block.block_hash
+                while link is not None:
+                    chain = [*link.token_ids, *chain]
+                    link = link.parent
+                depth = len(chain) - len(block.block_hash.token_ids)
+                findable.update(tuple(chain[:n]) for n in range(depth + 1, len(chain) + 1))
+        longest = 0
+        while longest + 1 < request.num_tokens and tuple(request.all_token_ids[:longest + 1]) in findable:
+            longest += 1
+        assert num_cached == longest, f"{longest} tokens of {request.all_token_ids} are cached, {num_cached} were found"
+
+    @rule(num_blocks=st.integers(0, 3))
+    def evict(self, num_blocks):
+        in_use = [block.block_hash for block in self.manager.block_pool.blocks if block.ref_cnt]
+        self.manager.prefix_tree.evict(num_blocks)
+        assert [block.block_hash for block in self.manager.block_pool.blocks if block.ref_cnt] == in_use
+
+
+TreeManagerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None,
+                                                derandomize=True)
+test_the_manager_with_a_tree_agrees_with_a_memory_of_tokens = TreeManagerMachine.TestCase
 ManagerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None, derandomize=True)
 test_the_manager_agrees_with_a_memory_of_tokens = ManagerMachine.TestCase
