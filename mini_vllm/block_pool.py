@@ -175,6 +175,7 @@ class BlockPool:
         #: Twins, two blocks of one content, arise when two requests compute the same block; either may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
         self.num_evictions = 0
+        self.num_forks = 0
         #: Copies (source, destination) that the step must make before it writes; see fork_block.
         self.pending_copies: list[tuple[KVCacheBlock, KVCacheBlock]] = []
         self._kept_for_copy: set[int] = set()
@@ -241,6 +242,7 @@ class BlockPool:
             return block
         copy = self.get_new_blocks(1)[0]
         block.ref_cnt -= 1
+        self.num_forks += 1
         self.pending_copies.append((block, copy))
         return copy
 

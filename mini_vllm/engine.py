@@ -18,6 +18,7 @@ from mini_vllm.block_pool import BlockPool
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
 from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import (
     CompletionOutput,
     Priority,
@@ -61,8 +62,32 @@ class EngineParts:
 
     block_pool: type = BlockPool
     kv_cache_manager: type = KVCacheManager
+    prefix_tree: type = PrefixTree
     scheduler: type = Scheduler
     sampler: type = Sampler
+
+
+@dataclass(frozen=True)
+class EngineMetrics:
+    num_requests: int
+    num_prompt_tokens: int
+    #: Tokens found in the cache instead of computed.
+    num_saved_tokens: int
+    hit_rate: float
+    #: Over the last requests only.
+    recent_hit_rate: float
+    #: Blocks that more than one request uses now.
+    num_shared_blocks: int
+    num_forks: int
+    num_copied_blocks: int
+    num_evictions: int
+    num_steps: int
+
+    def __str__(self) -> str:
+        return (f"{self.num_saved_tokens} of {self.num_prompt_tokens} prompt tokens found in the cache "
+                f"({self.hit_rate:.0%}, lately {self.recent_hit_rate:.0%}), {self.num_shared_blocks} blocks shared, "
+                f"{self.num_forks} forks, {self.num_copied_blocks} blocks copied, {self.num_evictions} evicted, "
+                f"{self.num_steps} steps")
 
 
 def parse_memory(memory: str | int) -> int:
@@ -125,7 +150,7 @@ class LLMEngine:
             raise ValueError(f"max_model_len is {self.max_model_len}, must be from 2 to {limit}, the model's own limit")
         num_blocks = self._num_blocks()
         self.kv_cache = parts.kv_cache_manager(num_blocks, self.config.block_size, self.config.enable_prefix_caching,
-                                               pool_class=parts.block_pool)
+                                               pool_class=parts.block_pool, tree_class=parts.prefix_tree)
         self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.config.max_num_batched_tokens)
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
@@ -167,13 +192,9 @@ class LLMEngine:
         group = _Group(request_id, text, token_ids)
         for index in range(params.n):
             group.sequences.append(self._make_sequence(group, index, params, max_tokens, priority, extra_keys))
-        for sequence in group.sequences:
-            try:
-                self.scheduler.add_request(sequence.request)
-            except ValueError:
-                for added in group.sequences:
-                    self.scheduler.abort_request(added.request.request_id)
-                raise
+        leader = group.sequences[0].request  # it computes the prompt for all of them; see _fork
+        leader.num_sequences = params.n
+        self.scheduler.add_request(leader)
         self._groups[request_id] = group
         self._sequences.update({s.request.request_id: (group, s) for s in group.sequences})
         return request_id
@@ -221,6 +242,13 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         return bool(self._groups)
 
+    def metrics(self) -> EngineMetrics:
+        """What sharing has saved so far."""
+        stats, pool = self.kv_cache.stats, self.kv_cache.block_pool
+        return EngineMetrics(stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens, stats.hit_rate,
+                             stats.recent_hit_rate, sum(block.ref_cnt > 1 for block in pool.blocks), pool.num_forks,
+                             self.runner.cache.num_copied_blocks, stats.num_evicted_blocks, self.num_steps)
+
     # ---- the step
 
     def step(self) -> list[RequestOutput]:
@@ -237,6 +265,7 @@ class LLMEngine:
         except Exception as error:
             return self._fail(plan, error)
         self.scheduler.update_from_output(plan, token_ids)
+        self._fork(plan, token_ids)
         touched: dict[str, _Group] = {}
         for request_id, token_id in token_ids.items():
             group, sequence = self._sequences[request_id]
@@ -264,14 +293,29 @@ class LLMEngine:
         if not sampled:
             mx.eval(self.runner.cache.pools)
             return {}, {}
-        rows = [self._sequences[request.request_id][1].row for request in sampled]
+        ids, sources = [], []  # a prompt that is about to be forked gives each of its sequences a token
+        for index, request in enumerate(sampled):
+            group, sequence = self._sequences[request.request_id]
+            sequences = group.sequences if request.num_sequences > 1 else [sequence]
+            ids += [each.request.request_id for each in sequences]
+            sources += [index] * len(sequences)
+        if len(sources) > len(sampled):
+            logits = logits[mx.array(sources)]
+        rows = [self._sequences[request_id][1].row for request_id in ids]
         if all(is_plain_greedy(row.params) for row in rows):
             chosen, logprobs = self.sampler.greedy(logits).tolist(), [None] * len(rows)
         else:
             result = self.sampler.sample(logits, rows)
             chosen, logprobs = result.token_ids, result.logprobs
-        ids = [request.request_id for request in sampled]
         return dict(zip(ids, chosen)), {i: p for i, p in zip(ids, logprobs) if p is not None}
+
+    def _fork(self, plan: SchedulerOutput, token_ids: dict[str, int]) -> None:
+        """Prompts of several sequences that were finished in this step: the others run on from the leader's blocks."""
+        for request in plan.requests:
+            if request.request_id in token_ids and request.num_sequences > 1:
+                for sequence in self._sequences[request.request_id][0].sequences[1:]:
+                    self.scheduler.fork(request, sequence.request)
+                    sequence.request.append_output_token(token_ids[sequence.request.request_id])
 
     def _take_token(self, sequence: _Sequence, token_id: int, logprob: TokenLogprob | None) -> None:
         """A token was sampled and appended: its text, and whether it ends the output."""
@@ -303,13 +347,19 @@ class LLMEngine:
     def _fail(self, plan: SchedulerOutput, error: Exception) -> list[RequestOutput]:
         """The step broke: nothing it was to write may be found, and its requests end with the cause."""
         groups: dict[str, _Group] = {}
+        size, unwritten = self.config.block_size, set()
         for request in plan.requests:
-            first_bad = (request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id])
-            table = self.kv_cache.get_block_ids(request.request_id)
-            self.kv_cache.block_pool.evict_blocks(table[first_bad // self.config.block_size:])
+            first_bad = request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id]
+            unwritten.update(self.kv_cache.get_block_ids(request.request_id)[first_bad // size:])
+            request.num_computed_tokens = first_bad
             group = self._sequences[request.request_id][0]
             groups[group.request_id] = group
-        self.kv_cache.block_pool.finish_copies()
+        self.kv_cache.block_pool.evict_blocks(unwritten)
+        for request in plan.requests:  # a request may have adopted what another was to write in this very step
+            table = self.kv_cache.get_block_ids(request.request_id)
+            num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
+            request.num_computed_tokens = min(request.num_computed_tokens, num_good * size)
+        self.kv_cache.finish_step()
         outputs = []
         for group in groups.values():
             group.error = f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +20,8 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
 
 DEFAULT_BLOCK_SIZE = 32
+#: Requests over which ``recent_hit_rate`` looks back.
+HIT_RATE_WINDOW = 100
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class PrefixCacheStats:
     num_query_tokens: int = 0
     num_hit_tokens: int = 0
     num_evicted_blocks: int = 0
+    #: Of the last HIT_RATE_WINDOW requests alone.
+    recent_hit_rate: float = 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -55,7 +59,11 @@ class KVCacheManager:
         self.block_pool = pool_class(num_blocks, enable_caching)
         self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
         self._tables: dict[str, list[KVCacheBlock]] = {}
+        #: Blocks that the planned step will write. Others may adopt them whole, since a step writes before it reads;
+        #: they cannot be copied from, since it copies before it writes.
+        self._to_be_written: set[int] = set()
         self._num_queries = self._num_query_tokens = self._num_hit_tokens = self._num_evictions_before = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=HIT_RATE_WINDOW)
 
     # ---- the three calls of a request's life
 
@@ -67,7 +75,9 @@ class KVCacheManager:
         """
         if self.prefix_tree is not None:
             match = self.prefix_tree.match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)
-            return match.blocks + [match.partial_block] * (match.partial_block is not None), match.num_tokens
+            if match.partial_block is None or match.partial_block.block_id in self._to_be_written:
+                return match.blocks, len(match.blocks) * self.block_size
+            return [*match.blocks, match.partial_block], match.num_tokens
         blocks: list[KVCacheBlock] = []
         if self.enable_caching:
             parent = None
@@ -119,9 +129,16 @@ class KVCacheManager:
             self._num_queries += 1
             self._num_query_tokens += request.num_tokens
             self._num_hit_tokens += num_hit_tokens
+            self._recent.append((request.num_tokens, num_hit_tokens))
         self._tables[request.request_id] = table + fresh
+        self._to_be_written.update(block.block_id for block in (table + fresh)[first_slot // self.block_size:])
         self._index_full_blocks(request, min(num_slots, request.num_tokens))
         return taken + fresh
+
+    def finish_step(self) -> None:
+        """The planned step has run: its copies are made and its K/V is written."""
+        self.block_pool.finish_copies()
+        self._to_be_written.clear()
 
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
@@ -153,8 +170,10 @@ class KVCacheManager:
 
     @property
     def stats(self) -> PrefixCacheStats:
+        asked, found = (sum(column) for column in zip(*self._recent)) if self._recent else (0, 0)
         return PrefixCacheStats(self._num_queries, self._num_query_tokens, self._num_hit_tokens,
-                                self.block_pool.num_evictions - self._num_evictions_before)
+                                self.block_pool.num_evictions - self._num_evictions_before,
+                                found / asked if asked else 0.0)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content and start the statistics anew. Raises RuntimeError while any block is in use."""
@@ -163,6 +182,7 @@ class KVCacheManager:
         else:
             self.block_pool.reset_prefix_cache()
         self._num_queries = self._num_query_tokens = self._num_hit_tokens = 0
+        self._recent.clear()
         self._num_evictions_before = self.block_pool.num_evictions
 
     def check_integrity(self) -> None:

@@ -201,6 +201,8 @@ class Request:
         self.num_computed_tokens = 0
         #: How many of them were found there instead of being computed.
         self.num_cached_tokens = 0
+        #: How many sequences it will be: it is forked into so many once its prompt has been computed.
+        self.num_sequences = 1
         self.output_token_ids: list[int] = []
         self.all_token_ids = list(prompt_token_ids)
 

@@ -48,9 +48,12 @@ class Scheduler:
         """Raises ValueError if the request can never fit, or its id is in use."""
         needed, there = self._max_blocks(request), self.kv_cache.block_pool.num_blocks - 1
         if needed > there:
+            times = f" times {request.num_sequences}" if request.num_sequences > 1 else ""
             raise ValueError(f"request {request.request_id!r} may need {needed} blocks of {self.kv_cache.block_size} "
                              f"tokens ({request.num_prompt_tokens} prompt + {request.sampling_params.max_tokens} new "
-                             f"tokens), the pool has {there}")
+                             f"tokens{times}), the pool has {there}")
+        if request.num_sequences > self.max_num_seqs:
+            raise ValueError(f"n is {request.num_sequences}, must be at most max_num_seqs ({self.max_num_seqs})")
         if any(request.request_id == other.request_id for other in (*self.waiting, *self.running)):
             raise ValueError(f"request id {request.request_id!r} is in use")
         self.waiting.append(request)
@@ -78,12 +81,12 @@ class Scheduler:
                 self.kv_cache.allocate_slots(request, num_new_tokens)
                 plan.append((request, num_new_tokens))
                 budget -= num_new_tokens
-        while self.waiting and budget and len(self.running) < self.max_num_seqs and self._fits(self.waiting[0]):
-            request = self.waiting.popleft()
-            hits, num_cached = self.kv_cache.get_computed_blocks(request)
-            num_new_tokens = min(request.num_tokens - num_cached, budget)
-            self.kv_cache.allocate_slots(request, num_new_tokens, hits)
-            request.num_cached_tokens = request.num_computed_tokens = num_cached
+        while self.waiting and budget and self._fits(self.waiting[0]):
+            request = self.waiting[0]
+            num_new_tokens = self._admit(request, budget)
+            if num_new_tokens == 0:
+                break
+            self.waiting.popleft()
             request.status = RequestStatus.RUNNING
             self.running.append(request)
             plan.append((request, num_new_tokens))
@@ -95,9 +98,31 @@ class Scheduler:
         return SchedulerOutput({request.request_id: n for request, n in plan}, [request for request, _ in plan],
                                [(source.block_id, copy.block_id) for source, copy in pool.pending_copies])
 
+    def _admit(self, request: Request, budget: int) -> int:
+        """Adopt what is cached and make room for as many further tokens as the budget allows; 0 if there is no room."""
+        hits, num_cached = self.kv_cache.get_computed_blocks(request)
+        size = self.kv_cache.block_size
+        while True:
+            num_new_tokens = min(request.num_tokens - num_cached, budget)
+            if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is not None:
+                request.num_cached_tokens = request.num_computed_tokens = num_cached
+                return num_new_tokens
+            if num_cached % size == 0:
+                return 0
+            # A hit that ends inside a block takes one block more, to copy it into; do without it.
+            hits, num_cached = hits[:-1], num_cached // size * size
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """The prompt has been computed: ``child`` shares all of it and runs on from there."""
+        self.kv_cache.fork(parent, child)
+        child.num_computed_tokens, child.num_cached_tokens = parent.num_computed_tokens, parent.num_cached_tokens
+        child.status = RequestStatus.RUNNING
+        parent.num_sequences -= 1
+        self.running.append(child)
+
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """The step has run: append the tokens that were sampled."""
-        self.kv_cache.block_pool.finish_copies()
+        self.kv_cache.finish_step()
         for request in output.requests:
             if request.request_id in token_ids:
                 request.append_output_token(token_ids[request.request_id])
@@ -111,8 +136,9 @@ class Scheduler:
 
     def _max_blocks(self, request: Request) -> int:
         num_tokens = request.num_prompt_tokens + request.sampling_params.max_tokens
-        return -(-num_tokens // self.kv_cache.block_size)
+        return -(-num_tokens // self.kv_cache.block_size) * request.num_sequences
 
     def _fits(self, request: Request) -> bool:
         needed = sum(self._max_blocks(other) for other in (*self.running, request))
-        return needed <= self.kv_cache.block_pool.num_blocks - 1
+        num_sequences = sum(other.num_sequences for other in (*self.running, request))
+        return needed <= self.kv_cache.block_pool.num_blocks - 1 and num_sequences <= self.max_num_seqs

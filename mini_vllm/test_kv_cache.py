@@ -471,8 +471,8 @@ def test_check_integrity_sees_a_reference_nobody_owns():
 class ManagerMachine(RuleBasedStateMachine):
     """Every slot of a model memory stores the whole prefix that was written there.
 
-    A step writes the new tokens, after making the pending copies. Afterwards every table must read back its own
-    request's tokens, and the index must find exactly what is there.
+    Several requests are planned, then the step runs: it makes the pending copies, then writes, then every table must
+    read back its own request's tokens, and the index must name exactly what is there.
     """
 
     requests_made = 0
@@ -483,19 +483,27 @@ class ManagerMachine(RuleBasedStateMachine):
         self.manager = KVCacheManager(num_blocks, block_size, tree_class=self.tree_class)
         self.memory = {}
         self.running = []
+        self.planned = {}
 
-    def run_step(self, request, num_new_tokens):
+    def idle(self):
+        return [request for request in self.running if request.request_id not in self.planned]
+
+    def plan(self, request, num_new_tokens):
+        self.planned[request.request_id] = (request, request.num_computed_tokens, num_new_tokens)
+        request.num_computed_tokens += num_new_tokens
+
+    @rule()
+    def run_step(self):
         pool, size = self.manager.block_pool, self.manager.block_size
         for source, copy in pool.pending_copies:
             for offset in range(size):
                 self.memory[copy.block_id, offset] = self.memory.get((source.block_id, offset))
-        pool.finish_copies()
-        table = self.manager.get_block_ids(request.request_id)
-        for p in range(request.num_computed_tokens, request.num_computed_tokens + num_new_tokens):
-            block_id = table[p // size]
-            assert pool.blocks[block_id].ref_cnt == 1, f"block {block_id} is shared and was written"
-            self.memory[block_id, p % size] = tuple(request.all_token_ids[:p + 1])
-        request.num_computed_tokens += num_new_tokens
+        self.manager.finish_step()
+        for request, first, num_new_tokens in self.planned.values():
+            table = self.manager.get_block_ids(request.request_id)
+            for p in range(first, first + num_new_tokens):
+                self.memory[table[p // size], p % size] = tuple(request.all_token_ids[:p + 1])
+        self.planned = {}
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14), data=st.data())
     def submit(self, tokens, data):
@@ -510,17 +518,17 @@ class ManagerMachine(RuleBasedStateMachine):
             assert full_snapshot(self.manager) == before
             return
         request.num_computed_tokens = num_cached
-        self.run_step(request, num_new_tokens)
+        self.plan(request, num_new_tokens)
         self.running.append(request)
 
     def check_hits(self, request, num_cached):
         """Whole blocks only, without a tree; with one see below."""
         assert num_cached % self.manager.block_size == 0
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.idle())
     @rule(data=st.data(), token=st.integers(0, 1))
     def continue_one(self, data, token):
-        request = data.draw(st.sampled_from(self.running))
+        request = data.draw(st.sampled_from(self.idle()))
         if request.num_computed_tokens == request.num_tokens:
             request.append_output_token(token)
         num_new_tokens = data.draw(st.integers(1, request.num_tokens - request.num_computed_tokens))
@@ -528,9 +536,9 @@ class ManagerMachine(RuleBasedStateMachine):
         if self.manager.allocate_slots(request, num_new_tokens) is None:
             assert full_snapshot(self.manager) == before
         else:
-            self.run_step(request, num_new_tokens)
+            self.plan(request, num_new_tokens)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.running and not self.planned)
     @rule(data=st.data())
     def fork(self, data):
         parent = data.draw(st.sampled_from(self.running))
@@ -540,7 +548,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.manager.fork(parent, child)
         self.running.append(child)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.running and not self.planned)
     @rule(data=st.data())
     def finish(self, data):
         request = data.draw(st.sampled_from(self.running))
@@ -553,7 +561,7 @@ class ManagerMachine(RuleBasedStateMachine):
             return
         self.manager.check_integrity()
         size = self.manager.block_size
-        for request in self.running:
+        for request in self.running if not self.planned else ():
             table = self.manager.get_block_ids(request.request_id)
             assert len(table) == -(-request.num_computed_tokens // size)
             for p in range(request.num_computed_tokens):
@@ -561,7 +569,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_index_names_only_what_is_there(self):
-        if not hasattr(self, "manager"):
+        if not hasattr(self, "manager") or self.planned:
             return
         for block in self.manager.block_pool.blocks:
             if block.block_hash is not None:
@@ -575,6 +583,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "manager"):
             return
+        self.run_step()
         for request in self.running:
             self.manager.free(request)
         assert self.manager.block_pool.get_usage() == 0.0, "a block was lost"
@@ -587,6 +596,8 @@ class TreeManagerMachine(ManagerMachine):
     tree_class = PrefixTree
 
     def check_hits(self, request, num_cached):
+        if self.planned:
+            return
         pool = self.manager.block_pool
         findable = {()}
         for block in pool.blocks:
@@ -605,7 +616,8 @@ class TreeManagerMachine(ManagerMachine):
     @rule(num_blocks=st.integers(0, 3))
     def evict(self, num_blocks):
         in_use = [block.block_hash for block in self.manager.block_pool.blocks if block.ref_cnt]
-        self.manager.prefix_tree.evict(num_blocks)
+        if not self.planned:
+            self.manager.prefix_tree.evict(num_blocks)
         assert [block.block_hash for block in self.manager.block_pool.blocks if block.ref_cnt] == in_use
 
 
