@@ -8,19 +8,21 @@ import re
 import tempfile
 from pathlib import Path
 
+from course.failures import NOT_RUN
 from course.graded import GradedTest, graded_tests
 from course.hints import LEVELS, parse_hints
 from course.labs import Lab, LabError
 from course.mutants import Mutant, mutants_of
 from course.runner import LabRunFailed, Verdicts, run_lab_together
+from course.signatures import extends
 from course.starters import Stub, declarations, declared_names, make_starter
 
 #: Our own files: a mutant that loops is caught sooner than a student would be.
-TIME_LIMIT_S = 5.0
+DEFAULT_TIME_LIMIT_S = 5.0
 MIN_MUTANTS = 4
 
 
-def check_lab(lab: Lab) -> tuple[list[str], str]:
+def check_lab(lab: Lab, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> tuple[list[str], str]:
     """The problems of a lab, each naming the file, test, mutant or task; and a line that says what was proved."""
     missing = [lab.relative(path) for path in (lab.solution, lab.starter, lab.tests, lab.hints, lab.mutants, lab.readme)
                if not path.is_file()]
@@ -43,7 +45,7 @@ def check_lab(lab: Lab) -> tuple[list[str], str]:
         impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
         paths = [mutant.write(solution, Path(folder)) for mutant in usable]
         try:
-            verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S)
+            verdicts = run_lab_together(lab, [*impls, *paths], time_limit_s)
         except LabRunFailed as failure:
             return [*problems, f"the tests could not be run:\n{failure}"], ""
     problems += _check_verdicts(lab, tests, stubs, usable, verdicts)
@@ -88,7 +90,7 @@ def _check_starter(lab: Lab, expected: str) -> list[str]:
 
 
 def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
-    """Every public name of the lab exists in the engine module with the same parameters and defaults."""
+    """Every public name of the lab exists in the engine module, with its parameters and defaults first."""
     if not lab.engine:
         return []
     path = lab.root / (lab.engine.replace(".", "/") + ".py")
@@ -99,7 +101,7 @@ def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
     for symbol, (signature, _) in declarations(solution).items():
         if symbol not in engine:
             problems.append(f"{lab.relative(path)}: {symbol}, which the lab teaches, is missing")
-        elif engine[symbol][0] != signature:
+        elif not extends(engine[symbol][0], signature):
             problems.append(f"{lab.relative(path)}: the signature of {symbol} is {engine[symbol][0]}, "
                             f"in {lab.relative(lab.solution)} {signature}")
     return problems
@@ -176,4 +178,7 @@ def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutant
         verdict = verdicts[mutant.name].get(mutant.killed_by)
         if verdict is not None and verdict.passed:
             problems.append(f"mutant {mutant.name} survives {mutant.killed_by}, which should have caught it")
+        elif verdict is not None and verdict.error == NOT_RUN:
+            problems.append(f"mutant {mutant.name}: its killer {mutant.killed_by} says nothing about it: "
+                            f"{verdict.message}")
     return problems

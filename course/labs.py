@@ -117,8 +117,16 @@ def find_lab(name: str, labs: list[Lab]) -> Lab:
         lab = lab_of_path(Path(wanted), labs)
         if lab:
             return lab
-    known = {candidate: lab for lab in labs for candidate in (lab.number, lab.name, lab.folder.name)}
+    if number := re.fullmatch(r"(\d+)(\.\d*)?", wanted):  # digits that are near each other mean nothing
+        of_phase = [lab for lab in labs if lab.number.split(".")[0] == str(int(number[1]))]
+        if of_phase:
+            raise LabError(f"There is no lab {name!r}. Phase {int(number[1])} has:\n{_listing(of_phase)}")
+        raise LabError(f"There is no lab {name!r}.\nThe labs are:\n{_listing(labs)}")
+    known = {candidate: lab for lab in labs for candidate in (lab.name, lab.folder.name)}
     near = difflib.get_close_matches(wanted.split("/")[-1].lower(), known, n=1, cutoff=0.5)
     guess = f" Did you mean {known[near[0]]}?" if near else ""
-    listing = "\n".join(f"  {lab.number}  {lab.name}" for lab in labs)
-    raise LabError(f"There is no lab {name!r}.{guess}\nThe labs are:\n{listing}")
+    raise LabError(f"There is no lab {name!r}.{guess}\nThe labs are:\n{_listing(labs)}")
+
+
+def _listing(labs: list[Lab]) -> str:
+    return "\n".join(f"  {lab.number}  {lab.name}" for lab in labs)

@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import json
-import re
 import signal
-import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,19 @@ from pathlib import Path
 
 import pytest
 
+from course.failures import (
+    STUCK,
+    FileIsBroken,
+    NotRun,
+    TimeLimitExceeded,
+    is_stub,
+    kind_of,
+    last_printed,
+    one_sentence,
+    shorten,
+    why_broken,
+    why_failed,
+)
 from course.labs import Lab, LabError, discover, lab_of_path
 from course.loading import load_file
 from course.starters import is_as_shipped
@@ -27,18 +39,11 @@ from course.starters import is_as_shipped
 CHOICES = ("auto", "starter", "solution", "engine")
 DEFAULT_TIME_LIMIT_S = 10.0
 MAX_OUTPUT_CHARACTERS = 4_000
+#: After so many tests that never ended or flooded their output, the rest of that lab's tests are not run.
+MAX_STUCK_TESTS = 2
 
-_STUB = re.compile(r"Task \d+: ")
 _impl_key = pytest.StashKey["Impl"]()
 _session_key = pytest.StashKey["LabSession"]()
-
-
-class TimeLimitExceeded(BaseException):
-    """Raised inside a test that runs too long. Not an Exception: ``except Exception`` must not swallow it."""
-
-
-class FileIsBroken(Exception):
-    """The file under test could not be loaded; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
                     help="how long one test of a lab may run (default: %(default)s)")
     group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
+    # The runner goes on in a new process after one that it had to kill; this tells the new one of the old.
+    group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,6 +83,9 @@ class LabSession:
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         self.notes: dict[str, str] = {}
+        #: What is under test → its tests that had to be stopped.
+        self.stuck: dict[Impl, set[str]] = {}
+        self.num_stuck_before: int = config.getoption("--already-stuck")
         self.scores: dict[Impl, dict[str, tuple[int, bool]]] = {}
         report = config.getoption("--report")
         self.report_file = open(report, "a", encoding="utf-8") if report else None
@@ -164,23 +174,12 @@ class LabSession:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                self.loaded[key] = FileIsBroken(self._why_broken(impl, error))
+                self.loaded[key] = FileIsBroken(why_broken(error, impl.path, impl.lab.relative(impl.path),
+                                                           impl.lab.number, self.time_limit_s))
         module = self.loaded[key]
         if isinstance(module, FileIsBroken):
             raise module.with_traceback(None)
         return module
-
-    def _why_broken(self, impl: Impl, error: BaseException) -> str:
-        name = impl.lab.relative(impl.path)
-        if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == impl.path:
-            return f"{name} is missing. `course reset {impl.lab.number}` puts the shipped one back."
-        if isinstance(error, SyntaxError) and error.filename == str(impl.path):
-            source = (error.text or "").rstrip("\n")
-            caret = " " * (max(error.offset or 1, 1) - 1) + "^"
-            return f"{name} does not parse, line {error.lineno}: {error.msg}\n    {source}\n    {caret}"
-        if isinstance(error, TimeLimitExceeded):
-            return f"importing {name} did not finish within {self.time_limit_s:g} s{_where(impl, error)}"
-        return f"{name} cannot be imported: {type(error).__name__}: {_shorten(str(error))}{_where(impl, error)}"
 
     # ---- running
 
@@ -204,6 +203,7 @@ class LabSession:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         self._log(item, event="start")
+        self._refuse_after_stuck_tests(item)
         with self._alarm(item):
             return (yield)
 
@@ -211,6 +211,15 @@ class LabSession:
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         with self._alarm(item):
             return (yield)
+
+    def _refuse_after_stuck_tests(self, item: pytest.Item) -> None:
+        """A loop that never ends, in a function that most tests use, must not cost the time limit for each of them."""
+        stuck = self.stuck.get(item.stash.get(_impl_key, None), set())
+        if _name(item) in stuck:
+            raise NotRun("not run: another case of this test did not finish")
+        num_stuck = self.num_stuck_before + len(stuck)
+        if _impl_key in item.stash and num_stuck >= MAX_STUCK_TESTS:
+            raise NotRun(f"not run: {num_stuck} tests before it did not finish")
 
     # ---- reporting
 
@@ -221,41 +230,37 @@ class LabSession:
         if impl is None:
             return report
         error = call.excinfo.value if call.excinfo else None
-        message = ""
-        if isinstance(error, FileIsBroken):
-            message = str(error)
-            report.longrepr = _one_sentence(call.excinfo, message)
-        elif isinstance(error, NotImplementedError) and _STUB.match(str(error)):
-            message = str(error)
-            report.longrepr = _one_sentence(call.excinfo, f"NotImplementedError: {message}")
-        elif isinstance(error, TimeLimitExceeded):
-            message = (f"{call.when} did not finish within {self.time_limit_s:g} s{_where(impl, error)}: "
-                       "is there a loop that never ends?").replace("call did", "the test did")
-            report.longrepr = message
-        elif report.skipped or hasattr(report, "wasxfail"):
-            message = f"the test was skipped from inside ({_shorten(str(error))}); a skipped test does not count"
+        kind = kind_of(error)
+        message = why_failed(error, impl.path, self.time_limit_s, call.when) if error else ""
+        if report.skipped or hasattr(report, "wasxfail"):
+            message = f"the test was skipped from inside ({shorten(str(error))}); a skipped test does not count"
             report.outcome, report.longrepr = "failed", message
             vars(report).pop("wasxfail", None)
-        elif error is not None:
-            message = f"{_first_part(error)}{_where(impl, error)}"
-        report.sections = [(title, _shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
+        elif isinstance(error, (FileIsBroken, NotRun)):
+            report.longrepr = one_sentence(call.excinfo, message)
+        elif is_stub(kind, message):
+            report.longrepr = one_sentence(call.excinfo, f"NotImplementedError: {message}")
+        elif kind in STUCK:
+            report.longrepr = message
+            self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or report.failed:
             self._score(item, impl, report.passed)
-            self._log(item, event="end", passed=report.passed, error=type(error).__name__ if error else None,
-                      message=_shorten(message))
+            self._log(item, event="end", passed=report.passed, error=kind, message=shorten(message),
+                      printed="" if report.passed else last_printed(report))
+        report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
         return report
 
     def _score(self, item: pytest.Item, impl: Impl, passed: bool) -> None:
         mark = item.get_closest_marker("points")
-        name = getattr(item, "originalname", item.name)
         scores = self.scores.setdefault(impl, {})
+        name = _name(item)
         all_passed = scores.get(name, (0, True))[1] and passed  # a parametrised test counts when all its cases pass
         scores[name] = (mark.args[0] if mark else 0, all_passed)
 
     def _log(self, item: pytest.Item, **fields: object) -> None:
         impl = item.stash.get(_impl_key, None)
         if self.report_file is not None and impl is not None:
-            fields = {"impl": impl.label, "test": getattr(item, "originalname", item.name), **fields}
+            fields = {"impl": impl.label, "test": _name(item), **fields}
             self.report_file.write(json.dumps(fields) + "\n")
             self.report_file.flush()
 
@@ -280,26 +285,6 @@ def lab(request: pytest.FixtureRequest) -> types.ModuleType:
     return request.config.stash[_session_key].load(impl)
 
 
-def _one_sentence(excinfo: pytest.ExceptionInfo, sentence: str) -> object:
-    """A failure shown without traceback: it would lead through the tests, and the mend is elsewhere."""
-    shown = excinfo.getrepr(style="value")
-    shown.reprtraceback.reprentries[0].lines[:] = sentence.splitlines()
-    return shown
-
-
-def _where(impl: Impl, error: BaseException) -> str:
-    """Where in the file under test an error arose: `` (starter.py:88 in remove)``."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(impl.path)]
-    return f" ({impl.path.name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-
-
-def _first_part(error: BaseException) -> str:
-    """The sentence of an assertion without what pytest's rewriting adds below it."""
-    text = str(error)
-    if isinstance(error, AssertionError):
-        return _shorten(text.split("\nassert ")[0])
-    return f"{type(error).__name__}: {_shorten(text)}"
-
-
-def _shorten(text: str, limit: int = 1_500) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}\n… and {len(text) - limit:,} more characters"
+def _name(item: pytest.Item) -> str:
+    """The test's name, the same for all its cases."""
+    return getattr(item, "originalname", item.name)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from course.failures import NO_PYTEST, NOT_RUN, stub_task
 from course.graded import GradedTest, graded_tests
 from course.labs import Lab
-from course.runner import LabRunFailed, Verdict, run_lab
+from course.runner import LabRunFailed, OnPoll, OnVerdict, Verdict, run_lab
 from course.starters import is_as_shipped
 
 
@@ -28,6 +29,8 @@ class LabProgress:
     tests: list[GradedTest]
     #: Empty for a lab that was not started.
     verdicts: dict[str, Verdict]
+    #: Whether a file was changed since the tests ran.
+    is_outdated: bool = False
 
     @property
     def num_passed(self) -> int:
@@ -49,8 +52,32 @@ class LabProgress:
 
     @property
     def next_task(self) -> int | None:
-        """The first task with a test that does not pass; None when all do."""
-        return next((test.task for test in self.tests if not self.has_passed(test)), None)
+        """The first task that has something to mend: a test's own, or the one whose unwritten body stops it."""
+        return min((self._task_to_mend(test) for test in self._failing), default=None)
+
+    @property
+    def detour(self) -> str | None:
+        """Why the next task is not that of the first failing test: ``Task 2's tests stop at Task 5: _check_hits``."""
+        first = next(iter(self._failing), None)
+        if first is None or self.next_task == first.task:
+            return None
+        stopped = [first] if self._task_to_mend(first) != first.task else [
+            test for test in self._failing if self._task_to_mend(test) == self.next_task]
+        return f"Task {stopped[0].task}'s tests stop at {self.verdicts[stopped[0].name].message}"
+
+    @property
+    def broken(self) -> Verdict | None:
+        """Why no test could begin, if none could."""
+        return next((verdict for verdict in self.verdicts.values() if verdict.concerns_the_whole_file), None)
+
+    @property
+    def _failing(self) -> list[GradedTest]:
+        return [test for test in self.tests if not self.has_passed(test)]
+
+    def _task_to_mend(self, test: GradedTest) -> int:
+        verdict = self.verdicts.get(test.name)
+        stub = stub_task(verdict.error, verdict.message) if verdict else None
+        return stub or test.task or 0
 
     def has_passed(self, test: GradedTest) -> bool:
         return test.name in self.verdicts and self.verdicts[test.name].passed
@@ -63,21 +90,34 @@ class Progress:
         self._file = root / ".course" / "results.json"
         self._run = run
 
-    def of(self, lab: Lab, anew: bool = False) -> LabProgress:
-        """How far ``lab`` is; its tests run if its files have changed since the last time, or ``anew``."""
+    def of(self, lab: Lab, anew: bool = False, on_verdict: OnVerdict = lambda name, verdict: None,
+           on_poll: OnPoll = lambda: None) -> LabProgress:
+        """How far ``lab`` is; its tests run if its files have changed since the last time, or ``anew``.
+
+        ``on_verdict`` and ``on_poll`` are those of ``run_lab``. If one of them raises, nothing is remembered.
+        """
+        known = self.remembered(lab)
+        if known.state is State.NOT_STARTED or (not anew and not known.is_outdated):
+            return known
+        key = _fingerprint(lab)
+        try:
+            verdicts = self._run(lab, ["starter"], on_verdict=on_verdict, on_poll=on_poll)["starter"]
+        except LabRunFailed as failure:
+            verdicts = {test.name: Verdict(False, NO_PYTEST, f"the tests could not be run:\n{failure}")
+                        for test in known.tests}
+        self._write(lab.number, {"key": key, "verdicts": {name: asdict(v) for name, v in verdicts.items()}})
+        return LabProgress(lab, known.tests, verdicts)
+
+    def remembered(self, lab: Lab) -> LabProgress:
+        """As ``of``, but nothing runs: a lab that was changed since its last run is in progress, and no test passes."""
         tests = graded_tests(lab)
         if not lab.starter.is_file() or is_as_shipped(lab):
             return LabProgress(lab, tests, {})
-        key = _fingerprint(lab)
-        remembered = self._read().get(lab.number, {})
-        if not anew and remembered.get("key") == key:
-            return LabProgress(lab, tests, {name: Verdict(**v) for name, v in remembered["verdicts"].items()})
-        try:
-            verdicts = self._run(lab, ["starter"])["starter"]
-        except LabRunFailed as failure:
-            verdicts = {test.name: Verdict(False, None, f"the tests could not be run:\n{failure}") for test in tests}
-        self._write(lab.number, {"key": key, "verdicts": {name: asdict(v) for name, v in verdicts.items()}})
-        return LabProgress(lab, tests, verdicts)
+        entry = self._read().get(lab.number, {})
+        if entry.get("key") == _fingerprint(lab):
+            return LabProgress(lab, tests, {name: Verdict(**v) for name, v in entry["verdicts"].items()})
+        verdict = Verdict(False, NOT_RUN, "not run since the file was changed")
+        return LabProgress(lab, tests, {test.name: verdict for test in tests}, is_outdated=True)
 
     def _read(self) -> dict:
         try:

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.failures import BROKEN_FILE, NO_PYTEST, NOT_RUN, STUCK, TIME_LIMIT
 from course.graded import graded_tests
 from course.labs import Lab
 from course.plugin import DEFAULT_TIME_LIMIT_S
@@ -25,7 +26,7 @@ from course.plugin import DEFAULT_TIME_LIMIT_S
 #: How long past its time limit a test may go on before its process is killed: it catches the alarm, or sits in C code.
 GRACE_S = 3.0
 STARTUP_LIMIT_S = 60.0
-MAX_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES = 16 << 20
 #: After so many processes that had to be killed, or died, the rest of the lab is not run.
 MAX_LOST_PROCESSES = 3
 
@@ -35,26 +36,41 @@ class Verdict:
     """What came of one test."""
 
     passed: bool
-    #: The name of the exception that ended it, ``NotImplementedError`` for a stub; None if it passed or never ended.
+    #: What ended it: one of the kinds in ``course.failures``, else the name of the exception (``NotImplementedError``
+    #: for a stub); None if it passed, or took its process along.
     error: str | None
     message: str
+    #: The last lines it printed, if it failed.
+    printed: str = ""
+
+    @property
+    def concerns_the_whole_file(self) -> bool:
+        """Whether every test of the lab has this verdict, and for the same reason."""
+        return self.error in (BROKEN_FILE, NO_PYTEST)
 
 
 #: impl label → test name → verdict
 Verdicts = dict[str, dict[str, Verdict]]
+OnVerdict = Callable[[str, Verdict], None]
+OnPoll = Callable[[], None]
 
 
 class LabRunFailed(Exception):
     """pytest itself did not get as far as running tests; the message holds what it printed."""
 
 
-def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> Verdicts:
-    """Verdicts of all tests of ``lab`` on each of ``impls`` (as for ``--impl``), every one accounted for."""
+def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+            on_verdict: OnVerdict = lambda name, verdict: None, on_poll: OnPoll = lambda: None) -> Verdicts:
+    """Verdicts of all tests of ``lab`` on each of ``impls`` (as for ``--impl``), every one accounted for.
+
+    ``on_verdict`` hears of each test as soon as it is over; ``on_poll`` is called many times a second. Whatever they
+    raise ends the run, and the tests that were under way are killed.
+    """
     names = [test.name for test in graded_tests(lab)]
     labels = [impl.stem if isinstance(impl, Path) else impl for impl in impls]
     verdicts: Verdicts = {label: {} for label in labels}
     for label, impl in zip(labels, impls):
-        _run_one(lab, label, str(impl), names, verdicts[label], time_limit_s)
+        _Run(lab, label, str(impl), time_limit_s, verdicts[label], on_verdict, on_poll).run(names)
     return verdicts
 
 
@@ -71,49 +87,83 @@ def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float)
             raise LabRunFailed(child.output())
     for by_test in verdicts.values():
         for name in names:
-            by_test.setdefault(name, Verdict(False, None, "it was not run"))
+            by_test.setdefault(name, Verdict(False, NOT_RUN, "it was not run"))
     return verdicts
 
 
-def _run_one(lab: Lab, label: str, impl: str, names: list[str], verdicts: dict[str, Verdict],
-             time_limit_s: float) -> None:
-    """Run what has no verdict yet; when a test takes its process along, note that and go on with the rest."""
-    num_lost = 0
-    while remaining := [name for name in names if name not in verdicts]:
-        if num_lost == MAX_LOST_PROCESSES:
-            for name in remaining:
-                verdicts[name] = Verdict(False, None, f"not run: {num_lost} tests before it ended their process")
-            return
+@dataclass
+class _Run:
+    """All tests on one file, in as many processes as that takes."""
+
+    lab: Lab
+    label: str
+    impl: str
+    time_limit_s: float
+    verdicts: dict[str, Verdict]
+    on_verdict: OnVerdict
+    on_poll: OnPoll
+
+    def run(self, names: list[str]) -> None:
+        """Run what has no verdict yet; when a test takes its process along, note that and go on with the rest."""
+        num_lost = 0
+        while remaining := [name for name in names if name not in self.verdicts]:
+            if num_lost == MAX_LOST_PROCESSES:
+                for name in remaining:
+                    self._settle(name, Verdict(False, NOT_RUN, f"not run: {num_lost} tests before it ended "
+                                                               "their process"))
+                return
+            num_lost += self._run_in_one_process(remaining)
+
+    def _run_in_one_process(self, names: list[str]) -> bool:
+        """Run ``names`` as far as one process gets. Whether a test took it along."""
+        num_stuck = sum(verdict.error in STUCK for verdict in self.verdicts.values())
         with tempfile.TemporaryDirectory() as folder:
-            child = _Child(lab, [impl], remaining, time_limit_s, Path(folder))
-            why_killed = child.wait()
-            verdicts.update(child.verdicts.get(label, {}))
+            child = _Child(self.lab, [self.impl], names, self.time_limit_s, Path(folder), num_stuck)
+
+            def poll() -> None:
+                for name, verdict in list(child.verdicts.get(self.label, {}).items()):
+                    if name != child.latest:  # a parametrised test may have more cases to come
+                        self._settle(name, verdict)
+                self.on_poll()
+
+            why_killed = child.wait(poll)
+            by_test = child.verdicts.setdefault(self.label, {})
             lost = child.current
             if lost is not None:
-                status = child.process.returncode
-                verdicts[lost] = Verdict(False, None, why_killed or (
-                    f"the process ended during this test, with exit status {status}: "
-                    "does the file under test call exit(), or crash the interpreter?"))
-                num_lost += 1
-            elif not child.verdicts:
+                by_test[lost] = Verdict(False, TIME_LIMIT, why_killed) if why_killed else Verdict(
+                    False, None, f"the process ended during this test, with exit status {child.process.returncode}: "
+                                 "does the file under test call os._exit(), or crash the interpreter?")
+            elif not by_test:
                 raise LabRunFailed(child.output())
+            for name, verdict in by_test.items():
+                self._settle(name, verdict)
+        return lost is not None
+
+    def _settle(self, name: str, verdict: Verdict) -> None:
+        if name not in self.verdicts:
+            self.verdicts[name] = verdict
+            self.on_verdict(name, verdict)
 
 
 class _Child:
     """One pytest process and the lines it reports."""
 
-    def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path) -> None:
+    def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
+                 num_already_stuck: int = 0) -> None:
         self.time_limit_s = time_limit_s
         self.report = folder / "report.jsonl"
         self.report.touch()
         self.output_file = folder / "output.txt"
         self.verdicts: dict[str, dict[str, Verdict]] = {}
+        #: The test that is running now, and the last that was begun.
         self.current: str | None = None
+        self.latest: str | None = None
         self._started = time.monotonic()
         self._num_bytes_read = 0
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
                    "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
-                   "--time-limit", str(time_limit_s), "--report", str(self.report)]
+                   "--time-limit", str(time_limit_s), "--report", str(self.report),
+                   "--already-stuck", str(num_already_stuck)]
         for impl in impls:
             command += ["--impl", impl]
         command += [f"{lab.tests}::{name}" for name in tests]
@@ -124,8 +174,8 @@ class _Child:
                 command, cwd=lab.root, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_limit_files)
 
-    def wait(self) -> str | None:
-        """Wait for the end; kill a process whose test overstays. Returns why, if it was killed."""
+    def wait(self, on_poll: OnPoll = lambda: None) -> str | None:
+        """Wait for the end; kill a process whose test overstays, and say why. ``on_poll`` may raise to end it."""
         reason = None
         try:
             while self.process.poll() is None:
@@ -139,6 +189,7 @@ class _Child:
                 if self.current is None and waited_s > STARTUP_LIMIT_S:
                     reason = f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
                     break
+                on_poll()
                 time.sleep(0.02)
         finally:
             _kill_group(self.process)
@@ -163,10 +214,10 @@ class _Child:
 
     def _take(self, event: dict) -> None:
         if event["event"] == "start":
-            self.current = event["test"]
+            self.current = self.latest = event["test"]
             return
         self.current = None
-        verdict = Verdict(bool(event["passed"]), event["error"], str(event["message"]))
+        verdict = Verdict(bool(event["passed"]), event["error"], str(event["message"]), str(event["printed"]))
         by_test = self.verdicts.setdefault(event["impl"], {})
         name = event["test"]
         if name not in by_test or by_test[name].passed:  # a parametrised test passes when all its cases do

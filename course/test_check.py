@@ -6,6 +6,7 @@ import pytest
 
 from course.check import broken_links, check_lab
 from course.labs import PROJECT_ROOT, discover, find_lab
+from course.signatures import extends
 from course.starters import shipped_starter
 
 
@@ -74,6 +75,17 @@ def test_a_weakened_test_lets_a_mutant_live(lab1):
         "mutant ignores-b survives test_task_1_add_adds, which should have caught it"]
 
 
+def test_a_killer_that_was_not_run_is_no_kill(lab1):
+    """A mutant that hangs in two tests is stopped before the third, its killer, has said anything."""
+    mutant = 'Mutant("hangs", "Never adds.", "return a + b", "while b < 3: pass", "test_double_doubles"),\n    ]'
+    replace(lab1.mutants, "]", mutant)
+    problems, _ = check_lab(lab1, time_limit_s=0.3)
+    assert problems == ["mutant hangs: its killer test_double_doubles says nothing about it: "
+                        "not run: 2 tests before it did not finish"]
+    replace(lab1.mutants, 'pass", "test_double_doubles"', 'pass", "test_task_1_add_counts_by_default"')
+    assert check_lab(lab1, time_limit_s=0.3)[0] == []
+
+
 def test_the_engine_must_have_the_labs_signatures(lab1):
     (lab1.folder / "lab.json").write_text('{"title": "x", "engine": "sums"}')
     (lab1.root / "sums.py").write_text("def add(a: int, b: int = 2) -> int:\n    return a + b\n")
@@ -82,6 +94,24 @@ def test_the_engine_must_have_the_labs_signatures(lab1):
     assert "sums.py: double, which the lab teaches, is missing" in problems
     assert any("sums.py: the signature of add is (a: int, b: int=2), in phase-01-sums" in p for p in problems)
     assert any("test_task_1_add_counts_by_default fails on the engine" in p for p in problems)
+
+
+@pytest.mark.parametrize("engine, lab, expected", [
+    ("(a: int, b: int=1)", "(a: int, b: int=1)", True),
+    ("(a: int, b: int=2)", "(a: int, b: int=1)", False),
+    ("(a: int, b: int=1)", "(a: int)", True),
+    ("(a: int, b: int)", "(a: int)", False),
+    ("(a: int)", "(a: int, b: int=1)", False),
+    ("(b: int=1, a: int=1)", "(a: int=1)", False),
+    ("(a, *, b=1, c=None)", "(a, *, b=1)", True),
+    ("(a, *, c=None)", "(a, *, b=1)", False),
+    ("(a, **more)", "(a)", False),
+    ("(a: int = 0; b: float = 0.0)", "(a: int = 0)", True),
+    ("(a: int = 0; b: float)", "(a: int = 0)", False),
+    ("()", "()", True),
+])
+def test_the_engine_may_take_more_if_it_may_be_left_out(engine, lab, expected):
+    assert extends(engine, lab) is expected
 
 
 def test_links_in_code_and_to_the_web_are_not_followed(tmp_path):

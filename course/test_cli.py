@@ -3,15 +3,22 @@
 import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from rich.console import Console
 
-from course.cli import Course, main, make_parser, saved_labs
+from course.cli import COMMANDS, main, make_parser
+from course.commands import Course
+from course.graded import graded_tests
 from course.labs import LabError
+from course.runner import Verdict
 from course.test_running import write_starter
+from course.watching import Saves
 
 
 @pytest.fixture
@@ -93,6 +100,44 @@ def test_next_prefers_the_lab_one_stands_in_then_the_one_saved_last(course, lab1
     assert "of lab 1.1" in terminal.getvalue()
 
 
+def test_the_lab_one_stands_in_counts_only_while_it_does_not_pass(course, lab1, lab2, terminal, monkeypatch):
+    write_starter(lab1)
+    monkeypatch.chdir(lab1.folder)
+    course.status()
+    course.next()
+    assert terminal.getvalue().count("Next: lab 1.2, The again.") == 2
+
+
+def test_after_a_lab_passed_out_of_order_comes_the_one_behind_it(course, lab1, lab2, project, terminal):
+    lab3 = project / "phase-01-sums" / "labs" / "lab-03-more"
+    shutil.copytree(lab2.folder, lab3)
+    course = Course(project, course.console)
+    write_starter(lab2)
+    course.next()
+    assert "Next: lab 1.3" in terminal.getvalue()
+    write_starter(course.labs[2])
+    course.next()
+    assert "Next: lab 1.1" in terminal.getvalue(), "none is left behind it, so the first"
+
+
+def test_next_follows_the_unwritten_body_that_stops_a_test(course, lab1, terminal):
+    write_starter(lab1, add="return a + b - double(0)", double='raise NotImplementedError("Task 2: double [really]")')
+    course.test(["1.1"])
+    assert "Task 1's tests stop at Task 2: double [really]\n  Next: task 2. A nudge: course hint 1.1" in \
+        terminal.getvalue()
+    course.hint("1.1", 1, None)
+    course.next()
+    text = terminal.getvalue()
+    assert "Hint 1 for doubles." in text
+    assert "Next: task 2 of lab 1.1, The adder. Task 1's tests stop at Task 2: double [really]\n" in text
+
+
+def test_a_failing_test_of_its_own_comes_before_an_unwritten_body(course, lab1, terminal):
+    write_starter(lab1, add="return double(a) if b == 0 else 0", double='raise NotImplementedError("Task 2: double")')
+    course.test(["1.1"])
+    assert "Next: task 1." in terminal.getvalue() and "tests stop at" not in terminal.getvalue()
+
+
 def test_when_all_is_done_next_says_so(course, lab1, lab2, terminal):
     write_starter(lab1)
     write_starter(lab2)
@@ -104,15 +149,78 @@ def test_test_shows_each_test_and_the_way_on(course, lab1, terminal):
     half_done(lab1)
     assert course.test(["adder"]) == 1
     text = terminal.getvalue()
-    assert "Task 1 sums" in text and "✓ add adds  2" in text
-    assert "· double doubles  3\n        still to do: Task 2: double" in text
+    assert "Task 1 sums" in text and "✓ add adds  2 points\n" in text and "by default  1 point\n" in text
+    assert "· double doubles  3 points\n        still to do: Task 2: double" in text
     assert "2 of 3 tests, 3 of 6 points" in text and "Next: task 2. A nudge: course hint 1.1" in text
 
 
-def test_test_tells_one_broken_file_once(course, lab1, terminal):
-    lab1.starter.write_text("def add(:\n")
+def test_test_tells_a_broken_file_once_and_nothing_else(course, lab1, terminal):
+    lab1.starter.write_text("print('here')\nimport nothing_of_that_name\n")
     assert course.test(["1.1"]) == 1
-    assert terminal.getvalue().count("does not parse, line 1") == 1 and terminal.getvalue().count("✗") == 3
+    header, message, printed, empty = terminal.getvalue().split("\n", 3)
+    assert "cannot be imported: ModuleNotFoundError" in message and printed.strip() == "printed: here"
+    assert empty.strip() == ""
+    course.next()
+    course.hint("1.1", 1, None)
+    text = terminal.getvalue()
+    assert "Next: lab 1.1, The adder. phase-01-sums/labs/lab-01-adder/starter.py cannot be" in text
+    assert "--task N shows a hint anyway" in text and "Hint 1" not in text
+
+
+def test_to_choose_a_lab_nothing_runs(course, lab1, lab2, terminal, monkeypatch):
+    write_starter(lab1, add="while True: pass")
+    write_starter(lab2, add="while True: pass")
+    monkeypatch.setattr(course.progress, "_run", None)
+    course.hint(None, 1, 1)
+    assert "Lab 1.2, task 1" in terminal.getvalue()
+
+
+def test_a_reason_is_told_once_and_repeated_as_the_same(course, lab1, terminal):
+    write_starter(lab1, add="raise ValueError('no')")
+    course.test(["1.1"])
+    lines = terminal.getvalue().splitlines()
+    assert sum("ValueError: no" in line for line in lines) == 1
+    assert [line.split("point")[1] for line in lines if "✗" in line] == ["s", "  (same)", "s  (same)"]
+
+
+def test_what_a_failing_test_printed_is_shown(course, lab1, terminal):
+    write_starter(lab1, add="print('adding')\n    return a + b", double="print('[red]', a)\n    return 0")
+    course.test(["1.1"])
+    text = terminal.getvalue()
+    assert "double(4) gave 0, expected 8\n        printed: [red] 4\n" in text and "adding" not in text
+
+
+def test_tests_that_were_not_run_are_told_apart(course, lab1, terminal):
+    def run(lab, impls, on_verdict, on_poll):
+        verdicts = {test.name: Verdict(False, "NotRun", "not run: because") for test in graded_tests(lab)}
+        for name, verdict in verdicts.items():
+            on_verdict(name, verdict)
+        return {"starter": verdicts}
+
+    half_done(lab1)
+    course.progress._run = run
+    course.test(["1.1"])
+    assert terminal.getvalue().count("    – ") == 3 and terminal.getvalue().count("because") == 1
+
+
+def test_ctrl_c_shows_what_is_known_and_exits_130(project, lab1):
+    """The whole way: lines arrive while a test hangs, and Ctrl-C ends it with a sentence."""
+    write_starter(lab1, double="while True: pass")
+    script = ("import functools, pathlib, sys, course.commands\n"
+              "course = course.commands.Course(pathlib.Path.cwd())\n"
+              "course.progress._run = functools.partial(course.progress._run, time_limit_s=600)\n"
+              "sys.exit(course.test(['1.1']))\n")
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True)
+    seen = []
+    for line in run.stdout:
+        seen.append(line.strip())
+        if "add counts by default" in line:
+            run.send_signal(signal.SIGINT)
+            break
+    rest = run.stdout.read()
+    assert run.wait() == 130
+    assert seen[1:] == ["Task 1 sums", "✓ add adds  2 points", "✓ add counts by default  1 point"]
+    assert rest.endswith("\n  Stopped after 2 of 3 tests; 2 of these pass.\n\n")
 
 
 def test_brackets_in_messages_are_not_taken_for_markup(course, lab1, terminal):
@@ -139,26 +247,53 @@ def test_an_untouched_lab_is_not_started(course, terminal):
     assert "Not started: starter.py is as shipped" in terminal.getvalue()
 
 
+class ScriptedSaves(Saves):
+    """Saves that happen by script: ``edits`` while the tests wait for one, ``meanwhile`` while tests run."""
+
+    def __init__(self, labs, edits, meanwhile=()):
+        super().__init__(labs)
+        self.edits, self.meanwhile = list(edits), list(meanwhile)
+
+    def wait(self):
+        if not self.edits:
+            raise KeyboardInterrupt
+        self.edits.pop(0)()
+        return super().wait()
+
+    def interrupt(self):
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        super().interrupt()
+
+
 def test_watch_tests_what_is_saved(course, lab1, lab2, terminal):
     def saves(labs):
         assert [lab.number for lab in labs] == ["1.1", "1.2"]
-        half_done(lab1)
-        yield lab1
-        write_starter(lab1)
-        yield lab1
-        raise KeyboardInterrupt
+        return ScriptedSaves(labs, edits=[lambda: half_done(lab1), lambda: write_starter(lab1)])
 
-    assert course.watch(changes=saves) == 0
+    assert course.watch(saves_of=saves) == 0
     text = terminal.getvalue()
     assert text.index("Not started") < text.index("2 of 3 tests") < text.index("3 of 3 tests")
     assert text.index("3 of 3 tests") < text.index("Next: lab 1.2")
 
 
+def test_a_save_while_tests_run_starts_them_anew(course, lab1, terminal):
+    write_starter(lab1, add="while True: pass")
+
+    def saves(labs):
+        return ScriptedSaves(labs, edits=[], meanwhile=[lambda: None, lambda: write_starter(lab1)])
+
+    course.progress._run = partial(course.progress._run, time_limit_s=600)
+    course.watch(saves_of=saves)
+    text = terminal.getvalue()
+    assert "3 of 3 tests" in text and "did not finish" not in text and text.count("Lab 1.1  The adder") == 2
+
+
 def test_a_save_is_noticed_by_time_or_size(lab1, lab2, monkeypatch):
     edits = iter([lambda: None, lambda: half_done(lab2), lab1.starter.unlink, lambda: write_starter(lab1)])
-    monkeypatch.setattr("course.cli.time.sleep", lambda seconds: next(edits)())
-    seen = saved_labs([lab1, lab2])
-    assert [next(seen).number, next(seen).number] == ["1.2", "1.1"]
+    monkeypatch.setattr("course.watching.time.sleep", lambda seconds: next(edits)())
+    saves = Saves([lab1, lab2])
+    assert [saves.wait().number, saves.wait().number] == ["1.2", "1.1"]
 
 
 def test_hints_follow_the_task_at_hand(course, lab1, terminal):
@@ -210,6 +345,15 @@ def test_the_solution_opens_when_the_lab_passes_or_with_spoil(course, lab1, caps
     assert text.count("return a + b") == 2 and "TASK" not in text
 
 
+def test_reset_and_solution_mean_the_lab_one_stands_in(course, lab2, monkeypatch, capsys):
+    write_starter(lab2)
+    monkeypatch.chdir(lab2.folder)
+    course.solution(None, spoil=False)
+    assert "return a + b" in capsys.readouterr().out
+    course.reset(None)
+    assert "NotImplementedError" in lab2.starter.read_text()
+
+
 def test_sync_writes_only_what_changed(course, lab1, terminal):
     lab1.starter.write_text("old\n")
     course.sync([])
@@ -228,7 +372,7 @@ def test_check_names_problems_and_fails(course, lab1, project, terminal):
 
 def test_every_command_of_the_plan_is_there():
     text = make_parser().format_help()
-    for command in ("status", "next", "test", "watch", "hint", "reset", "solution", "check"):
+    for command in COMMANDS:
         assert f"\n    {command} " in text
 
 
@@ -236,6 +380,13 @@ def test_an_unknown_lab_is_an_error_with_the_list(capsys):
     assert main(["test", "block-alocator"]) == 2
     error = capsys.readouterr().err
     assert "Did you mean 2.1 block-allocator?" in error and "1.2  fragmentation" in error
+
+
+@pytest.mark.parametrize("typed, guess", [("tset", " Did you mean `course test`?"),
+                                          ("Hint", " Did you mean `course hint`?"), ("zzz", "")])
+def test_a_misspelt_command_gets_the_nearest(capsys, typed, guess):
+    assert main([typed, "2.1"]) == 2
+    assert capsys.readouterr().err == f"There is no command '{typed}'.{guess} The commands are {', '.join(COMMANDS)}.\n"
 
 
 @pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}])

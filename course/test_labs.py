@@ -27,12 +27,24 @@ def test_a_lab_can_be_named_by_a_path_from_where_one_stands(project, monkeypatch
     assert find_lab("labs/lab-02-again", discover(project)).number == "1.2"
 
 
-@pytest.mark.parametrize("name", ["addr", "lab-01-ader", "1.11"])
+@pytest.mark.parametrize("name", ["addr", "lab-01-ader"])
 def test_an_unknown_lab_gets_the_list_and_the_nearest_match(project, name):
     with pytest.raises(LabError) as error:
         find_lab(name, discover(project))
     assert f"no lab '{name}'" in str(error.value) and "Did you mean 1.1 adder?" in str(error.value)
     assert "1.2  again" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["1.9", "1.11", "01.3", "1", "1."])
+def test_an_unknown_number_gets_the_labs_of_its_phase(project, name):
+    with pytest.raises(LabError) as error:
+        find_lab(name, discover(project))
+    assert str(error.value) == f"There is no lab {name!r}. Phase 1 has:\n  1.1  adder\n  1.2  again"
+
+
+def test_a_number_of_no_phase_gets_all_labs(project):
+    with pytest.raises(LabError, match=r"There is no lab '7\.1'\.\nThe labs are:\n  1\.1  adder"):
+        find_lab("7.1", discover(project))
 
 
 def test_an_unknown_lab_that_is_near_nothing_gets_the_list(project):

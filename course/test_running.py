@@ -99,11 +99,13 @@ def test_an_exception_says_where_in_the_students_file(lab1):
 @pytest.mark.parametrize("text, complaint", [
     ("def add(a, b:\n", "starter.py does not parse, line 1: "),
     ("x = 1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero (starter.py:1 in <module>)"),
-    ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0"),
+    ("raise SystemExit(0)\n", "cannot be imported: it calls exit() (starter.py:1 in <module>)"),
     ("import pytest\npytest.skip('all is well', allow_module_level=True)\n", "cannot be imported: Skipped"),
     ("x = 'a\0b'\n", "starter.py"),
     ("while True: pass\n", "importing phase-01-sums/labs/lab-01-adder/starter.py did not finish within 1 s"),
-    ("print('x' * 50_000_000)\nraise ValueError('y' * 1_000_000)\n", "more characters"),
+    ("while True: print('x' * 1_000_000)\n",
+     "cannot be imported: it printed more than 16 MB (starter.py:1 in <module>): is there a print in a loop?"),
+    ("print('x' * 5_000_000)\nraise ValueError('y' * 1_000_000)\n", "more characters"),
 ])
 def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, text, complaint):
     lab1.starter.write_text(text)
@@ -124,6 +126,30 @@ def test_a_loop_that_never_ends_costs_its_own_test_only(lab1):
     (name, message), = messages(lab1, time_limit_s=0.5).items()
     assert name == "test_double_doubles"
     assert message == "the test did not finish within 0.5 s (starter.py:14 in double): is there a loop that never ends?"
+
+
+def test_after_two_tests_that_never_end_the_rest_is_not_run(lab1):
+    write_starter(lab1, add="while True: pass")
+    assert [message.partition(" (")[0] for message in messages(lab1, time_limit_s=0.3).values()] == [
+        "the test did not finish within 0.3 s", "the test did not finish within 0.3 s",
+        "not run: 2 tests before it did not finish"]
+
+
+def test_plain_pytest_gives_up_too_and_on_that_file_only(project, lab1):
+    write_starter(lab1, add="while True: pass")
+    code, output = plain_pytest(project, "-q", str(lab1.folder), "--time-limit", "0.3")
+    assert code == 1 and "2 failed, 4 passed, 2 errors" in output
+    assert "test_task_1_add_adds[starter-2] - not run: another case of this test did not finish" in output
+    assert "test_double_doubles[starter] - not run: 2 tests before it did not finish" in output
+
+
+def test_a_killed_test_counts_among_those_that_never_end(lab1, monkeypatch):
+    monkeypatch.setattr(course.runner, "GRACE_S", 0.3)
+    write_starter(lab1, add="import signal; b == 2 and signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+                            "    while b < 3: pass\n    return a + b")
+    failed = list(messages(lab1, time_limit_s=0.5).values())
+    assert "did not finish within 0.5 s" in failed[0] and "did not finish within 0.5 s" in failed[1]
+    assert failed[2:] == ["not run: 2 tests before it did not finish"]
 
 
 def test_a_loop_that_catches_everything_is_killed(lab1, monkeypatch):
@@ -160,8 +186,64 @@ def test_a_test_skipped_by_the_student_does_not_count(lab1, statement):
 def test_endless_output_is_stopped_and_kept_short(lab1, monkeypatch):
     monkeypatch.setattr(course.runner, "MAX_FILE_BYTES", 1 << 20)
     write_starter(lab1, double="while True: print('spam' * 1000)")
-    failed = messages(lab1, time_limit_s=5)
-    assert list(failed) == ["test_double_doubles"] and len(failed["test_double_doubles"]) < 2000
+    assert messages(lab1) == {"test_double_doubles": "it printed more than 1 MB (starter.py:14 in double): "
+                                                     "is there a print in a loop?"}
+
+
+def test_after_two_floods_the_rest_is_not_run(lab1, monkeypatch):
+    monkeypatch.setattr(course.runner, "MAX_FILE_BYTES", 1 << 20)
+    write_starter(lab1, add="while True: print('spam' * 1000)")
+    assert list(messages(lab1).values())[2:] == ["not run: 2 tests before it did not finish"]
+
+
+def test_exit_in_a_test_is_named(lab1):
+    write_starter(lab1, double="import sys; sys.exit(3)")
+    assert messages(lab1) == {"test_double_doubles": "it calls exit() (starter.py:14 in double)"}
+
+
+def test_the_last_lines_that_a_failing_test_printed_are_kept(lab1):
+    write_starter(lab1, add="print('adding')\n    return a + b",
+                  double="for i in range(9): print('line', i)\n    print('x' * 1000)\n    return 0")
+    verdicts = run_lab(lab1, ["starter"])["starter"]
+    assert verdicts["test_task_1_add_adds"].printed == ""
+    assert verdicts["test_double_doubles"].printed.splitlines() == [
+        "line 5", "line 6", "line 7", "line 8", "x" * 200 + "…"]
+
+
+# ---- while it runs
+
+
+def test_each_verdict_is_told_when_the_test_is_over(lab1):
+    write_starter(lab1, double="while True: pass")
+    told = []
+
+    class Enough(Exception):
+        pass
+
+    def stop_at_double():
+        if len(told) == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        run_lab(lab1, ["starter"], time_limit_s=600, on_verdict=lambda *told_now: told.append(told_now),
+                on_poll=stop_at_double)
+    assert [(name, verdict.passed) for name, verdict in told] == [
+        ("test_task_1_add_adds", True), ("test_task_1_add_counts_by_default", True)], "a test with cases is told once"
+
+
+def test_an_interrupted_run_leaves_no_process(lab1, tmp_path):
+    pid_file = tmp_path / "pid"
+    write_starter(lab1, add=f"import os, pathlib; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\n"
+                            "    while True: pass")
+
+    def interrupt():
+        if pid_file.exists() and pid_file.read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_lab(lab1, ["starter"], time_limit_s=600, on_poll=interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
 
 
 def test_garbage_in_the_report_file_is_passed_over(lab1):

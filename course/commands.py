@@ -1,0 +1,237 @@
+"""What the ``course`` command does: where you are, what is next, and how your work does."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from course.check import broken_links, check_lab
+from course.graded import graded_tests
+from course.hints import LEVELS, parse_hints, task_titles
+from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, lab_of_path
+from course.progress import LabProgress, Progress, State
+from course.runner import OnPoll
+from course.showing import VerdictLines, bar, state_text
+from course.starters import clean_solution, is_as_shipped, shipped_starter
+from course.watching import SavedMeanwhile, Saves
+
+
+class Course:
+    """The commands, over one project folder."""
+
+    def __init__(self, root: Path = PROJECT_ROOT, console: Console | None = None) -> None:
+        self.root = root
+        self.labs = discover(root)
+        self.progress = Progress(root)
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        if not self.labs:
+            raise LabError(f"there are no labs under {root}")
+
+    # ---- where am I
+
+    def status(self, as_json: bool = False) -> int:
+        rows = [self.progress.of(lab) for lab in self.labs]
+        points, max_points = sum(row.points for row in rows), sum(row.max_points for row in rows)
+        if as_json:
+            print(json.dumps({"labs": [_as_json(row) for row in rows], "points": points, "max_points": max_points},
+                             indent=2))
+            return 0
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading, justify in (("lab", "left"), ("", "left"), ("state", "left"), ("points", "right"), ("", "left")):
+            table.add_column(heading, justify=justify, no_wrap=True)
+        for row in rows:
+            table.add_row(row.lab.number, row.lab.title, state_text(row), f"{row.points}/{row.max_points}",
+                          bar(row.points, row.max_points))
+        self.console.print(table)
+        self.console.print(Text(f"\n{points} of {max_points} points. {self._what_next(rows)}"))
+        return 0
+
+    def next(self) -> int:
+        rows = [self.progress.of(lab) for lab in self.labs]
+        self.console.print(Text(self._what_next(rows)))
+        row = self._current(rows)
+        if row is not None:
+            self.console.print(f"  read   {row.lab.relative(row.lab.readme)}\n"
+                               f"  edit   {row.lab.relative(row.lab.starter)}\n"
+                               f"  check  course test {row.lab.number}   (or: course watch)\n"
+                               f"  stuck? course hint {row.lab.number}")
+        return 0
+
+    def _what_next(self, rows: list[LabProgress]) -> str:
+        row = self._current(rows)
+        if row is None:
+            return "Every lab passes. Well done."
+        if row.state is State.NOT_STARTED:
+            return f"Next: lab {row.lab.number}, {row.lab.title}."
+        if row.broken:
+            return f"Next: lab {row.lab.number}, {row.lab.title}. {row.broken.message.splitlines()[0]}"
+        next_task = f"Next: task {row.next_task} of lab {row.lab.number}, {row.lab.title}."
+        return f"{next_task} {row.detour}" if row.detour else next_task
+
+    def _current(self, rows: list[LabProgress]) -> LabProgress | None:
+        """The lab to work on, one that does not pass: the one you stand in, else the one you saved last or the first
+        after it, else the first of all."""
+        here = lab_of_path(Path.cwd(), self.labs)
+        unfinished = [row for row in rows if row.state is not State.PASSED]
+        standing = [row for row in unfinished if row.lab == here]
+        started = [row for row in rows if row.state is not State.NOT_STARTED]
+        latest = max(started, key=lambda row: row.lab.starter.stat().st_mtime, default=rows[0])
+        onwards = [row for row in rows[rows.index(latest):] if row.state is not State.PASSED]
+        return next(iter([*standing, *onwards, *unfinished]), None)
+
+    def _lab(self, name: str | None) -> Lab:
+        """The lab a command means: the one named, else the one you stand in, else the one to work on."""
+        if name is not None:
+            return find_lab(name, self.labs)
+        here = lab_of_path(Path.cwd(), self.labs)
+        if here is not None:
+            return here
+        row = self._current([self.progress.remembered(lab) for lab in self.labs])  # to choose, nothing need run
+        return row.lab if row else self.labs[-1]
+
+    # ---- how is my work
+
+    def test(self, names: Sequence[str]) -> int:
+        if list(names) == ["all"]:
+            labs = self.labs
+        else:
+            labs = [find_lab(name, self.labs) for name in names] or [self._lab(None)]
+        try:
+            results = [self._show_test(lab) for lab in labs]
+        except KeyboardInterrupt:
+            return 130
+        return 0 if all(results) else 1
+
+    def _show_test(self, lab: Lab, on_poll: OnPoll = lambda: None) -> bool:
+        """Test ``lab`` and show each verdict as it arrives. Whether it passes."""
+        lines = VerdictLines(self.console, lab, graded_tests(lab))
+        try:
+            row = self.progress.of(lab, anew=True, on_verdict=lines.show, on_poll=on_poll)
+        except KeyboardInterrupt:
+            lines.end_early()
+            raise
+        lines.end(row)
+        return row.state is State.PASSED
+
+    def watch(self, name: str | None = None, saves_of: Callable[[list[Lab]], Saves] = Saves) -> int:
+        """Test the current lab, then whichever lab is saved, until Ctrl-C. A save ends the tests that run."""
+        lab = self._lab(name)
+        saves = saves_of([lab] if name is not None else self.labs)
+        try:
+            while True:
+                try:
+                    if self._show_test(lab, on_poll=saves.interrupt):
+                        self.console.print(Text(self._what_next([self.progress.of(other) for other in self.labs])))
+                    self.console.print(f"[dim]{time.strftime('%H:%M:%S')}  Watching. Save a starter.py to test it; "
+                                       "Ctrl-C ends.[/]")
+                    lab = saves.wait()
+                except SavedMeanwhile as saved:
+                    lab = saved.lab
+                self.console.clear()
+        except KeyboardInterrupt:
+            self.console.print()
+        return 0
+
+    # ---- help
+
+    def hint(self, name: str | None, level: int, task: int | None) -> int:
+        lab = self._lab(name)
+        hints = parse_hints(lab.hints.read_text(encoding="utf-8"))
+        if task is None:
+            row = self.progress.of(lab)
+            if row.broken:
+                self.console.print(Text(f"{row.broken.message}\n(--task N shows a hint anyway.)"))
+                return 0
+            if row.detour:
+                self.console.print(Text(row.detour, style="dim"))
+            task = row.next_task
+            if task is None:
+                self.console.print(f"Lab {lab} passes; there is nothing left to hint at. (--task N shows one anyway.)")
+                return 0
+        if task not in hints:
+            raise LabError(f"Lab {lab} has no task {task}; its tasks are {', '.join(map(str, sorted(hints)))}.")
+        title = task_titles(lab.hints.read_text(encoding="utf-8")).get(task, "")
+        self.console.print(f"[bold]Lab {lab.number}, task {task}[/]: {title}  [dim](hint {level} of {len(LEVELS)})[/]")
+        self.console.print()
+        self.console.print(Markdown(hints[task][level]))
+        if level < max(LEVELS):
+            self.console.print(f"\n[dim]More: course hint {lab.number} --task {task} --level {level + 1}[/]")
+        return 0
+
+    def solution(self, name: str | None, spoil: bool) -> int:
+        lab = self._lab(name)
+        row = self.progress.of(lab)
+        if not spoil and row.state is not State.PASSED:
+            raise LabError(f"Lab {lab} is {state_text(row)}; its solution opens when it passes, or with --spoil. "
+                           f"Perhaps a hint first: course hint {lab.number} --level 3")
+        print(clean_solution(lab.solution.read_text(encoding="utf-8")), end="")
+        return 0
+
+    def reset(self, name: str | None) -> int:
+        lab = self._lab(name)
+        if lab.starter.is_file() and is_as_shipped(lab):
+            self.console.print(f"{lab.relative(lab.starter)} is as shipped already; nothing to reset.")
+            return 0
+        shipped = shipped_starter(lab)
+        if lab.starter.is_file():
+            name = f"{lab.number}-{time.strftime('%Y-%m-%d-%H%M%S')}.py"
+            backup = _free_name(self.root / ".course" / "backups" / name)
+            backup.parent.mkdir(parents=True, exist_ok=True)
+            backup.write_bytes(lab.starter.read_bytes())
+            self.console.print(f"Your work is kept in {lab.relative(backup)}")
+        lab.starter.write_text(shipped, encoding="utf-8")
+        self.console.print(f"{lab.relative(lab.starter)} is as shipped again.")
+        return 0
+
+    # ---- for those who write labs
+
+    def sync(self, names: Sequence[str]) -> int:
+        for lab in [find_lab(name, self.labs) for name in names] or self.labs:
+            shipped = shipped_starter(lab)
+            old = lab.starter.read_text(encoding="utf-8") if lab.starter.is_file() else None
+            if old != shipped:
+                lab.starter.write_text(shipped, encoding="utf-8")
+            self.console.print(f"{lab.relative(lab.starter)}: {'up to date' if old == shipped else 'written'}")
+        return 0
+
+    def check(self, names: Sequence[str]) -> int:
+        labs = [find_lab(name, self.labs) for name in names] or self.labs
+        num_problems = 0
+        for lab in labs:
+            problems, proved = check_lab(lab)
+            self._show_check(str(lab), problems, proved)
+            num_problems += len(problems)
+        pages = sorted(self.root.glob("*.md")) + sorted(self.root.glob("phase-*/README.md"))
+        problems = [] if names else [problem for page in pages for problem in broken_links(page, self.root)]
+        if not names:
+            self._show_check("pages", problems, f"the links of {len(pages)} pages resolve")
+        num_problems += len(problems)
+        self.console.print(f"{len(labs)} labs checked, {num_problems} problems")
+        return 1 if num_problems else 0
+
+    def _show_check(self, name: str, problems: list[str], proved: str) -> None:
+        self.console.print(Text.assemble((f"{'✗' if problems else '✓'} {name}", "red" if problems else "green"),
+                                         "" if problems else f"  {proved}"))
+        for problem in problems:
+            self.console.print(Text("    " + problem.replace("\n", "\n      ")))
+
+
+def _free_name(path: Path) -> Path:
+    candidate, count = path, 1
+    while candidate.exists():
+        count += 1
+        candidate = path.with_stem(f"{path.stem}-{count}")
+    return candidate
+
+
+def _as_json(row: LabProgress) -> dict:
+    return {"lab": row.lab.number, "name": row.lab.name, "title": row.lab.title,
+            "folder": row.lab.relative(row.lab.folder), "state": row.state.value, "tests_passed": row.num_passed,
+            "tests": len(row.tests), "points": row.points, "max_points": row.max_points}

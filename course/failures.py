@@ -1,0 +1,113 @@
+"""What ended a test, in a sentence that a student can act on."""
+
+from __future__ import annotations
+
+import errno
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+_STUB = re.compile(r"Task (\d+): ")
+NUM_PRINTED_LINES = 5
+MAX_PRINTED_LINE_CHARACTERS = 200
+
+#: Kinds of failure, as the report names them; any other is the name of the exception.
+TIME_LIMIT, PRINT_FLOOD, NOT_RUN = "TimeLimitExceeded", "PrintFlood", "NotRun"
+BROKEN_FILE, NO_PYTEST = "FileIsBroken", "LabRunFailed"
+#: Each of these took seconds. After a few of them the rest of a lab is not run.
+STUCK = (TIME_LIMIT, PRINT_FLOOD)
+
+
+class TimeLimitExceeded(BaseException):
+    """Raised inside a test that runs too long. Not an Exception: ``except Exception`` must not swallow it."""
+
+
+class FileIsBroken(Exception):
+    """The file under test could not be loaded; the message says why."""
+
+
+class NotRun(Exception):
+    """The test was not begun; the message says why."""
+
+
+def kind_of(error: BaseException | None) -> str | None:
+    """What the report calls this failure. A write past the runner's limit on files is a flood of prints."""
+    if error is None:
+        return None
+    return PRINT_FLOOD if isinstance(error, OSError) and error.errno == errno.EFBIG else type(error).__name__
+
+
+def stub_task(kind: str | None, message: str) -> int | None:
+    """The task of the unwritten body that ended a test, if that is what ended it."""
+    found = _STUB.match(message) if kind == "NotImplementedError" else None
+    return int(found[1]) if found else None
+
+
+def is_stub(kind: str | None, message: str) -> bool:
+    """Whether a body that the starter left to the student ended the test."""
+    return stub_task(kind, message) is not None
+
+
+def why_broken(error: BaseException, path: Path, name: str, lab_number: str, time_limit_s: float) -> str:
+    """Why the file at ``path``, shown as ``name``, could not be loaded."""
+    if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == path:
+        return f"{name} is missing. `course reset {lab_number}` puts the shipped one back."
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        source = (error.text or "").rstrip("\n")
+        caret = " " * (max(error.offset or 1, 1) - 1) + "^"
+        return f"{name} does not parse, line {error.lineno}: {error.msg}\n    {source}\n    {caret}"
+    if isinstance(error, TimeLimitExceeded):
+        return f"importing {name} did not finish within {time_limit_s:g} s{where(path, error)}"
+    return f"{name} cannot be imported: {why_failed(error, path, time_limit_s)}"
+
+
+def why_failed(error: BaseException, path: Path, time_limit_s: float, when: str = "call") -> str:
+    """Why a test failed, and where in the file under test."""
+    place = where(path, error)
+    if isinstance(error, (FileIsBroken, NotRun)) or is_stub(kind_of(error), str(error)):
+        return str(error)
+    if isinstance(error, TimeLimitExceeded):
+        what = "the test" if when == "call" else when
+        return f"{what} did not finish within {time_limit_s:g} s{place}: is there a loop that never ends?"
+    if kind_of(error) == PRINT_FLOOD:
+        return f"it printed more than {_file_limit_mb()} MB{place}: is there a print in a loop?"
+    if isinstance(error, SystemExit):
+        return f"it calls exit(){place}"
+    if isinstance(error, AssertionError):  # without what pytest's rewriting adds below the sentence
+        return shorten(str(error).split("\nassert ")[0]) + place
+    return f"{type(error).__name__}: {shorten(str(error))}{place}"
+
+
+def where(path: Path, error: BaseException) -> str:
+    """Where in the file at ``path`` an error arose: `` (starter.py:88 in remove)``."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" ({path.name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+
+
+def _file_limit_mb() -> int:
+    import resource  # not on Windows, where there is no such limit either
+
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0] >> 20
+
+
+def last_printed(report: pytest.TestReport) -> str:
+    """The last lines that a test printed."""
+    text = "".join(content for title, content in report.sections if title.startswith("Captured stdout"))
+    lines = text[-10_000:].rstrip().splitlines()[-NUM_PRINTED_LINES:]
+    return "\n".join(line if len(line) <= MAX_PRINTED_LINE_CHARACTERS else f"{line[:MAX_PRINTED_LINE_CHARACTERS]}…"
+                     for line in lines)
+
+
+def one_sentence(excinfo: pytest.ExceptionInfo, sentence: str) -> object:
+    """A failure shown without traceback: it would lead through the tests, and the mend is elsewhere."""
+    shown = excinfo.getrepr(style="value")
+    shown.reprtraceback.reprentries[0].lines[:] = sentence.splitlines()
+    if shown.reprcrash is not None:  # what the summary at the end shows
+        shown.reprcrash.message = sentence
+    return shown
+
+
+def shorten(text: str, limit: int = 1_500) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}\n… and {len(text) - limit:,} more characters"
