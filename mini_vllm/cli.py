@@ -39,6 +39,8 @@ def make_parser() -> argparse.ArgumentParser:
     generate.add_argument("--file", type=Path, help="one prompt a line")
     generate.add_argument("--model", default="tiny-tales", help="tiny-tales, smollm2, a folder, a .gguf or a hub name")
     generate.add_argument("--n", type=int, default=1, help="continuations of each prompt")
+    generate.add_argument("--stats", action="store_true", help="close with what sharing has saved")
+    generate.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
     generate.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
     _add_sampling(generate, max_tokens=128)
     generate.set_defaults(run=run_generate)
@@ -80,7 +82,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
     prompts = list(_read_prompts(arguments, sys.stdin))
     params = _params(arguments, arguments.n)
     from mini_vllm.engine import EngineConfig, LLMEngine  # after the arguments are known to be good: it loads MLX
-    engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
+    engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory,
+                                    enable_prefix_caching=not arguments.no_prefix_caching))
     started_s = time.perf_counter()
     outputs: dict[str, RequestOutput] = {}
     printer = JsonPrinter(sys.stdout) if arguments.json else TextPrinter(sys.stdout, len(prompts) * arguments.n)
@@ -109,6 +112,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
             num_refused += 1
             print(f"mini-vllm: {output.request_id}: {output.error}", file=sys.stderr)
     print(usage_line(outputs.values(), time.perf_counter() - started_s), file=sys.stderr)
+    if arguments.stats:
+        print(engine.metrics(), file=sys.stderr)
     return INTERRUPTED if interrupted else 1 if num_refused else 0
 
 

@@ -186,7 +186,7 @@ class LLMEngine:
             raise ValueError(f"request id {request_id!r} is in use")
         text = prompt if isinstance(prompt, str) else None
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        max_tokens = self._check_prompt(token_ids, params)
+        max_tokens = self.check_prompt(token_ids, params)
         self._check_tokens("logit_bias", params.logit_bias or ())
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         group = _Group(request_id, text, token_ids)
@@ -199,7 +199,7 @@ class LLMEngine:
         self._sequences.update({s.request.request_id: (group, s) for s in group.sequences})
         return request_id
 
-    def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> int:
+    def check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> int:
         """Raises ValueError for a prompt that cannot be; returns how many tokens may follow it."""
         if not token_ids:
             raise ValueError("the prompt is empty: it has 0 tokens, at least 1 is needed")

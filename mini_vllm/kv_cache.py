@@ -59,9 +59,10 @@ class KVCacheManager:
         self.block_pool = pool_class(num_blocks, enable_caching)
         self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
         self._tables: dict[str, list[KVCacheBlock]] = {}
-        #: Blocks that the planned step will write. Others may adopt them whole, since a step writes before it reads;
-        #: they cannot be copied from, since it copies before it writes.
-        self._to_be_written: set[int] = set()
+        #: Indexed blocks of which the planned step has yet to write a part → how many of their tokens are there now.
+        #: Others may adopt them whole, since a step writes before it reads; only what is there can be copied, since it
+        #: copies before it writes.
+        self._num_written: dict[int, int] = {}
         self._num_queries = self._num_query_tokens = self._num_hit_tokens = self._num_evictions_before = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=HIT_RATE_WINDOW)
 
@@ -75,9 +76,10 @@ class KVCacheManager:
         """
         if self.prefix_tree is not None:
             match = self.prefix_tree.match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)
-            if match.partial_block is None or match.partial_block.block_id in self._to_be_written:
-                return match.blocks, len(match.blocks) * self.block_size
-            return [*match.blocks, match.partial_block], match.num_tokens
+            half, num_half = match.partial_block, match.num_partial_tokens
+            if half is not None:
+                num_half = min(num_half, self._num_written.get(half.block_id, num_half))
+            return match.blocks + [half] * (num_half > 0), len(match.blocks) * self.block_size + num_half
         blocks: list[KVCacheBlock] = []
         if self.enable_caching:
             parent = None
@@ -131,14 +133,14 @@ class KVCacheManager:
             self._num_hit_tokens += num_hit_tokens
             self._recent.append((request.num_tokens, num_hit_tokens))
         self._tables[request.request_id] = table + fresh
-        self._to_be_written.update(block.block_id for block in (table + fresh)[first_slot // self.block_size:])
         self._index_full_blocks(request, min(num_slots, request.num_tokens))
+        self._note_unwritten(request, first_slot)
         return taken + fresh
 
     def finish_step(self) -> None:
         """The planned step has run: its copies are made and its K/V is written."""
         self.block_pool.finish_copies()
-        self._to_be_written.clear()
+        self._num_written.clear()
 
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
@@ -199,6 +201,15 @@ class KVCacheManager:
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
+
+    def _note_unwritten(self, request: Request, first_slot: int) -> None:
+        if self.prefix_tree is None:
+            return
+        table, size = self._tables[request.request_id], self.block_size
+        for index in range(first_slot // size, len(table)):
+            key = table[index].block_hash
+            if key is not None and index * size + len(key.token_ids) > first_slot:
+                self._num_written.setdefault(table[index].block_id, max(first_slot - index * size, 0))
 
     def _must_fork(self, block: KVCacheBlock, half_hit: KVCacheBlock | None, num_hit_tokens: int) -> bool:
         """Whether tokens about to be written would change what others, or the index, rely on."""

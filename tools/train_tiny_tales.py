@@ -260,8 +260,9 @@ def evaluate(model: TinyTales, tokenizer: Tokenizer, documents: list[str], conte
     nats = 0.0
     for start in range(0, len(windows), 16):
         batch = windows[start : start + 16]
-        tokens = np.zeros((len(batch), context + 1), dtype=np.int32)
-        counts = np.zeros((len(batch), context), dtype=np.float32)
+        longest = max(len(ids) for ids, _ in batch)
+        tokens = np.zeros((len(batch), longest), dtype=np.int32)
+        counts = np.zeros((len(batch), longest - 1), dtype=np.float32)
         for row, (ids, num_scored) in enumerate(batch):
             tokens[row, : len(ids)] = ids
             counts[row, len(ids) - 1 - num_scored : len(ids) - 1] = 1
@@ -329,7 +330,7 @@ def train(
     print(f"{num_parameters:,} parameters, {tokens.size:,} training tokens, "
           f"{num_steps * batch_tokens / tokens.size:.1f} passes over them, on {mx.default_device()}", flush=True)
 
-    num_warmup_steps = min(200, num_steps // 10)
+    num_warmup_steps = max(1, min(200, num_steps // 10))
     schedule = optim.join_schedules(
         [
             optim.linear_schedule(0.0, learning_rate, num_warmup_steps),
@@ -443,11 +444,11 @@ def main() -> None:
     command = commands.add_parser("train", help="tokenizer, training and export")
     command.add_argument("--corpus", type=Path, required=True)
     command.add_argument("--out", type=Path, required=True)
-    command.add_argument("--steps", type=int, default=8000)
+    command.add_argument("--steps", type=int, default=16000)
     command.add_argument("--batch-tokens", type=int, default=64 * 384, help="tokens in one step")
     command.add_argument("--learning-rate", type=float, default=1e-3, help="at the top of the cosine")
     command.add_argument("--weight-decay", type=float, default=0.1)
-    command.add_argument("--dropout", type=float, default=0.1)
+    command.add_argument("--dropout", type=float, default=0.3)
     command.add_argument("--ema-decay", type=float, default=0.999, help="of the moving average of the weights")
     command.add_argument("--seed", type=int, default=0)
 
