@@ -18,6 +18,20 @@ MUTANTS = [
         killed_by="test_task_2_the_last_block_is_filled_before_a_new_one_is_taken",
     ),
     Mutant(
+        name="reads-the-table-sorted",
+        story="Block ids in the order of their numbers, which is that of the tokens only while nothing was freed.",
+        replace="        return [block.block_id for block in self._tables.get(request_id, [])]\n",
+        by="        return sorted(block.block_id for block in self._tables.get(request_id, []))\n",
+        killed_by="test_task_2_the_table_is_in_the_order_of_the_tokens",
+    ),
+    Mutant(
+        name="takes-fewer-blocks-than-none",
+        story="The table may be longer than this step needs; the difference is negative then.",
+        replace="max(self._num_blocks_for(num_slots) - len(table), 0)\n",
+        by="self._num_blocks_for(num_slots) - len(table)\n",
+        killed_by="test_task_2_slots_that_exist_already_are_not_made_again",
+    ),
+    Mutant(
         name="one-token-late",
         story="Takes the next block only after it was needed: len % block_size == 1, counted wrongly.",
         replace="        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens\n",
@@ -141,7 +155,14 @@ MUTANTS = [
         by="""        fresh = self.block_pool.get_new_blocks(num_new_blocks)
         self.block_pool.touch(hits)
 """,
-        killed_by="test_task_5_random_traffic_reads_back_its_own_tokens",
+        killed_by="test_task_5_a_hit_is_not_evicted_for_its_own_request",
+    ),
+    Mutant(
+        name="takes-none-for-zero",
+        story="`x or default`: a caller that says 0 gets the default, and its mistake goes unnoticed.",
+        replace="len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens\n",
+        by="num_new_computed_tokens or len(hits) * self.block_size\n",
+        killed_by="test_task_5_a_number_of_tokens_that_the_hits_do_not_hold_is_refused",
     ),
     Mutant(
         name="adopts-without-owning",
@@ -163,6 +184,27 @@ MUTANTS = [
         replace="        if request.request_id not in self._tables:\n",
         by="        if True:\n",
         killed_by="test_task_6_a_request_that_waits_is_counted_once",
+    ),
+    Mutant(
+        name="counts-while-nothing-is-computed",
+        story="Takes num_computed_tokens == 0 for 'first slots'; slots that were made and not used yet count twice.",
+        replace="        if request.request_id not in self._tables:\n",
+        by="        if request.num_computed_tokens == 0:\n",
+        killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
+    ),
+    Mutant(
+        name="counts-the-tokens-of-one-step",
+        story="Asked for: this chunk and the hits. A prompt in chunks looks as if it were found to a larger part.",
+        replace="            self._num_query_tokens += request.num_tokens\n",
+        by="            self._num_query_tokens += num_hit_tokens + num_new_tokens\n",
+        killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
+    ),
+    Mutant(
+        name="counts-the-prompt-alone",
+        story="A request that comes back asks for what it has decoded, too.",
+        replace="            self._num_query_tokens += request.num_tokens\n",
+        by="            self._num_query_tokens += request.num_prompt_tokens\n",
+        killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
     ),
     Mutant(
         name="resets-the-statistics-before-asking",

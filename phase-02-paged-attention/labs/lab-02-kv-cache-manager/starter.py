@@ -23,7 +23,11 @@ DEFAULT_BLOCK_SIZE = 32
 
 @dataclass(frozen=True)
 class PrefixCacheStats:
-    """What the prefix cache did since the last reset. A request counts when it gets its first slots."""
+    """What the prefix cache did since the last reset.
+
+    A request counts when it gets its first slots, with the tokens it has at that moment (``num_tokens``). One that was
+    freed and comes back counts again.
+    """
 
     num_queries: int = 0
     num_query_tokens: int = 0
@@ -76,10 +80,12 @@ class KVCacheManager:
               in the table      adopted here, not copied    slots made here
 
         ``new_computed_blocks`` are what ``get_computed_blocks`` found; they hold ``num_new_computed_tokens`` tokens, by
-        default all they can (other values belong to a later lab). Call ``_check_arguments`` first, it is given.
+        default all they can (other values belong to a later lab). Call ``_check_arguments`` first, it is given; then,
+        from task 5 on, ``_check_hits``.
         After: the request's table is its old blocks, then the hits with one more owner each (``touch``), then just as
         many fresh blocks as the convention above asks for. If caching is on, ``_index_full_blocks`` is told how many
-        tokens now have a slot *and exist*. The first time a request gets slots it counts in the statistics.
+        tokens now have a slot *and exist*. When a request that holds nothing gets slots, it counts in the statistics:
+        one query, for ``request.num_tokens`` tokens as of now, of which those of the hits were found.
         Returns the fresh blocks, in order; the list is empty if the last block still has room.
         Returns None if it does not fit, and nothing has changed. A hit that stands in the free queue is about to leave
         it, so it is no room for fresh blocks.
@@ -145,7 +151,8 @@ class KVCacheManager:
     def _check_hits(self, request: Request, hits: list[KVCacheBlock]) -> None:
         """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its place.
 
-        Between the lookup and now, a free block may have been given to someone else; its ``block_hash`` tells.
+        ``allocate_slots`` calls it before anything changes. Between the lookup and now, a free block may have been
+        given to someone else; its ``block_hash`` tells.
         """
         raise NotImplementedError("Task 5: KVCacheManager._check_hits")
 
@@ -153,7 +160,10 @@ class KVCacheManager:
 
     @property
     def stats(self) -> PrefixCacheStats:
-        """Queries, tokens asked for, tokens found, and blocks evicted, since the last reset."""
+        """Queries, tokens asked for, tokens found, and blocks evicted, since the last reset.
+
+        Counted by ``allocate_slots``, see there; the pool counts evictions since it was made (``num_evictions``).
+        """
         raise NotImplementedError("Task 6: KVCacheManager.stats")
 
     def reset_prefix_cache(self) -> None:

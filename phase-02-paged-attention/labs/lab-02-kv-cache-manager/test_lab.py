@@ -46,8 +46,31 @@ def decode(manager, request, token_id):
 
 def state(manager, *requests):
     """What a call that returns None or raises must leave alone."""
-    return (free_ids(manager), [(block.ref_cnt, block.block_hash) for block in manager.block_pool.blocks],
-            [manager.get_block_ids(request.request_id) for request in requests])
+    blocks = manager.block_pool.blocks
+    return {"the free queue": free_ids(manager),
+            "the list of ref_cnt, by block id,": [block.ref_cnt for block in blocks],
+            "the list of block_hash, by block id,": [block.block_hash for block in blocks],
+            "the block tables": {request.request_id: manager.get_block_ids(request.request_id) for request in requests}}
+
+
+def assert_unchanged(before, now, call, rule):
+    for what in before:
+        assert now[what] == before[what], f"{call} changed {what} from {before[what]} to {now[what]}: {rule}"
+
+
+def must_raise(expected, call, function, *args, rule):
+    """``function(*args)``, told as ``call``, must raise ``expected``. An unwritten body speaks for itself."""
+    try:
+        got = function(*args)
+    except NotImplementedError:  # a RuntimeError too, but not the one meant
+        raise
+    except expected:
+        return
+    except Exception as error:
+        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected a {expected.__name__}: "
+                             f"{rule}") from error
+    raise AssertionError(f"{call} returned {ids(got) if isinstance(got, list) else got!r}, expected a "
+                         f"{expected.__name__}: {rule}")
 
 
 def assert_counts(manager, *requests):
@@ -75,10 +98,30 @@ def test_task_1_a_request_that_holds_nothing_has_an_empty_table(lab):
 @pytest.mark.parametrize("num_tokens, num_blocks", [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_task_2_a_prompt_takes_just_enough_blocks(lab, num_tokens, num_blocks):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
-    blocks = start(manager, Request("r", prompt(num_tokens)))
-    assert len(blocks) == num_blocks, (f"{num_tokens} tokens at block size 4 took {len(blocks)} blocks, expected "
-                                       f"{num_blocks}: ceil({num_tokens} / 4)")
-    assert manager.get_block_ids("r") == ids(blocks), "the table is not what was taken"
+    taken = ids(start(manager, Request("r", prompt(num_tokens))))
+    table, expected = manager.get_block_ids("r"), list(range(1, num_blocks + 1))
+    assert taken == expected, (
+        f"a prompt of {num_tokens} tokens at block size 4: allocate_slots gave blocks {taken}, expected {expected}: "
+        f"ceil({num_tokens} / 4) is {num_blocks}, a block that is begun counts as a whole one (_num_blocks_for)")
+    assert table == expected, (f"allocate_slots gave blocks {taken}, and get_block_ids then reads {table}, expected "
+                               f"{expected}: the blocks taken are the table of a new request")
+
+
+@pytest.mark.points(2)
+def test_task_2_the_table_is_in_the_order_of_the_tokens(lab):
+    manager = lab.KVCacheManager(num_blocks=6, block_size=4, enable_caching=False)
+    pool = manager.block_pool
+    blocks = pool.get_new_blocks(5)
+    pool.free_blocks([blocks[i] for i in (2, 0, 4, 1, 3)])  # the queue reads 3, 1, 5, 2, 4
+    request = Request("r", prompt(9))
+    start(manager, request)
+    got = manager.get_block_ids("r")
+    assert got == [3, 1, 5], (f"the free queue was 3, 1, 5, 2, 4 and 9 tokens took three blocks; get_block_ids reads "
+                              f"{got}, expected [3, 1, 5]: tokens 0 … 3 are in block 3, 4 … 7 in block 1, 8 in block 5")
+    got.append(99)
+    got = manager.get_block_ids("r")
+    assert got == [3, 1, 5], (f"the caller appended 99 to the list it got, and get_block_ids now reads {got}, expected "
+                              "[3, 1, 5]: give out a list of your own making, not the table itself")
 
 
 @pytest.mark.points(3)
@@ -100,7 +143,27 @@ def test_task_2_chunks_extend_the_same_table(lab):
     for chunk in (3, 3, 3, 5):
         start(manager, request, chunk)
         got.append(manager.get_block_ids("r"))
-    assert got == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]], f"chunks of 3, 3, 3, 5 tokens gave the tables {got}"
+    expected = [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    assert got == expected, (f"a 14-token prompt in chunks of 3, 3, 3, 5 at block size 4: after each the table was "
+                             f"{got}, expected {expected}: 3, 6, 9, 14 slots, and old blocks stay where they are")
+
+
+@pytest.mark.points(2)
+def test_task_2_slots_that_exist_already_are_not_made_again(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
+    request = Request("r", prompt(6))
+    taken = ids(manager.allocate_slots(request, 10))  # room for 4 more tokens, looking ahead
+    assert taken == [1, 2, 3], f"10 slots at block size 4: allocate_slots gave {taken}, expected [1, 2, 3]"
+    request.num_computed_tokens = 1  # of all that only one token was computed
+    try:
+        taken = ids(manager.allocate_slots(request, 1))
+    except ValueError as error:
+        raise AssertionError(f"the table has 12 slots and token 1 needs one of them, but allocate_slots(request, 1) "
+                             f"raised ValueError({error}), expected []: fewer blocks than none are none") from error
+    table = manager.get_block_ids("r")
+    assert (taken, table) == ([], [1, 2, 3]), (
+        f"the table [1, 2, 3] has 12 slots and token 1 needs one of them: allocate_slots(request, 1) gave {taken}, and "
+        f"the table is {table}, expected [] and [1, 2, 3]")
 
 
 @pytest.mark.points(2)
@@ -111,10 +174,13 @@ def test_task_2_what_does_not_fit_is_none_and_changes_nothing(lab):
     before = state(manager, a, b)
     got = start(manager, b)
     assert got is None, f"8 tokens need 2 blocks and 1 is free: allocate_slots gave {ids(got)}, expected None"
-    assert state(manager, a, b) == before, "allocate_slots returned None, but something changed: decide first"
-    a.num_computed_tokens = 8
-    assert start(manager, a, 5) is None, "a running request that needs 2 blocks where 1 is free gets None"
-    assert state(manager, a, b) == before, "a running request that does not fit must keep its table as it was"
+    assert_unchanged(before, state(manager, a, b), "allocate_slots returned None, but it",
+                     "decide first, then take")
+    got = start(manager, a, 5)
+    assert got is None, (f"a running request with the table [1, 2] and 8 computed tokens needs 2 blocks for 5 more; 1 "
+                         f"is free: allocate_slots gave {ids(got)}, expected None")
+    assert_unchanged(before, state(manager, a, b), "allocate_slots returned None for a running request, but it",
+                     "what does not fit keeps its table as it was")
 
 
 @pytest.mark.points(1)
@@ -123,8 +189,9 @@ def test_task_2_the_manager_never_writes_the_request(lab):
     request = Request("r", prompt(6))
     before = dict(vars(request))
     manager.allocate_slots(request, 6)
-    changed = [name for name, value in vars(request).items() if before.get(name) != value]
-    assert not changed, f"allocate_slots changed {changed} of the request: the scheduler advances it, nobody else"
+    changed = {name: value for name, value in vars(request).items() if before.get(name) != value}
+    was = {name: before.get(name) for name in changed}
+    assert not changed, f"allocate_slots changed the request from {was} to {changed}: the scheduler advances it alone"
 
 
 @pytest.mark.points(1)
@@ -132,12 +199,14 @@ def test_task_2_senseless_arguments_are_refused(lab):
     manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
     request = Request("r", prompt(6))
     for num_new_tokens in (0, -1):
-        with pytest.raises(ValueError):
-            manager.allocate_slots(request, num_new_tokens)
+        must_raise(ValueError, f"allocate_slots(request, {num_new_tokens})",
+                   manager.allocate_slots, request, num_new_tokens,
+                   rule="there must be a token to make room for; _check_arguments says so if it is called")
     request.num_computed_tokens = 4
-    with pytest.raises(RuntimeError):
-        manager.allocate_slots(request, 1)
-    assert state(manager, request)[0] == [1, 2, 3], "a refused call must take nothing"
+    must_raise(RuntimeError, "allocate_slots(request, 1) with 4 computed tokens and no block", manager.allocate_slots,
+               request, 1, rule="what is computed has slots; _check_arguments says so if it is called")
+    got = free_ids(manager)
+    assert got == [1, 2, 3], f"after three refused calls the free queue reads {got}, expected [1, 2, 3]: check first"
 
 
 # ---- Task 3
@@ -152,7 +221,8 @@ def test_task_3_free_gives_the_tail_back_first(lab):
     got = free_ids(manager)
     assert got == [4, 5, 3, 2, 1], (f"after free() of the table [1, 2, 3] the queue reads {got}, expected "
                                     "[4, 5, 3, 2, 1]: the head of a prompt is shared most, so it is reused last")
-    assert manager.get_block_ids("r") == [], "a freed request holds nothing"
+    got = manager.get_block_ids("r")
+    assert got == [], f"after free() get_block_ids reads {got}, expected []: a freed request holds nothing"
 
 
 @pytest.mark.points(1)
@@ -164,7 +234,7 @@ def test_task_3_free_is_harmless_when_nothing_is_held(lab):
     manager.free(request)
     manager.free(request)
     got = manager.block_pool.get_num_free_blocks()
-    assert got == 5, f"after free() twice {got} blocks are free, expected 5"
+    assert got == 5, f"free() before the first slots, and twice at the end: {got} blocks are free, expected all 5"
 
 
 # ---- Task 4
@@ -247,7 +317,8 @@ def test_task_4_a_lookup_changes_nothing(lab):
     manager.free(a)
     before = state(manager, a)
     manager.get_computed_blocks(Request("b", prompt(10)))
-    assert state(manager, a) == before, "get_computed_blocks only looks: the hits are taken by allocate_slots"
+    assert_unchanged(before, state(manager, a), "get_computed_blocks",
+                     "it only looks, and the hits are taken by allocate_slots")
 
 
 @pytest.mark.points(1)
@@ -257,8 +328,9 @@ def test_task_4_the_salt_keeps_tenants_apart(lab):
     for salt in (("tenant b",), None):
         hits, _ = manager.get_computed_blocks(Request("b", prompt(10), extra_keys=salt))
         assert hits == [], f"tenant a's blocks {ids(hits)} are hit with the extra keys {salt}"
-    assert manager.get_computed_blocks(Request("b", prompt(10), extra_keys=("tenant a",)))[1] == 8, \
-        "tenant a must find its own blocks"
+    hits, num_cached = manager.get_computed_blocks(Request("b", prompt(10), extra_keys=("tenant a",)))
+    assert (ids(hits), num_cached) == ([1, 2], 8), (f"tenant a asks for its own 10 tokens again and hits {ids(hits)} "
+                                                    f"with {num_cached} tokens, expected [1, 2] with 8")
 
 
 @pytest.mark.points(1)
@@ -266,7 +338,7 @@ def test_task_4_with_caching_off_nothing_is_found(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
     start(manager, Request("a", prompt(10)))
     got = manager.get_computed_blocks(Request("b", prompt(10)))
-    assert got == ([], 0), f"enable_caching=False, but get_computed_blocks gave {got}"
+    assert got == ([], 0), f"enable_caching=False, but get_computed_blocks gave {got}, expected ([], 0)"
 
 
 @pytest.mark.points(3)
@@ -292,7 +364,9 @@ def test_task_5_hits_are_shared_not_copied(lab):
     admit(manager, a)
     taken = ids(admit(manager, b))
     tables = manager.get_block_ids("a"), manager.get_block_ids("b")
-    assert tables == ([1, 2, 3], [1, 2, 4]), f"two requests with one prompt have the tables {tables}"
+    assert tables == ([1, 2, 3], [1, 2, 4]), (
+        f"two requests with the same 10 tokens have the tables {tables}, expected ([1, 2, 3], [1, 2, 4]): the full "
+        "blocks are shared, the last is not")
     assert taken == [4], f"allocate_slots returns the newly taken blocks only: got {taken}, expected [4]"
     assert_counts(manager, a, b)
     manager.free(a)
@@ -306,26 +380,53 @@ def test_task_5_free_hits_do_not_count_as_room(lab):
     admit(manager, a)
     manager.free(a)
     b = Request("b", prompt(16))
+    hits, num_cached = manager.get_computed_blocks(b)
+    assert (ids(hits), num_cached) == ([1, 2], 8), (
+        f"a's 8 tokens are in the free blocks 1 and 2; b begins with the same tokens and hits {ids(hits)} with "
+        f"{num_cached} tokens, expected [1, 2] with 8")
     before = state(manager, a, b)
-    got = admit(manager, b)
+    got = manager.allocate_slots(b, 8, hits)
     assert got is None, (f"3 blocks are free, 2 of them are the hits; 2 more are needed and only 1 is left, yet "
                          f"allocate_slots gave {ids(got)}: a hit leaves the queue when it is adopted")
-    assert state(manager, a, b) == before, ("allocate_slots returned None, but refs, queue order or index changed: "
-                                            "touch the hits only once it is sure that everything fits")
+    assert_unchanged(before, state(manager, a, b), "allocate_slots returned None, but it",
+                     "touch the hits only once it is sure that everything fits")
 
 
 @pytest.mark.points(3)
 def test_task_5_a_hit_is_not_evicted_for_its_own_request(lab):
-    manager = lab.KVCacheManager(num_blocks=5, block_size=4)
-    a = Request("a", prompt(16))
+    manager = lab.KVCacheManager(num_blocks=7, block_size=4)
+    a, other = Request("a", prompt(8)), Request("other", prompt(16, 100))
     admit(manager, a)
-    manager.free(a)  # the queue reads 4, 3, 2, 1: all four are free, and three of them are b's prefix
-    b = Request("b", prompt(12) + [99, 99, 99, 99])
-    admit(manager, b)
+    admit(manager, other)
+    manager.free(a)
+    manager.free(other)
+    queue = free_ids(manager)
+    assert queue == [2, 1, 6, 5, 4, 3], f"after free(a), free(other) the queue is {queue}, expected 2, 1, 6, 5, 4, 3"
+    b = Request("b", prompt(8) + [99, 99, 99, 99])
+    hits, _ = manager.get_computed_blocks(b)
+    assert ids(hits) == [1, 2], f"b begins with a's 8 tokens, in blocks 1 and 2, and hits {ids(hits)}, expected [1, 2]"
+    manager.allocate_slots(b, 4, hits)
     got = manager.get_block_ids("b")
-    assert got == [1, 2, 3, 4], (f"blocks 1, 2, 3 are hits and 4 is the only other block; the table is {got}, expected "
-                                 "[1, 2, 3, 4]: take the hits out of the queue before you take fresh blocks")
-    assert_counts(manager, a, b)
+    assert got == [1, 2, 6], (f"the free queue was 2, 1, 6, 5, 4, 3 and b's hits are 1 and 2, the oldest; its table is "
+                              f"{got}, expected [1, 2, 6]: hits leave the queue before fresh blocks are taken from it")
+    assert_counts(manager, a, b, other)
+
+
+@pytest.mark.points(2)
+def test_task_5_a_number_of_tokens_that_the_hits_do_not_hold_is_refused(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(10)))
+    b = Request("b", prompt(10))
+    hits, num_cached = manager.get_computed_blocks(b)
+    assert num_cached == 8, f"the same 10 tokens again: {num_cached} tokens are hit, expected 8"
+    before = state(manager, b)
+    for wrong in (0, 4, 12):
+        call = f"allocate_slots(b, 2, hits, num_new_computed_tokens={wrong}) with two hits of 4 tokens"
+        must_raise(ValueError, call, manager.allocate_slots, b, 2, hits, wrong,
+                   rule="two blocks hold 8 tokens; only None means 'all they can', 0 is a number like any other")
+        assert_unchanged(before, state(manager, b), f"{call} was refused, but", "check first, then change")
+    got = ids(manager.allocate_slots(b, 2, hits, 8))
+    assert got == [4], f"allocate_slots(b, 2, hits, num_new_computed_tokens=8) gave {got}, expected [4]"
 
 
 @pytest.mark.points(2)
@@ -335,11 +436,12 @@ def test_task_5_a_stale_hit_is_refused(lab):
     admit(manager, a)
     manager.free(a)
     hits, _ = manager.get_computed_blocks(b)
+    assert ids(hits) == [1], f"block 1 holds b's first 4 tokens; get_computed_blocks hits {ids(hits)}, expected [1]"
     admit(manager, thief)
     before = state(manager, a, b, thief)
-    with pytest.raises(RuntimeError):
-        manager.allocate_slots(b, 1, hits)
-    assert state(manager, a, b, thief) == before, "a refused call must change nothing"
+    must_raise(RuntimeError, "allocate_slots(b, 1, hits=[block 1]), after block 1 was given to another request,",
+               manager.allocate_slots, b, 1, hits, rule="block_hash tells that it does not hold b's tokens any more")
+    assert_unchanged(before, state(manager, a, b, thief), "the refused call", "check first, then change")
 
 
 @pytest.mark.points(1)
@@ -348,15 +450,18 @@ def test_task_5_two_requests_of_one_step_share(lab):
     a, b = Request("a", prompt(9)), Request("b", prompt(9))
     manager.allocate_slots(a, 9)  # planned for this step; nothing has run yet
     hits, num_cached = manager.get_computed_blocks(b)
+    assert (ids(hits), num_cached) == ([1, 2], 8), (
+        f"b is looked up right after a's slots were made, in the same step, and hits {ids(hits)} with {num_cached} "
+        "tokens, expected [1, 2] with 8: full blocks are indexed when their slots are made, not when a step has run")
     manager.allocate_slots(b, 1, hits)
-    got = manager.get_block_ids("b")[:2]
-    assert got == [1, 2] and num_cached == 8, (f"b was planned right after a, in the same step, and shares {got}, "
-                                               "expected [1, 2]: full blocks are indexed when their slots are made")
+    got = manager.get_block_ids("b")
+    assert got == [1, 2, 4], f"b was given the hits [1, 2], and its table is {got}, expected [1, 2, 4]: adopt the hits"
 
 
 @pytest.mark.points(4)
 def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
     """A memory that stores, a slot, the whole prefix written there. Every table must read back its own request."""
+    num_hits = 0
     for seed in range(30):
         rng = random.Random(seed)
         size = rng.randint(1, 4)
@@ -379,6 +484,7 @@ def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
                 for p in range(first, first + num_new):
                     memory[table[p // size], p % size] = tuple(request.all_token_ids[:p + 1])
                 request.num_computed_tokens = first + num_new
+                num_hits += len(hits)
                 running += [request] if fresh else []
             elif running:
                 victim = running.pop(rng.randrange(len(running)))
@@ -387,13 +493,18 @@ def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
             for other in running:
                 table = manager.get_block_ids(other.request_id)
                 for p in range(other.num_computed_tokens):
-                    found = memory.get((table[p // size], p % size))
+                    found = memory.get((table[p // size], p % size), ())
                     assert found == tuple(other.all_token_ids[:p + 1]), (
-                        f"seed {seed}, step {step}: request {other.request_id} reads at position {p} (block "
-                        f"{table[p // size]}) the K/V of {found}, expected that of {other.all_token_ids[:p + 1]}")
+                        f"seed {seed}, step {step}, block size {size}: request {other.request_id}, its table {table}, "
+                        f"reads at position {p} (block {table[p // size]}) the K/V of a token that was computed after "
+                        f"other tokens. Tokens up to and including that position: {list(found)} when it was written, "
+                        f"{other.all_token_ids[:p + 1]} in this request")
         for request in running:
             manager.free(request)
-        assert manager.block_pool.get_usage() == 0.0, f"seed {seed}: all requests are gone, but blocks are in use"
+        num_used = manager.block_pool.num_blocks - 1 - manager.block_pool.get_num_free_blocks()
+        assert num_used == 0, f"seed {seed}: all requests are freed, but {num_used} blocks are in use, expected 0"
+    assert num_hits > 0, ("in 30 runs of random traffic with much repetition get_computed_blocks found 0 blocks, "
+                          "expected some: nothing was shared, so nothing was tested")
 
 
 # ---- Task 6
@@ -411,8 +522,33 @@ def test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted(lab):
     assert got == (2, 20, 8, 0), (f"a 10-token prompt twice: (queries, tokens asked, tokens found, evicted) is {got}, "
                                   "expected (2, 20, 8, 0)")
     admit(manager, Request("c", prompt(16, 100)))
-    assert manager.stats.num_evicted_blocks == 2, (f"16 other tokens fill the pool; {manager.stats.num_evicted_blocks} "
-                                                   "evictions counted, expected 2, the cached blocks")
+    got = manager.stats.num_evicted_blocks
+    assert got == 2, (f"16 other tokens fill the pool; {got} evictions counted, expected 2, the cached blocks")
+
+
+@pytest.mark.points(2)
+def test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("r", prompt(6))
+
+    def asked():
+        return manager.stats.num_queries, manager.stats.num_query_tokens
+
+    manager.allocate_slots(request, 3)
+    got = asked()
+    assert got == (1, 6), (f"the first 3 of 6 tokens got slots: (queries, tokens asked) is {got}, expected (1, 6): a "
+                           "request asks for all its tokens, num_tokens, not for one chunk")
+    manager.allocate_slots(request, 6)  # the step was dropped: nothing has been computed, but it has slots
+    got = asked()
+    assert got == (1, 6), (f"slots again for a request that has some: (queries, tokens asked) is {got}, expected "
+                           "(1, 6): its first slots count, whatever num_computed_tokens is")
+    for token in (50, 51):
+        request.append_output_token(token)
+    manager.free(request)
+    admit(manager, request)
+    got = asked()
+    assert got == (2, 14), (f"freed and come back with 8 tokens, 2 of them decoded: (queries, tokens asked) is {got}, "
+                            "expected (2, 14): it counts again, with num_tokens as it is now")
 
 
 @pytest.mark.points(2)
@@ -434,11 +570,15 @@ def test_task_6_reset_is_refused_while_blocks_are_in_use(lab):
     manager = lab.KVCacheManager(num_blocks=6, block_size=4)
     a = Request("a", prompt(12))
     admit(manager, a)
-    with pytest.raises(RuntimeError):
-        manager.reset_prefix_cache()
-    assert manager.stats.num_queries == 1, "a refused reset must leave the statistics as they were"
+    must_raise(RuntimeError, "reset_prefix_cache() while a holds three blocks", manager.reset_prefix_cache,
+               rule="the pool refuses, and so does the manager")
+    got = manager.stats.num_queries
+    assert got == 1, f"after a refused reset {got} queries are counted, expected 1: it must leave the statistics alone"
     manager.free(a)
     manager.reset_prefix_cache()
-    assert manager.get_computed_blocks(Request("b", prompt(12))) == ([], 0), "after a reset nothing is found"
+    hits, num_cached = manager.get_computed_blocks(Request("b", prompt(12)))
+    assert (hits, num_cached) == ([], 0), (f"after a reset the same prompt hits {ids(hits)} with {num_cached} tokens, "
+                                           "expected [] with 0")
     got = manager.stats
-    assert (got.num_queries, got.num_evicted_blocks) == (0, 0), f"after a reset the statistics start anew, got {got}"
+    assert (got.num_queries, got.num_query_tokens, got.num_hit_tokens, got.num_evicted_blocks) == (0, 0, 0, 0), \
+        f"after a reset the statistics are {got}, expected zeros"

@@ -204,15 +204,20 @@ def test_task_2_nothing_else_changes(lab):
     for block_size, slots in [(1, [5, 2]), (5, [24, 11, 10, 3]), (32, [64, 95]), (4, [])]:
         k_pool, v_pool = rng.normal(size=(2, 7, 2, block_size, 3))
         keys, values = rng.normal(size=(2, len(slots), 2, 3))
-        k_expected, v_expected = k_pool.copy(), v_pool.copy()
-        for token, slot in enumerate(slots):
-            for head in range(2):
-                k_expected[slot // block_size, head, slot % block_size] = keys[token, head]
-                v_expected[slot // block_size, head, slot % block_size] = values[token, head]
+        before = {"k_pool": k_pool.copy(), "v_pool": v_pool.copy()}
         lab.write_kv(k_pool, v_pool, keys, values, slots)
-        check_same_pools(f"write_kv(slots={slots}) with block_size {block_size}",
-                         "a write changes its own slots and nothing else; the others belong to other requests",
-                         ("k_pool", k_pool, k_expected), ("v_pool", v_pool, v_expected))
+        call = f"write_kv(slots={slots}) with block_size {block_size}"
+        for name, pool, vectors in (("k_pool", k_pool, keys), ("v_pool", v_pool, values)):
+            others = pool.copy()
+            for token, slot in enumerate(slots):
+                block_id, offset = divmod(slot, block_size)
+                here = pool[block_id, :, offset]
+                assert np.array_equal(here, vectors[token]), \
+                    f"after {call} slot {slot}, {name}[{block_id}, :, {offset}], is {here.tolist()}, expected " \
+                    f"{vectors[token].tolist()}: token {token} belongs in slot {slot}"
+                others[block_id, :, offset] = before[name][block_id, :, offset]
+            check_same_pools(call, "none of its slots is there; the others belong to other requests",
+                             (name, others, before[name]))
 
 
 @pytest.mark.points(3)
