@@ -43,7 +43,10 @@ class ModelRunner:
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
-            self.cache.write(layer, keys_values, plan.block_ids, plan.offsets)
+            if plan.slot is not None:
+                self.cache.write_one(layer, keys_values, plan.slot)
+            else:
+                self.cache.write(layer, keys_values, plan.block_ids, plan.offsets)
             return paged_attention(queries, self.cache.pools[layer], plan, self.scale)
 
         hidden = self.model(token_ids, plan.positions, attend)

@@ -104,6 +104,16 @@ def test_writing_touches_its_slots_and_no_other():
     assert values.sum() == 2 * keys.sum() and np.array(cache.pools[1]).sum() == 0
 
 
+def test_a_single_token_is_written_the_same_either_way():
+    rng = np.random.default_rng(0)
+    one, other = (PagedKVCache(2, 6, 2, 4, 8, mx.float32) for _ in range(2))
+    for block, offset in ((3, 1), (5, 3), (1, 0)):
+        keys_values = mx.array(rng.normal(size=(1, 4, 8)).astype(np.float32))
+        one.write(1, keys_values, mx.array([block]), mx.array([offset]))
+        other.write_one(1, keys_values, mx.array([block, offset]))
+    assert np.array_equal(np.array(one.pools[1]), np.array(other.pools[1])) and np.array(one.pools[1]).any()
+
+
 def test_copies_take_whole_blocks_of_every_layer():
     cache = PagedKVCache(2, 6, 2, 4, 8, mx.float32)
     for layer in range(2):
