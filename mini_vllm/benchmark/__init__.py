@@ -4,5 +4,6 @@
     python -m mini_vllm.benchmark blas         MLX with and without a fast BLAS
     python -m mini_vllm.benchmark single       one request, against mlx-lm on the same weights
     python -m mini_vllm.benchmark pool         a decode step with a small and with a large pool
+    python -m mini_vllm.benchmark prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm
     python -m mini_vllm.benchmark attention    the ways to attend over blocks, which decided how the engine does it
 """

@@ -21,6 +21,9 @@ def main() -> int:
     names.add_parser("pool")
     attention = names.add_parser("attention")
     attention.add_argument("--rounds", type=int, default=7)
+    prefix = names.add_parser("prefix")
+    prefix.add_argument("--model", default="tiny-tales")
+    prefix.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     match arguments.name:
         case "allocator":
@@ -38,6 +41,9 @@ def main() -> int:
         case "attention":
             from mini_vllm.benchmark.attention import print_attention
             print_attention(arguments.rounds)
+        case "prefix":
+            from mini_vllm.benchmark.prefix import print_prefix
+            print_prefix(arguments.model, arguments.rounds)
     return 0
 
 

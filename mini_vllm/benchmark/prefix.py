@@ -1,0 +1,137 @@
+"""What sharing a prefix is worth: the cache on, off, and mlx-lm's BatchGenerator, same weights, in one run.
+
+    shared   16 requests at once that share 1024 of about 1100 prompt tokens, 16 new tokens each
+    chat     one conversation of 8 turns; each turn sends the whole history
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mini_vllm.attention import PagedKVCache
+from mini_vllm.backend import mx
+from mini_vllm.benchmark.single import load_peer
+from mini_vllm.engine import EngineConfig, LLMEngine
+from mini_vllm.loader import LoadedModel, load
+from mini_vllm.request import SamplingParams
+
+NUM_REQUESTS, SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 16, 1024, 76, 16
+NUM_TURNS, TURN_TOKENS, ANSWER_TOKENS = 8, 96, 48
+
+
+@dataclass
+class Arm:
+    """What one way of serving a workload took."""
+
+    seconds: float = 0.0
+    first_token_s: list[float] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_copied_bytes: int | None = 0
+    token_ids: list[list[int]] = field(default_factory=list)
+
+
+def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, arm: Arm) -> None:
+    params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+    start, firsts, results = time.perf_counter(), {}, {}
+    copied_before = engine.runner.cache.num_copied_blocks
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            firsts.setdefault(output.request_id, time.perf_counter() - start)
+            results[output.request_id] = output
+    arm.seconds += time.perf_counter() - start
+    arm.first_token_s += firsts.values()
+    cache = engine.runner.cache
+    _, num_both, block_size, head_dim = cache.pools[0].shape
+    block_bytes = PagedKVCache.block_bytes(len(cache.pools), num_both // 2, block_size, head_dim, cache.pools[0].dtype)
+    arm.num_copied_bytes += (cache.num_copied_blocks - copied_before) * block_bytes
+    for request_id in ids:
+        usage = results[request_id].usage
+        arm.num_computed_tokens += (usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens
+                                    + usage.completion_tokens - 1)
+        arm.token_ids.append(results[request_id].token_ids)
+
+
+def serve_by_peer(model, prompts: list[list[int]], num_tokens: int, arm: Arm) -> None:
+    from mlx_lm.generate import BatchGenerator
+    start, firsts = time.perf_counter(), {}
+    generator = BatchGenerator(model)
+    ids = generator.insert(prompts, [num_tokens] * len(prompts))
+    results: dict[int, list[int]] = {uid: [] for uid in ids}
+    while responses := generator.next_generated():
+        for response in responses:
+            firsts.setdefault(response.uid, time.perf_counter() - start)
+            results[response.uid].append(int(response.token))
+    arm.seconds += time.perf_counter() - start
+    generator.close()
+    arm.first_token_s += firsts.values()
+    arm.num_computed_tokens += sum(map(len, prompts)) + len(prompts) * (num_tokens - 1)
+    arm.num_copied_bytes = None
+    arm.token_ids += [results[uid] for uid in ids]
+
+
+class Workloads:
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+        self.peer, _ = load_peer(loaded)
+        rng = np.random.default_rng(0)
+        vocabulary = loaded.config.vocab_size
+        shared = rng.integers(1, vocabulary, SHARED_TOKENS).tolist()
+        self.prompts = [shared + rng.integers(1, vocabulary, OWN_TOKENS).tolist() for _ in range(NUM_REQUESTS)]
+        self.turns = [rng.integers(1, vocabulary, TURN_TOKENS).tolist() for _ in range(NUM_TURNS)]
+
+    def _serve(self, name: str, engine: LLMEngine | None, prompts: list[list[int]], num_tokens: int, arm: Arm) -> None:
+        if name == "mlx-lm":
+            serve_by_peer(self.peer, prompts, num_tokens, arm)
+        else:
+            serve(engine, prompts, num_tokens, arm)
+
+    def _engine(self, name: str) -> LLMEngine | None:
+        if name == "mlx-lm":
+            return None
+        return LLMEngine(EngineConfig(num_blocks=NUM_REQUESTS * 36 + 1, enable_prefix_caching=name == "cache on"),
+                         loaded=self.loaded)
+
+    def shared(self, name: str) -> Arm:
+        arm = Arm()
+        self._serve(name, self._engine(name), self.prompts, NEW_TOKENS, arm)
+        return arm
+
+    def chat(self, name: str) -> Arm:
+        arm, history, engine = Arm(), [], self._engine(name)
+        for turn in self.turns:
+            history = history + turn
+            self._serve(name, engine, [history], ANSWER_TOKENS, arm)
+            history = history + arm.token_ids[-1]
+        return arm
+
+
+def print_prefix(model: str, rounds: int) -> None:
+    workloads = Workloads(load(model))
+    print(f"{model}; medians of {rounds} interleaved rounds; first token: mean over requests")
+    print(f"{'workload':<9} {'':<9} {'wall s':>8} {'first token s':>14} {'computed':>9} {'copied':>9}   tokens")
+    for workload in ("shared", "chat"):
+        run = getattr(workloads, workload)
+        names = ("cache on", "cache off", "mlx-lm")
+        mx.eval(mx.zeros(1))
+        taken = [{name: run(name) for name in names} for _ in range(rounds)]
+        medians = {}
+        for name in names:
+            arms = [arms_of_round[name] for arms_of_round in taken]
+            wall = statistics.median(arm.seconds for arm in arms)
+            first = statistics.median(statistics.mean(arm.first_token_s) for arm in arms)
+            medians[name] = wall, first
+            copied = arms[0].num_copied_bytes
+            same = "equal" if arms[0].token_ids == taken[0]["cache off"].token_ids else "DIFFERENT"
+            print(f"{workload:<9} {name:<9} {wall:>8.2f} {first:>14.3f} {arms[0].num_computed_tokens:>9,} "
+                  f"{'-' if copied is None else f'{copied / 1e6:.1f} MB':>9}   {same}")
+        for name in names[1:]:
+            ratio = [statistics.median(arms[name].seconds / arms["cache on"].seconds for arms in taken),
+                     statistics.median(statistics.mean(arms[name].first_token_s)
+                                       / statistics.mean(arms["cache on"].first_token_s) for arms in taken)]
+            print(f"{workload:<9} cache on against {name}: {ratio[0]:.1f}x in wall time, "
+                  f"{ratio[1]:.1f}x in time to first token")

@@ -1,0 +1,440 @@
+"""Lab 3.1, copy on write. Each test pins one rule; its failure says which.
+
+The pool keeps the books. ``Memory`` below keeps the contents, numbers [num_blocks, block_size], as the runner does.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+BLOCK_SIZE = 4
+NOTHING = -1
+
+
+def ids(blocks):
+    return [block.block_id for block in blocks]
+
+
+def free_ids(pool):
+    return ids(pool.free_block_queue.get_all_free_blocks())
+
+
+def pending(pool):
+    return [(source.block_id, copy.block_id) for source, copy in pool.pending_copies]
+
+
+def state(pool):
+    """What a call that fails must leave alone."""
+    return {"free queue": free_ids(pool), "ref_cnt": [block.ref_cnt for block in pool.blocks], "pending": pending(pool)}
+
+
+def assert_unchanged(pool, before, call):
+    assert state(pool) == before, (f"{call} should change nothing: the pool was {before}, is {state(pool)}. "
+                                   "Check everything first, then change")
+
+
+def assert_sound(pool, when):
+    """A block is free iff nobody, no owner and no pending copy, holds a reference."""
+    free = free_ids(pool)
+    for block in pool.blocks[1:]:
+        assert (block.block_id in free) == (block.ref_cnt == 0), (
+            f"{when}: block {block.block_id} has ref_cnt {block.ref_cnt} and is "
+            f"{'' if block.block_id in free else 'not '}in the free queue: a block is free iff its count is 0")
+
+
+def assert_refused(error, call, *args):
+    """``call`` raises ``error``; a task that is not written yet is no refusal."""
+    with pytest.raises(error) as caught:
+        call(*args)
+    if isinstance(caught.value, NotImplementedError):
+        raise caught.value
+
+
+def make_shared(lab, num_blocks, num_owners=2):
+    """A pool, and its block 1 with several owners."""
+    pool = lab.BlockPool(num_blocks)
+    (block,) = pool.get_new_blocks(1)
+    for _ in range(num_owners - 1):
+        pool.touch([block])
+    return pool, block
+
+
+class Memory:
+    """What the blocks hold. It copies first and writes then, and it refuses to write what others read."""
+
+    def __init__(self, num_blocks):
+        self.slots = np.full((num_blocks, BLOCK_SIZE), NOTHING)
+
+    def make_copies(self, pool, rng=None):
+        """All pending copies, last one first (or shuffled): a GPU makes them all at once, no order is promised."""
+        copies = pool.pending_copies[::-1]
+        if rng is not None:
+            rng.shuffle(copies)
+        for source, copy in copies:
+            self.slots[copy.block_id] = self.slots[source.block_id]
+
+    def write(self, block, offset, token, who="an owner"):
+        assert block.ref_cnt == 1, (f"{who} writes token {token} into block {block.block_id}, whose ref_cnt is "
+                                    f"{block.ref_cnt}: only a sole owner may write. Did fork_block drop a reference?")
+        self.slots[block.block_id, offset] = token
+
+    def read(self, table, num_tokens):
+        return self.slots[ids(table)].ravel()[:num_tokens].tolist()
+
+
+# ---- Task 1
+
+
+@pytest.mark.points(2)
+def test_task_1_a_private_block_is_returned_as_it_is(lab):
+    pool = lab.BlockPool(4)
+    (block,) = pool.get_new_blocks(1)
+    before = state(pool)
+    got = pool.fork_block(block)
+    assert got is block, (f"block 1 has one owner, and fork_block gave block {got.block_id}, expected the same block: "
+                          "nobody else reads it, so it can be written where it is")
+    assert_unchanged(pool, before, "fork_block of a private block")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_private_block_needs_no_room(lab):
+    pool = lab.BlockPool(2)
+    (block,) = pool.get_new_blocks(1)
+    got = pool.fork_block(block)
+    assert got is block, f"no block is free, and none is needed: fork_block gave {got}, expected block 1 itself"
+
+
+@pytest.mark.points(2)
+def test_task_1_a_free_block_cannot_be_forked(lab):
+    pool = lab.BlockPool(4)
+    pool.get_new_blocks(1)
+    before = state(pool)
+    assert_refused(RuntimeError, pool.fork_block, pool.blocks[2])
+    assert_unchanged(pool, before, "fork_block(block 2), which is free,")
+
+
+@pytest.mark.points(2)
+def test_task_1_the_null_block_and_strangers_cannot_be_forked(lab):
+    pool, other = lab.BlockPool(4), lab.BlockPool(9)
+    pool.get_new_blocks(1)
+    before = state(pool)
+    for bad, what in ((pool.null_block, "the null block"), (other.get_new_blocks(1)[0], "block 1 of another pool"),
+                      (other.get_new_blocks(7)[6], "block 8 of another pool")):
+        assert_refused(RuntimeError, pool.fork_block, bad)
+        assert_unchanged(pool, before, f"fork_block({what})")
+
+
+# ---- Task 2
+
+
+@pytest.mark.points(3)
+def test_task_2_forking_a_shared_block_moves_one_reference(lab):
+    pool, block = make_shared(lab, 4)
+    copy = pool.fork_block(block)
+    assert copy is pool.blocks[2], (f"block 1 has two owners; fork_block gave {copy}, expected block 2, the block that "
+                                    "was free longest")
+    got = (block.ref_cnt, copy.ref_cnt)
+    assert got == (1, 1), (f"after fork_block(block 1) blocks 1 and 2 have ref_cnt {got}, expected (1, 1): the caller "
+                           "lets go of the original and owns the copy")
+    assert_sound(pool, "after fork_block(block 1)")
+
+
+@pytest.mark.points(2)
+def test_task_2_the_copy_is_recorded_source_first(lab):
+    pool, block = make_shared(lab, 6, num_owners=3)
+    first, second = pool.fork_block(block), pool.fork_block(block)
+    got = pool.pending_copies
+    assert len(got) == 2 and all(a is c and b is d for (a, b), (c, d) in zip(got, [(block, first), (block, second)])), (
+        f"two forks of block 1 into blocks 2 and 3: pending_copies holds the ids {pending(pool)}, expected the blocks "
+        "of [(1, 2), (1, 3)], source first, in the order of the forks")
+
+
+@pytest.mark.points(3)
+def test_task_2_both_sides_read_back_their_own_tokens(lab):
+    pool, block = make_shared(lab, 4)
+    memory = Memory(4)
+    memory.slots[block.block_id] = [10, 11, NOTHING, NOTHING]
+    child = pool.fork_block(block)
+    memory.make_copies(pool)
+    memory.write(block, 2, 20, "the parent")
+    memory.write(child, 2, 30, "the child")
+    got = memory.read([block], 3), memory.read([child], 3)
+    assert got == ([10, 11, 20], [10, 11, 30]), (
+        f"parent and child shared the tokens 10, 11; the parent wrote 20, the child 30. They read {got}, expected "
+        "([10, 11, 20], [10, 11, 30])")
+
+
+@pytest.mark.points(2)
+def test_task_2_the_last_owner_writes_in_place(lab):
+    pool, block = make_shared(lab, 6, num_owners=3)
+    copies = [pool.fork_block(block) for _ in range(3)]
+    assert copies[2] is block, (f"three owners of block 1 fork it: they get the blocks {ids(copies)}, expected the "
+                                "third to keep block 1. When the others have left it, it is private")
+    assert len(pool.pending_copies) == 2, (f"three owners fork one block: the copies {pending(pool)} are pending, "
+                                           "expected 2 of them")
+    got = [other.ref_cnt for other in copies]
+    assert got == [1, 1, 1], f"three owners, three blocks {ids(copies)}: ref_cnt {got}, expected [1, 1, 1]"
+
+
+@pytest.mark.points(3)
+def test_task_2_without_room_nothing_changes(lab):
+    pool, block = make_shared(lab, 2)
+    before = state(pool)
+    assert_refused(ValueError, pool.fork_block, block)
+    assert_unchanged(pool, before, "fork_block(block 1), shared, with no block free,")
+
+
+# ---- Task 3 (nothing here needs finish_copies)
+
+
+@pytest.mark.points(1)
+def test_task_3_without_pending_copies_blocks_are_free_at_once(lab):
+    pool = lab.BlockPool(6)
+    blocks = pool.get_new_blocks(3)
+    pool.touch(blocks[:1])
+    pool.free_blocks(reversed(blocks))
+    got = free_ids(pool)
+    assert got == [4, 5, 3, 2], (f"free_blocks([3, 2, 1]) with 4, 5 free and a second owner of 1: the queue reads "
+                                 f"{got}, expected [4, 5, 3, 2]")
+    assert blocks[0].ref_cnt == 1, f"block 1 lost one of two owners: ref_cnt {blocks[0].ref_cnt}, expected 1"
+    assert_sound(pool, "after free_blocks")
+
+
+@pytest.mark.points(3)
+def test_task_3_the_source_of_a_pending_copy_is_not_offered_for_reuse(lab):
+    pool, block = make_shared(lab, 4)
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    got = free_ids(pool)
+    assert got == [3], (f"the copy 1 → 2 is pending and the last owner of block 1 has left: the queue reads {got}, "
+                        "expected [3]. What block 1 holds has not been copied yet")
+    assert block.ref_cnt == 1, f"the copy takes the reference over: block 1 has ref_cnt {block.ref_cnt}, expected 1"
+    assert_sound(pool, "with the source kept")
+
+
+@pytest.mark.points(3)
+def test_task_3_the_destination_of_a_pending_copy_is_not_offered_for_reuse(lab):
+    pool, block = make_shared(lab, 4)
+    copy = pool.fork_block(block)
+    pool.free_blocks([copy])
+    got = free_ids(pool)
+    assert got == [3], (f"the copy 1 → 2 is pending and the owner of block 2 has left: the queue reads {got}, expected "
+                        "[3]. The copy is still going to be made, over whatever a new owner has put there")
+    assert_sound(pool, "with the destination kept")
+
+
+@pytest.mark.points(2)
+def test_task_3_only_the_last_owners_reference_is_kept(lab):
+    pool, block = make_shared(lab, 4, num_owners=3)
+    pool.fork_block(block)
+    got = [block.ref_cnt]
+    for _ in range(2):
+        pool.free_blocks([block])
+        got.append(block.ref_cnt)
+    assert got == [2, 1, 1], (f"block 1 has two owners left and a pending copy; they leave one by one: ref_cnt {got}, "
+                              "expected [2, 1, 1]. The copy takes over the last reference only")
+    assert free_ids(pool) == [3], f"block 1 is still needed by the copy; the queue reads {free_ids(pool)}, expected [3]"
+
+
+@pytest.mark.points(3)
+def test_task_3_a_double_free_is_noticed_while_copies_are_pending(lab):
+    pool, block = make_shared(lab, 5)
+    copy = pool.fork_block(block)
+    (other,) = pool.get_new_blocks(1)
+    pool.free_blocks([block])
+    before = state(pool)
+    for bad in ([other, block], [other, copy, copy], [other, other]):
+        assert_refused(RuntimeError, pool.free_blocks, bad)
+        assert_unchanged(pool, before, f"free_blocks({ids(bad)}) with no owner of 1, one of 2 and one of 3")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_kept_block_can_be_owned_again(lab):
+    pool, block = make_shared(lab, 4)
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    pool.touch([block])
+    pool.free_blocks([block])
+    assert (block.ref_cnt, free_ids(pool)) == (1, [3]), (
+        f"block 1, kept for a copy, was touched and freed: ref_cnt {block.ref_cnt}, queue {free_ids(pool)}, expected 1 "
+        "and [3]: the copy still needs it")
+    before = state(pool)
+    assert_refused(RuntimeError, pool.free_blocks, [block])
+    assert_unchanged(pool, before, "free_blocks([1]) without an owner")
+
+
+@pytest.mark.points(1)
+def test_task_3_the_null_block_and_strangers_cannot_be_freed(lab):
+    pool, other = lab.BlockPool(4), lab.BlockPool(4)
+    (mine,) = pool.get_new_blocks(1)
+    before = state(pool)
+    for bad, what in ((pool.null_block, "the null block"), (other.get_new_blocks(1)[0], "block 1 of another pool")):
+        assert_refused(RuntimeError, pool.free_blocks, [mine, bad])
+        assert_unchanged(pool, before, f"free_blocks([block 1, {what}])")
+
+
+# ---- Task 4
+
+
+@pytest.mark.points(2)
+def test_task_4_finishing_leaves_owned_blocks_with_their_owners(lab):
+    pool, block = make_shared(lab, 4)
+    copy = pool.fork_block(block)
+    pool.finish_copies()
+    assert pending(pool) == [], f"finish_copies() left {pending(pool)} pending, expected nothing"
+    got = (block.ref_cnt, copy.ref_cnt, free_ids(pool))
+    assert got == (1, 1, [3]), (f"both sides of the copy have an owner; after finish_copies() (ref_cnt of 1, of 2, "
+                                f"queue) is {got}, expected (1, 1, [3])")
+    pool.finish_copies()
+    assert state(pool)["ref_cnt"] == [0, 1, 1, 0], "finish_copies() with nothing pending must change nothing"
+
+
+@pytest.mark.points(2)
+def test_task_4_blocks_kept_for_a_copy_become_free(lab):
+    pool, block = make_shared(lab, 4)
+    copy = pool.fork_block(block)
+    pool.free_blocks([copy, block])
+    pool.finish_copies()
+    got = free_ids(pool)
+    assert got == [3, 1, 2], (f"blocks 1 and 2 were kept for the copy 1 → 2 only; after finish_copies() the queue "
+                              f"reads {got}, expected [3, 1, 2]: behind block 3, lowest id first")
+    assert_sound(pool, "after finish_copies()")
+
+
+@pytest.mark.points(2)
+def test_task_4_a_kept_block_that_was_touched_stays_with_its_owner(lab):
+    pool, block = make_shared(lab, 4)
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    pool.touch([block])
+    pool.finish_copies()
+    got = (block.ref_cnt, free_ids(pool))
+    assert got == (1, [3]), (f"block 1 was kept for a copy and then touched by a new owner; after finish_copies() "
+                             f"(ref_cnt, queue) is {got}, expected (1, [3]): the copy's reference goes, the owner's "
+                             "stays")
+
+
+@pytest.mark.points(2)
+def test_task_4_the_next_step_starts_anew(lab):
+    pool, block = make_shared(lab, 4)
+    copy = pool.fork_block(block)
+    pool.free_blocks([block])
+    pool.finish_copies()
+    pool.free_blocks([copy])
+    got = free_ids(pool)
+    assert got == [3, 1, 2], (f"the copy 1 → 2 is made and reported; then the owner of 2 leaves: the queue reads "
+                              f"{got}, expected [3, 1, 2]. A finished copy needs nothing")
+    again = pool.get_new_blocks(3)
+    pool.free_blocks(again)
+    assert free_ids(pool) == [3, 1, 2], (f"all three blocks given out and freed again: the queue reads "
+                                         f"{free_ids(pool)}, expected [3, 1, 2]")
+
+
+@pytest.mark.points(3)
+def test_task_4_a_parent_that_ends_before_the_copy_leaves_its_content(lab):
+    """Three owners in a pool of three blocks: the only block that could be reused is the source."""
+    pool, memory = lab.BlockPool(4), Memory(4)
+    (shared,) = pool.get_new_blocks(1)
+    (busy,) = pool.get_new_blocks(1)
+    pool.touch([shared, busy])
+    memory.slots[[1, 2], :2] = [[10, 11], [20, 21]]
+    child = pool.fork_block(shared)
+    pool.free_blocks([shared])  # the parent ends in the same step
+    try:
+        thief = pool.fork_block(busy)
+    except ValueError:
+        thief = None  # right: nothing is free in this step
+    memory.make_copies(pool)
+    assert memory.read([child], 2) == [10, 11], (
+        f"the child forked 10, 11 in block 1, the parent left, another fork "
+        f"{'found no room' if thief is None else f'got block {thief.block_id}'}; after all copies {pending(pool)} the "
+        f"child reads {memory.read([child], 2)}, expected [10, 11]: a source must not become a destination")
+    pool.finish_copies()
+    assert free_ids(pool) == [1], f"the copy is made, block 1 has no owner; the queue reads {free_ids(pool)}, not [1]"
+
+
+@pytest.mark.points(3)
+def test_task_4_a_child_that_ends_before_the_copy_harms_nobody(lab):
+    pool, memory = lab.BlockPool(4), Memory(4)
+    (shared,) = pool.get_new_blocks(1)
+    (busy,) = pool.get_new_blocks(1)
+    pool.touch([shared, busy])
+    memory.slots[[1, 2], :2] = [[10, 11], [20, 21]]
+    child = pool.fork_block(shared)
+    pool.free_blocks([child])  # aborted in the same step
+    try:
+        other = pool.fork_block(busy)
+    except ValueError:
+        other = busy  # right: nothing is free in this step; it reads on in the shared block
+    memory.make_copies(pool)
+    assert memory.read([other], 2) == [20, 21], (
+        f"a child forked block 1 into block 3 and was aborted; another owner holds 20, 21 in block {other.block_id} "
+        f"and reads {memory.read([other], 2)} after all copies {pending(pool)}: no block may be the destination of two")
+    pool.finish_copies()
+    assert free_ids(pool) == [3], f"block 3 has no owner and no copy to wait for; the queue reads {free_ids(pool)}"
+
+
+class Owner:
+    """A sequence of tokens and the blocks that hold them."""
+
+    def __init__(self, name, tokens, table):
+        self.name, self.tokens, self.table = name, tokens, table
+
+
+@pytest.mark.points(4)
+def test_task_4_random_traffic_reads_back_its_own_tokens(lab):
+    """Steps as a server makes them: plan (share, fork, end), make the copies in any order, write, report, read back."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        num_blocks = rng.randint(4, 7)  # a small pool, so that what is freed is soon given out again
+        pool, memory, owners = lab.BlockPool(num_blocks), Memory(num_blocks), []
+        for step in range(40):
+            writes = {}
+            for _ in range(rng.randint(1, 16)):
+                quiet = [owner for owner in owners if owner not in writes]
+                action = rng.choice(["new", "share", "share", "write", "write", "write", "end"])
+                name = f"{seed}-{step}-{len(owners)}"
+                try:
+                    if action == "new":
+                        owner = Owner(name, [], pool.get_new_blocks(1))
+                        owners.append(owner)
+                        writes[owner] = (owner.table[0], 0)
+                    elif action == "share" and quiet:
+                        parent = rng.choice(quiet)
+                        pool.touch(parent.table)
+                        owners.append(Owner(name, list(parent.tokens), list(parent.table)))
+                    elif action == "write" and quiet:
+                        owner = rng.choice(quiet)
+                        index, offset = divmod(len(owner.tokens), BLOCK_SIZE)
+                        if offset == 0:
+                            owner.table += pool.get_new_blocks(1)
+                        else:
+                            owner.table[index] = pool.fork_block(owner.table[index])
+                        writes[owner] = (owner.table[index], offset)
+                    elif action == "end" and owners:
+                        owner = owners.pop(rng.randrange(len(owners)))
+                        writes.pop(owner, None)
+                        pool.free_blocks(reversed(owner.table))
+                except ValueError:
+                    continue  # no room; it may try again in a later step
+            memory.make_copies(pool, rng)
+            for owner, (block, offset) in writes.items():
+                token = rng.randrange(1000)
+                memory.write(block, offset, token, f"seed {seed}, step {step}: owner {owner.name}")
+                owner.tokens.append(token)
+            pool.finish_copies()
+            assert_sound(pool, f"seed {seed}, after step {step}")
+            for owner in owners:
+                got = memory.read(owner.table, len(owner.tokens))
+                assert got == owner.tokens, (f"seed {seed}, step {step}: owner {owner.name} reads {got} from its "
+                                             f"blocks {ids(owner.table)}, but wrote {owner.tokens}")
+            names = [block.block_id for owner in owners for block in owner.table]
+            got = [block.ref_cnt for block in pool.blocks]
+            assert got == [names.count(i) for i in range(num_blocks)], (
+                f"seed {seed}, after step {step}: ref_cnt is {got}, but the blocks are in "
+                f"{[names.count(i) for i in range(num_blocks)]} tables")
+        for owner in owners:
+            pool.free_blocks(owner.table)
+        got = pool.get_num_free_blocks()
+        assert got == num_blocks - 1, f"seed {seed}: all owners are gone, {got} blocks are free, not {num_blocks - 1}"

@@ -1,0 +1,531 @@
+"""Lab 3.2, parallel sampling. Each test pins one rule; its failure says which.
+
+``Server`` below is the rest of a server: a memory that makes the pending copies and then writes, and a fake model whose
+scores are a hash of what it *reads* through the block table. A slot that holds somebody else's K/V gives other tokens.
+"""
+
+import random
+import zlib
+
+import numpy as np
+import pytest
+
+from mini_vllm.request import Request
+
+NUM_TOKENS_KNOWN = 50  # the fake model's vocabulary
+
+
+def prompt(num_tokens, start=0):
+    return [(start + i * 7) % NUM_TOKENS_KNOWN for i in range(num_tokens)]
+
+
+def ids(blocks):
+    return None if blocks is None else [block.block_id for block in blocks]
+
+
+def free_ids(manager):
+    return ids(manager.block_pool.free_block_queue.get_all_free_blocks())
+
+
+def pending(manager):
+    return [(source.block_id, copy.block_id) for source, copy in manager.block_pool.pending_copies]
+
+
+def ref_cnts(manager, block_ids):
+    return [manager.block_pool.blocks[block_id].ref_cnt for block_id in block_ids]
+
+
+def state(manager, *requests):
+    """What a call that returns None or raises must leave alone."""
+    return {"free queue": free_ids(manager), "ref_cnt": [block.ref_cnt for block in manager.block_pool.blocks],
+            "pending": pending(manager), "tables": [manager.get_block_ids(request.request_id) for request in requests]}
+
+
+def assert_counts(manager, requests, when):
+    """ref_cnt is the number of tables that name a block (while no copy is pending)."""
+    tables = {request.request_id: manager.get_block_ids(request.request_id) for request in requests}
+    for block in manager.block_pool.blocks:
+        num_owners = sum(table.count(block.block_id) for table in tables.values())
+        assert block.ref_cnt == num_owners, (f"{when}: block {block.block_id} has ref_cnt {block.ref_cnt}, but "
+                                             f"{num_owners} of the tables {tables} name it")
+
+
+def start(manager, request, num_new_tokens=None):
+    """Slots for the prompt, or a part of it, as if the step had run."""
+    num_new_tokens = num_new_tokens or request.num_tokens
+    blocks = manager.allocate_slots(request, num_new_tokens)
+    if blocks is not None:
+        request.num_computed_tokens += num_new_tokens
+    return blocks
+
+
+def fork(manager, parent, name):
+    """A child with the parent's tokens, so far, and its blocks."""
+    child = Request(name, parent.prompt_token_ids)
+    for token_id in parent.output_token_ids:
+        child.append_output_token(token_id)
+    child.num_computed_tokens = parent.num_computed_tokens
+    manager.fork(parent, child)
+    return child
+
+
+def make_family(lab, num_tokens, num_blocks=10, num_children=1):
+    """A manager with block size 4, a parent with a computed prompt, and its children."""
+    manager = lab.KVCacheManager(num_blocks=num_blocks, block_size=4, enable_caching=False)
+    parent = Request("parent", prompt(num_tokens))
+    start(manager, parent)
+    return manager, parent, *(fork(manager, parent, f"child {i}") for i in range(num_children))
+
+
+# ---- the rest of a server
+
+
+def kv_of(token_ids):
+    """The K/V at each position: a number that depends on all tokens up to it."""
+    numbers, number = [], 0
+    for token_id in token_ids:
+        number = zlib.crc32(token_id.to_bytes(4, "little"), number)
+        numbers.append(number)
+    return numbers
+
+
+def scores(keys_values):
+    """The fake model: a score for every token, from the K/V of the context."""
+    digest = zlib.crc32(np.array(keys_values, dtype=np.int64).tobytes())
+    return np.random.default_rng(digest).random(NUM_TOKENS_KNOWN)
+
+
+class Server:
+    def __init__(self, lab, num_blocks, block_size):
+        self.manager = lab.KVCacheManager(num_blocks=num_blocks, block_size=block_size, enable_caching=False)
+        self.size = block_size
+        self.memory = np.full((num_blocks, block_size), -1, dtype=np.int64)
+        self.requests = []
+        self.num_copies = self.max_blocks_used = 0
+
+    def start(self, name, token_ids):
+        request = Request(name, token_ids)
+        self.requests.append(request)
+        self.step({request: len(token_ids)})
+        return request
+
+    def fork(self, parent, name):
+        self.requests.append(fork(self.manager, parent, name))
+        return self.requests[-1]
+
+    def end(self, request):
+        self.requests.remove(request)
+        self.manager.free(request)
+
+    def step(self, num_new_tokens):
+        """Slots for all; then the copies, last one first, because no order is promised; then the writes."""
+        for request, count in num_new_tokens.items():
+            blocks = self.manager.allocate_slots(request, count)
+            assert blocks is not None, (f"request {request.request_id} needs {count} slots after "
+                                        f"{request.num_computed_tokens} and got None with {len(free_ids(self.manager))}"
+                                        " blocks free: blocks leak, or are forked without need")
+        self.run(num_new_tokens)
+
+    def run(self, num_new_tokens):
+        pool = self.manager.block_pool
+        for source, copy in pool.pending_copies[::-1]:
+            self.memory[copy.block_id] = self.memory[source.block_id]
+        self.num_copies += len(pool.pending_copies)
+        for request, count in num_new_tokens.items():
+            table, first = self.manager.get_block_ids(request.request_id), request.num_computed_tokens
+            numbers = kv_of(request.all_token_ids[:first + count])
+            for p in range(first, first + count):
+                block = pool.blocks[table[p // self.size]]
+                assert block.ref_cnt == 1, (f"request {request.request_id} writes position {p} into block "
+                                            f"{block.block_id}, whose ref_cnt is {block.ref_cnt}: others read it")
+                self.memory[block.block_id, p % self.size] = numbers[p]
+            request.num_computed_tokens += count
+        pool.finish_copies()
+        self.max_blocks_used = max(self.max_blocks_used, pool.num_blocks - 1 - pool.get_num_free_blocks())
+
+    def read(self, request):
+        table = self.manager.get_block_ids(request.request_id)
+        return self.memory[table].ravel()[:request.num_computed_tokens].tolist()
+
+    def assert_contents(self, when):
+        for request in self.requests:
+            got, expected = self.read(request), kv_of(request.all_token_ids[:request.num_computed_tokens])
+            wrong = [p for p, (a, b) in enumerate(zip(got, expected)) if a != b]
+            assert got == expected, (f"{when}: request {request.request_id} reads the K/V of other tokens at positions "
+                                     f"{wrong[:8]} through its table "
+                                     f"{self.manager.get_block_ids(request.request_id)}")
+
+
+# ---- Task 1
+
+
+@pytest.mark.points(3)
+def test_task_1_a_child_shares_every_block_with_the_tail(lab):
+    manager, parent, child = make_family(lab, num_tokens=10)
+    got = manager.get_block_ids("child 0")
+    assert got == [1, 2, 3], (f"the parent's 10 tokens are in blocks 1, 2, 3; the child's table is {got}, expected "
+                              "[1, 2, 3]: the half-filled block 3 is shared too")
+    got = ref_cnts(manager, [1, 2, 3])
+    assert got == [2, 2, 2], f"two tables name the blocks 1, 2, 3, but their ref_cnt is {got}, expected [2, 2, 2]"
+    assert_counts(manager, [parent, child], "after fork()")
+
+
+@pytest.mark.points(2)
+def test_task_1_forking_takes_no_block_and_copies_nothing(lab):
+    manager, parent, *children = make_family(lab, num_tokens=10, num_blocks=4, num_children=3)
+    got = (free_ids(manager), pending(manager), ref_cnts(manager, [1, 2, 3]))
+    assert got == ([], [], [4, 4, 4]), (f"a pool of three blocks, all the parent's, and three forks: (free, pending, "
+                                        f"ref_cnt) is {got}, expected ([], [], [4, 4, 4]). Copies come with writes")
+
+
+@pytest.mark.points(2)
+def test_task_1_a_child_that_holds_blocks_is_refused(lab):
+    manager, parent, child = make_family(lab, num_tokens=10)
+    other = Request("other", prompt(5))
+    start(manager, other)
+    for bad in (other, child, parent):
+        before = state(manager, parent, child, other)
+        with pytest.raises(RuntimeError):
+            manager.fork(parent, bad)
+        assert state(manager, parent, child, other) == before, (
+            f"fork(parent, {bad.request_id!r}) was refused, but changed {before} to "
+            f"{state(manager, parent, child, other)}")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_parent_without_blocks_has_a_child_without_blocks(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
+    parent = Request("parent", prompt(6))
+    child = fork(manager, parent, "child")
+    assert manager.get_block_ids("child") == [], f"the parent holds nothing, the child {manager.get_block_ids('child')}"
+    got = ids(start(manager, child))
+    assert got == [1, 2], f"the child of a waiting parent starts with 6 tokens and gets the blocks {got}, not [1, 2]"
+
+
+@pytest.mark.points(1)
+def test_task_1_fork_writes_neither_request(lab):
+    manager, parent, _ = make_family(lab, num_tokens=10)
+    child = Request("c", prompt(10))
+    before = [{name: str(value) for name, value in vars(request).items()} for request in (parent, child)]
+    manager.fork(parent, child)
+    after = [{name: str(value) for name, value in vars(request).items()} for request in (parent, child)]
+    assert after == before, f"fork() changed a request: {before} became {after}. The scheduler advances it, nobody else"
+
+
+# ---- Task 2
+
+
+@pytest.mark.points(1)
+def test_task_2_a_private_table_is_written_in_place(lab):
+    manager, parent = make_family(lab, num_tokens=6, num_children=0)
+    got = []
+    for count in (1, 1, 1, 5):
+        got.append(ids(manager.allocate_slots(parent, count)))
+        parent.num_computed_tokens += count
+    assert got == [[], [], [3], [4]], (f"6 tokens without a fork, then 1, 1, 1, 5 more at block size 4: newly taken "
+                                       f"{got}, expected [[], [], [3], [4]], as in lab 2.2")
+    assert pending(manager) == [], f"nothing is shared, but the copies {pending(manager)} are pending"
+
+
+@pytest.mark.points(3)
+def test_task_2_the_first_write_into_a_shared_tail_forks_it(lab):
+    manager, parent, child = make_family(lab, num_tokens=10)
+    taken = ids(manager.allocate_slots(child, 1))
+    got = manager.get_block_ids("parent"), manager.get_block_ids("child 0")
+    assert got == ([1, 2, 3], [1, 2, 4]), (f"the child writes token 10 into the shared block 3: the tables are {got}, "
+                                           "expected ([1, 2, 3], [1, 2, 4]). Only the block that is written is copied")
+    assert pending(manager) == [(3, 4)], f"the copies {pending(manager)} are pending, expected [(3, 4)]"
+    assert taken == [4], f"allocate_slots gave {taken}, expected [4]: the copy is a block newly taken from the pool"
+    assert_counts(manager, [parent, child], "after the child's write")
+
+
+@pytest.mark.points(2)
+def test_task_2_the_last_owner_of_a_tail_writes_in_place(lab):
+    manager, parent, child = make_family(lab, num_tokens=10)
+    taken = ids(manager.allocate_slots(child, 1)), ids(manager.allocate_slots(parent, 1))
+    assert taken == ([4], []), (f"the child left block 3 for its copy, block 4; then the parent writes: newly taken "
+                                f"{taken}, expected ([4], []). Block 3 is the parent's alone by then")
+    child.num_computed_tokens += 1
+    assert ids(manager.allocate_slots(child, 1)) == [], "the child's tail is its own now: a second token needs no block"
+
+
+@pytest.mark.points(2)
+def test_task_2_at_a_block_boundary_nothing_is_copied(lab):
+    manager, parent, child = make_family(lab, num_tokens=8)
+    taken = ids(manager.allocate_slots(child, 1)), ids(manager.allocate_slots(parent, 1))
+    assert taken == ([3], [4]), (f"8 tokens fill blocks 1 and 2; token 8 of child and parent: newly taken {taken}, "
+                                 "expected ([3], [4]), a fresh block each")
+    assert pending(manager) == [], (f"the copies {pending(manager)} are pending, expected none: the new tokens are "
+                                    "written behind the shared blocks, not into them")
+    assert_counts(manager, [parent, child], "after a token each")
+
+
+@pytest.mark.points(2)
+def test_task_2_forked_blocks_come_before_fresh_ones(lab):
+    manager, parent, child = make_family(lab, num_tokens=10)
+    taken, table = ids(manager.allocate_slots(child, 7)), manager.get_block_ids("child 0")
+    assert len(taken) == 3 and table == [1, 2, *taken], (
+        f"positions 10 to 16 of the child: newly taken {taken}, table {table}, expected three blocks, and a table of "
+        "1, 2 and those three, in the same order: first the copy of block 3, then two fresh ones")
+    assert pending(manager) == [(3, taken[0])], (f"pending are {pending(manager)}, expected [(3, {taken[0]})]: the "
+                                                 f"first of the newly taken blocks {taken} is the copy of block 3")
+
+
+@pytest.mark.points(2)
+def test_task_2_every_shared_block_that_is_written_is_forked(lab):
+    """Slots may exist before their tokens are computed: then one step writes into several shared blocks."""
+    manager = lab.KVCacheManager(num_blocks=12, block_size=4, enable_caching=False)
+    parent = Request("parent", prompt(14))
+    manager.allocate_slots(parent, 14)
+    parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there, two of them begun
+    child = fork(manager, parent, "child")
+    taken, table = ids(manager.allocate_slots(child, 5)), manager.get_block_ids("child")
+    assert len(taken) == 2 and table == [1, *taken, 4], (
+        f"the child writes positions 5 to 9, in the second and third of four shared blocks: newly taken {taken}, table "
+        f"{table}, expected two blocks, in the places of 2 and 3. Blocks 1 and 4 are not written now: they stay shared")
+    expected = [(2, taken[0]), (3, taken[1])]
+    assert sorted(pending(manager)) == expected, f"pending are {pending(manager)}, expected {expected}"
+
+
+@pytest.mark.points(3)
+def test_task_2_a_fork_counts_as_room(lab):
+    manager, parent, child = make_family(lab, num_tokens=10, num_blocks=5)
+    before = state(manager, parent, child)
+    for count, why in ((3, "a copy of block 3 and a fresh block"), (7, "a copy of block 3 and two fresh blocks")):
+        got = manager.allocate_slots(child, count)
+        assert got is None, f"{count} tokens need {why}, 1 is free: allocate_slots gave {ids(got)}, expected None"
+        assert state(manager, parent, child) == before, (
+            f"allocate_slots returned None, but {before} became {state(manager, parent, child)}: count the forks and "
+            "the fresh blocks, decide, and only then change")
+    got = ids(manager.allocate_slots(child, 2))
+    assert got == [4], f"2 tokens need the copy of block 3 only, and 1 block is free: got {got}, expected [4]"
+
+
+@pytest.mark.points(2)
+def test_task_2_no_room_to_fork_is_none_and_changes_nothing(lab):
+    manager, parent, child = make_family(lab, num_tokens=10, num_blocks=4)
+    before = state(manager, parent, child)
+    got = manager.allocate_slots(child, 1)
+    assert got is None, f"block 3 is shared and no block is free for a copy: got {ids(got)}, expected None"
+    assert state(manager, parent, child) == before, (f"allocate_slots returned None, but {before} became "
+                                                     f"{state(manager, parent, child)}")
+
+
+@pytest.mark.points(2)
+def test_task_2_tables_of_parent_and_child_are_two_lists(lab):
+    manager, parent, child = make_family(lab, num_tokens=8)
+    manager.allocate_slots(parent, 6)
+    got = manager.get_block_ids("parent"), manager.get_block_ids("child 0")
+    assert got == ([1, 2, 3, 4], [1, 2]), (f"the parent went on for 6 tokens after the fork: the tables are {got}, "
+                                           "expected ([1, 2, 3, 4], [1, 2]). Its later blocks are not the child's")
+    assert_counts(manager, [parent, child], "after the parent's tokens")
+
+
+@pytest.mark.points(4)
+@pytest.mark.parametrize("num_prompt_tokens, num_own_tokens, num_blocks, num_copies", [
+    (512, 32, 16 + 8 * 1, 0),  # ends at a block boundary: 16 blocks for all, then one each
+    (500, 32, 15 + 8 * 2, 7),  # a tail of 20 tokens: 15 blocks for all, then a tail and one more each
+    (481, 24, 15 + 8 * 1, 7),  # a tail of 1 token
+])
+def test_task_2_eight_samples_store_the_prompt_once(lab, num_prompt_tokens, num_own_tokens, num_blocks, num_copies):
+    server = Server(lab, num_blocks=200, block_size=32)
+    first = server.start("sample 0", prompt(num_prompt_tokens))
+    samples = [first] + [server.fork(first, f"sample {i}") for i in range(1, 8)]
+    for _ in range(num_own_tokens):
+        for i, sample in enumerate(samples):  # sample i always takes the token with the i-th best score
+            sample.append_output_token(int(np.argsort(scores(server.read(sample)))[-1 - i]))
+        server.step({sample: 1 for sample in samples})
+    case = f"8 samples of a {num_prompt_tokens}-token prompt, {num_own_tokens} tokens each, block size 32"
+    server.assert_contents(case)
+    for i, sample in enumerate(samples):
+        alone = prompt(num_prompt_tokens)
+        while len(alone) < num_prompt_tokens + num_own_tokens:
+            alone.append(int(np.argsort(scores(kv_of(alone)))[-1 - i]))
+        assert sample.all_token_ids == alone, (f"{case}: sample {i} is {sample.output_token_ids}, alone on the machine "
+                                               f"it would be {alone[num_prompt_tokens:]}")
+    got, naive = server.max_blocks_used, 8 * -(-(num_prompt_tokens + num_own_tokens) // 32)
+    assert got == num_blocks, (f"{case}: {got} blocks in use, expected {num_blocks}. With a private copy of the prompt "
+                               f"for each it would be {naive}")
+    assert server.num_copies == num_copies, (f"{case}: {server.num_copies} blocks were copied, expected {num_copies}: "
+                                             "the half-filled tail, for every sample but the last one to leave it")
+
+
+# ---- Task 3
+
+
+@pytest.mark.points(1)
+def test_task_3_free_gives_the_tail_back_first(lab):
+    manager, parent = make_family(lab, num_tokens=12, num_blocks=6, num_children=0)
+    manager.free(parent)
+    got = free_ids(manager)
+    assert got == [4, 5, 3, 2, 1], f"free() of the table [1, 2, 3] left the queue {got}, expected [4, 5, 3, 2, 1]"
+    manager.free(parent)
+    assert free_ids(manager) == got, "a second free() of the same request must change nothing"
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_task_3_a_family_ends_in_any_order(lab, order):
+    manager, *family = make_family(lab, num_tokens=10, num_children=2)
+    for request in family:
+        start(manager, request, 3)
+    manager.block_pool.finish_copies()
+    tables = [manager.get_block_ids(request.request_id) for request in family]
+    living = list(family)
+    for index in order:
+        manager.free(family[index])
+        living.remove(family[index])
+        assert manager.get_block_ids(family[index].request_id) == [], "a freed request holds nothing"
+        assert_counts(manager, living, f"tables {tables}, freed in the order {order}, up to {index}")
+    got = manager.block_pool.get_num_free_blocks()
+    assert got == 9, f"all three requests have ended and {got} blocks are free, expected 9"
+
+
+@pytest.mark.points(3)
+def test_task_3_a_child_reads_on_when_its_parent_has_ended(lab):
+    server = Server(lab, num_blocks=7, block_size=4)
+    parent = server.start("parent", prompt(10))
+    child = server.fork(parent, "child")
+    server.end(parent)
+    assert ref_cnts(server.manager, [1, 2, 3]) == [1, 1, 1], "the child holds blocks 1, 2, 3 when the parent has ended"
+    server.start("other", prompt(12, 3))
+    child.append_output_token(7)
+    server.step({child: 1})
+    server.assert_contents("the parent ended, another request came, the child wrote a token")
+    assert server.num_copies == 0, f"the child was alone with its tail, but {server.num_copies} blocks were copied"
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("who_ends", ["parent", "child"])
+def test_task_3_ending_while_a_copy_is_pending_harms_nobody(lab, who_ends):
+    server = Server(lab, num_blocks=7, block_size=4)
+    parent = server.start("parent", prompt(10))
+    child = server.fork(parent, "child")
+    child.append_output_token(7)
+    server.manager.allocate_slots(child, 1)  # the copy of block 3 into block 4 is pending now
+    gone, stays = (parent, child) if who_ends == "parent" else (child, parent)
+    server.end(gone)
+    other = Request("other", prompt(12, 3))
+    got = ids(server.manager.allocate_slots(other, 12))
+    assert got is None, (f"2 blocks are free until the copy (3, 4) is made, and 3 are needed: got {got}, not None. "
+                         "free() must leave it to free_blocks what is free, and when")
+    server.run({child: 1} if stays is child else {})
+    server.assert_contents(f"the {who_ends} ended while the copy of the tail was pending")
+    server.end(stays)
+    assert len(free_ids(server.manager)) == 6, f"all have ended, the free queue reads {free_ids(server.manager)}"
+
+
+@pytest.mark.points(1)
+def test_task_3_a_name_can_be_used_again(lab):
+    manager, parent, child = make_family(lab, num_tokens=10)
+    manager.free(child)
+    child = fork(manager, parent, "child 0")
+    got = ref_cnts(manager, [1, 2, 3])
+    assert got == [2, 2, 2], f"forked, freed, forked again: ref_cnt {got}, expected [2, 2, 2]"
+    assert_counts(manager, [parent, child], "after the second fork()")
+
+
+def best_beams(candidates, width):
+    """(total score, index of the beam, token) of the best continuations; ties go to the smaller index and token."""
+    return sorted(candidates, key=lambda c: (-c[0], c[1], c[2]))[:width]
+
+
+def search_alone(token_ids, width, num_steps):
+    """Beam search with lists of tokens: nothing is shared, nothing can go wrong."""
+    beams = [(0.0, list(token_ids))]
+    for _ in range(num_steps):
+        tables = [scores(kv_of(tokens)) for _, tokens in beams]
+        best = best_beams([(beams[i][0] + table[token], i, token) for i, table in enumerate(tables)
+                           for token in np.argsort(table)[-width:].tolist()], width)
+        beams = [(total, beams[i][1] + [token]) for total, i, token in best]
+    return [tokens for _, tokens in beams]
+
+
+@pytest.mark.points(4)
+@pytest.mark.parametrize("block_size", [4, 16])
+def test_task_3_beam_search_forks_and_drops(lab, block_size):
+    """A beam that continues twice is forked, one that continues nowhere is freed."""
+    width, num_steps, num_prompt_tokens = 4, 40, 70
+    # Room for the prompt once, four beams' own tokens, and four copies; no room for a leak a step.
+    num_blocks = 1 + num_prompt_tokens // block_size + width * (num_steps // block_size + 3)
+    server = Server(lab, num_blocks, block_size)
+    beams = [(0.0, server.start("root", prompt(num_prompt_tokens)))]
+    num_forks = num_naive_copies = num_dropped = 0
+    for step in range(num_steps):
+        tables = [scores(server.read(request)) for _, request in beams]
+        best = best_beams([(beams[i][0] + table[token], i, token) for i, table in enumerate(tables)
+                           for token in np.argsort(table)[-width:].tolist()], width)
+        children, writers = [], {}
+        for total, i, token in best:
+            parent = beams[i][1]
+            if parent in writers:  # it continues in another way already
+                num_naive_copies += len(server.manager.get_block_ids(parent.request_id))
+                request = server.fork(parent, f"{step}-{len(children)}")
+                num_forks += 1
+            else:
+                request = parent
+            writers[request] = 1
+            children.append((total, request, token))
+        for _, request in beams:
+            if request not in writers:
+                server.end(request)
+                num_dropped += 1
+        for _, request, token in children:
+            request.append_output_token(token)
+        server.step(writers)
+        server.assert_contents(f"beam search, after step {step}")
+        assert_counts(server.manager, server.requests, f"beam search, after step {step}")
+        beams = [(total, request) for total, request, _ in children]
+    got, expected = [request.all_token_ids for _, request in beams], search_alone(prompt(num_prompt_tokens), 4, 40)
+    assert got == expected, (f"the beams end in {[tokens[-5:] for tokens in got]}, a search that shares nothing gives "
+                             f"{[tokens[-5:] for tokens in expected]}")
+    assert num_dropped >= 20, f"{num_dropped} beams were dropped: this test should drop many"
+    assert server.num_copies <= num_forks, (f"{num_forks} forks, {server.num_copies} blocks copied: at most one a fork "
+                                            f"is needed. Copying whole tables would be {num_naive_copies}")
+    for _, request in beams:
+        server.end(request)
+    got = server.manager.block_pool.get_num_free_blocks()
+    assert got == num_blocks - 1, f"the search is over and {got} of {num_blocks - 1} blocks are free"
+
+
+@pytest.mark.points(4)
+def test_task_3_random_families_read_back_their_own_tokens(lab):
+    """Steps as a server makes them: fork and end, make slots or be refused, copy, write, read back."""
+    for seed in range(25):
+        rng = random.Random(seed)
+        size = rng.randint(1, 5)
+        server = Server(lab, rng.randint(4, 12), size)
+        manager = server.manager
+        for step in range(25):
+            if rng.random() < 0.4:
+                request = Request(f"{seed}-{step}", [rng.randrange(50) for _ in range(rng.randint(1, 3 * size))])
+                server.requests.append(request)
+            computed = [request for request in server.requests if request.num_computed_tokens]
+            for i in range(rng.randint(0, 2) if computed else 0):
+                server.fork(rng.choice(computed), f"{seed}-{step}-{i}")
+            plan = {}
+            for request in rng.sample(server.requests, rng.randint(0, len(server.requests))):
+                if request not in server.requests:
+                    continue  # ended in this step
+                if request.num_computed_tokens == request.num_tokens:
+                    for _ in range(rng.randint(1, size + 1)):
+                        request.append_output_token(rng.randrange(50))
+                count = rng.randint(1, request.num_tokens - request.num_computed_tokens)
+                before = state(manager, *server.requests)
+                if manager.allocate_slots(request, count) is not None:
+                    plan[request] = count
+                    continue
+                assert state(manager, *server.requests) == before, (
+                    f"seed {seed}, step {step}: allocate_slots({request.request_id}, {count}) returned None, but "
+                    f"{before} became {state(manager, *server.requests)}")
+                if rng.random() < 0.5:  # make room: somebody ends, perhaps with a copy pending
+                    victim = rng.choice(server.requests)
+                    server.end(victim)
+                    plan.pop(victim, None)
+            server.run(plan)
+            server.assert_contents(f"seed {seed}, step {step}")
+            assert_counts(manager, server.requests, f"seed {seed}, step {step}")
+        for request in list(server.requests):
+            server.end(request)
+        got = len(free_ids(manager))
+        assert got == manager.block_pool.num_blocks - 1, f"seed {seed}: all have ended, but only {got} blocks are free"
