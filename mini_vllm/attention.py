@@ -14,12 +14,20 @@ All K/V of the step is written before any of it is read, so requests of one step
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mini_vllm.backend import mx
+
+#: Queries of a chunk that are attended at once.
+QUERY_TILE = 128
+#: A stream of the CPU is one thread, and most of attention is not matrix products: tiles take turns on two of them.
+_tile_streams = itertools.cycle([mx.default_stream(mx.default_device()), mx.new_stream(mx.cpu)]
+                                if mx.default_device() == mx.Device(mx.cpu)
+                                else [mx.default_stream(mx.default_device())])
 
 
 class PagedKVCache:
@@ -100,17 +108,53 @@ class AttentionPlan:
         return -(-span.context_len // self.block_size)
 
     def _plan_pairs(self) -> None:
-        """Flatten all (request, block) pairs of the decoding requests; no request is padded to another's length."""
-        counts = [self._num_blocks(span) for span in self.decodes]
+        """Flatten all (request, block) pairs of the decoding requests; no request is padded to another's length.
+
+        Blocks that several requests share at the beginning of their tables are attended once for all of them.
+        """
+        self.prefixes = find_shared_prefixes(self.decodes, self.block_size)
+        firsts = np.zeros(self.num_decodes, dtype=np.int64)
+        for prefix in self.prefixes:
+            firsts[prefix.rows] = prefix.num_blocks
+        counts = np.asarray([self._num_blocks(span) for span in self.decodes]) - firsts
         owners = np.repeat(np.arange(self.num_decodes), counts)
-        blocks = np.concatenate([np.asarray(span.block_ids[:n]) for span, n in zip(self.decodes, counts)])
-        firsts = np.concatenate([np.arange(n) * self.block_size for n in counts])
-        lengths = np.asarray([span.context_len for span in self.decodes])[owners] - firsts
-        self.pair_owners = mx.array(owners.astype(np.uint32))
+        blocks = np.concatenate([np.asarray(span.block_ids[first:first + n])
+                                 for span, first, n in zip(self.decodes, firsts, counts)])
+        starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * self.block_size
+        lengths = np.asarray([span.context_len for span in self.decodes])[owners] - starts
         self.pair_blocks = mx.array(blocks.astype(np.uint32))
+        self.pair_owners = mx.array(owners.astype(np.uint32))
         #: 0 where the slot holds a token of the request, -inf where it does not.
         self.pair_mask = mx.array(np.where(np.arange(self.block_size) < lengths[:, None], 0.0, -np.inf)
                                   .astype(np.float32))
+        #: The request of every partial result: first of the pairs, then of each shared prefix.
+        self.part_owners = mx.array(np.concatenate([owners, *(p.rows for p in self.prefixes)]).astype(np.uint32))
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Blocks at the beginning of several requests' tables."""
+
+    rows: np.ndarray
+    block_ids: mx.array
+    num_blocks: int
+
+
+def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedPrefix]:
+    """Requests that begin with the same blocks, and how many. The last block of a request is never part of it."""
+    families: dict[int, list[int]] = {}
+    for row, span in enumerate(spans):
+        families.setdefault(span.block_ids[0], []).append(row)
+    prefixes = []
+    for rows in families.values():
+        limit = min((spans[row].context_len - 1) // block_size for row in rows)
+        if len(rows) < 2 or limit < 1:
+            continue
+        tables = np.asarray([spans[row].block_ids[:limit] for row in rows])
+        differs = (tables != tables[0]).any(axis=0)
+        num_blocks = int(differs.argmax()) if differs.any() else limit
+        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(tables[0][:num_blocks].astype(np.int32)), num_blocks))
+    return prefixes
 
 
 def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
@@ -128,39 +172,85 @@ def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scal
 
 
 def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, scale: float) -> mx.array:
-    """One request by itself: bring its blocks together and attend as if they had never been apart."""
-    _, num_both, block_size, head_dim = pool.shape
-    together = pool[table].swapaxes(0, 1).reshape(1, num_both, table.shape[0] * block_size, head_dim)
-    keys, values = mx.split(together[:, :, :span.context_len], 2, axis=1)
-    out = mx.fast.scaled_dot_product_attention(queries.swapaxes(0, 1)[None], keys, values, scale=scale,
-                                               mask="causal" if span.num_new_tokens > 1 else None)
+    """One request by itself: bring its blocks together and attend as if they had never been apart.
+
+    A long chunk is attended in tiles: a tile of queries needs no keys behind its own last one.
+    """
+    keys, values = (both[None] for both in _together(pool, table))
+    queries = queries.swapaxes(0, 1)[None]
+    first = span.context_len - span.num_new_tokens
+    tiles = []
+    for start in range(0, span.num_new_tokens, QUERY_TILE):
+        end = min(start + QUERY_TILE, span.num_new_tokens)
+        with mx.stream(next(_tile_streams)):
+            tiles.append(mx.fast.scaled_dot_product_attention(
+                queries[:, :, start:end], keys[:, :, :first + end], values[:, :, :first + end], scale=scale,
+                mask="causal" if end - start > 1 else None))
+    out = tiles[0] if len(tiles) == 1 else mx.concatenate(tiles, axis=2)
     return out[0].swapaxes(0, 1)
 
 
-def _attend_pairs(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
-    """Many requests, one token each: multiply every (request, block) pair straight out of the pool.
+def _together(pool: mx.array, table: mx.array) -> tuple[mx.array, mx.array]:
+    """Keys and values of some blocks as [num_kv_heads, num_tokens, head_dim]. This copies them."""
+    _, num_both, block_size, head_dim = pool.shape
+    both = pool[table].swapaxes(0, 1).reshape(num_both, table.shape[0] * block_size, head_dim)
+    return both[:num_both // 2], both[num_both // 2:]
 
-    Each pair gives a partial softmax; the parts of a request are put together by their maxima and sums, as in
-    attention with a running softmax. Query heads that share a KV head are multiplied one by one: a BLAS is far better
-    at one row than at two or three.
+
+def _attend_pairs(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
+    """Many requests, one token each: every (request, block) pair gives a part, and so does every shared prefix.
+
+    A part is a softmax over some of a request's tokens: its maximum, its sum, and the values weighted by it. Parts of
+    a request are put together by their maxima and sums, as in attention with a running softmax.
+    """
+    num_requests, num_heads, head_dim = queries.shape
+    queries = queries * scale
+    parts = [_pair_parts(queries, pool, plan), *(_prefix_parts(queries, pool, prefix) for prefix in plan.prefixes)]
+    highest, total, out = (mx.concatenate(column) if len(parts) > 1 else column[0] for column in zip(*parts))
+    owners = plan.part_owners
+    overall = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(highest)
+    factor = mx.exp(highest - overall[owners])
+    total = mx.zeros((num_requests, num_heads)).at[owners].add(total * factor)
+    out = mx.zeros((num_requests, num_heads, head_dim)).at[owners].add(out * factor[..., None])
+    return (out / total[..., None]).astype(queries.dtype)
+
+
+def _pair_parts(queries: mx.array, pool: mx.array, plan: AttentionPlan) -> tuple[mx.array, mx.array, mx.array]:
+    """Multiply every pair straight out of the pool.
+
+    Query heads that share a KV head are multiplied one by one: a BLAS is far better at one row than at two or three.
     """
     num_requests, num_heads, head_dim = queries.shape
     num_blocks, num_both, block_size, _ = pool.shape
-    num_kv_heads = num_both // 2
-    owners, num_pairs = plan.pair_owners, plan.pair_blocks.shape[0]
+    num_kv_heads, num_pairs = num_both // 2, plan.pair_blocks.shape[0]
     heads = mx.arange(num_heads, dtype=mx.uint32)
-    rows = owners[:, None] * num_heads + heads  # [num_pairs, num_heads]: which query
+    rows = plan.pair_owners[:, None] * num_heads + heads  # [num_pairs, num_heads]: which query
     cells = plan.pair_blocks[:, None] * num_both + heads // (num_heads // num_kv_heads)  # which keys of the pool
     matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
-
-    scores = mx.gather_mm((queries * scale).reshape(num_requests * num_heads, 1, head_dim), matrices.swapaxes(1, 2),
+    scores = mx.gather_mm(queries.reshape(num_requests * num_heads, 1, head_dim), matrices.swapaxes(1, 2),
                           lhs_indices=rows, rhs_indices=cells).squeeze(2)
     scores = scores.astype(mx.float32) + plan.pair_mask[:, None]
-    highest = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(scores.max(axis=-1))
-    weights = mx.exp(scores - highest[owners][..., None])
-    total = mx.zeros((num_requests, num_heads)).at[owners].add(weights.sum(axis=-1))
-    parts = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_heads, 1, block_size), matrices,
-                         rhs_indices=(cells + num_kv_heads).reshape(-1))  # a block's values stand behind its keys
-    parts = parts.reshape(num_pairs, num_heads, head_dim)
-    out = mx.zeros((num_requests, num_heads, head_dim)).at[owners].add(parts)
-    return (out / total[..., None]).astype(queries.dtype)
+    highest = scores.max(axis=-1)
+    weights = mx.exp(scores - highest[..., None])
+    out = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_heads, 1, block_size), matrices,
+                       rhs_indices=(cells + num_kv_heads).reshape(-1))  # a block's values stand behind its keys
+    return highest, weights.sum(axis=-1), out.reshape(num_pairs, num_heads, head_dim)
+
+
+def _prefix_parts(queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> tuple[mx.array, mx.array, mx.array]:
+    """Attend all requests that share a prefix to it at once: one large product instead of many small ones."""
+    keys, values = _together(pool, prefix.block_ids)
+    num_kv_heads, _, head_dim = keys.shape
+    own = queries[mx.array(prefix.rows)]
+    num_rows, num_heads, _ = own.shape
+    group = num_heads // num_kv_heads
+
+    def to_heads(x: mx.array) -> mx.array:  # [num_kv_heads, num_rows * group, ...] → [num_rows, num_heads, ...]
+        return x.reshape(num_kv_heads, num_rows, group, -1).swapaxes(0, 1).reshape(num_rows, num_heads, -1)
+
+    stacked = own.reshape(num_rows, num_kv_heads, group, head_dim).swapaxes(0, 1)
+    scores = (stacked.reshape(num_kv_heads, num_rows * group, head_dim) @ keys.swapaxes(1, 2)).astype(mx.float32)
+    highest = scores.max(axis=-1, keepdims=True)
+    weights = mx.exp(scores - highest)
+    out = weights.astype(pool.dtype) @ values
+    return to_heads(highest).squeeze(-1), to_heads(weights.sum(axis=-1, keepdims=True)).squeeze(-1), to_heads(out)
