@@ -236,9 +236,10 @@ class BlockPool:
         kept from reuse until ``finish_copies``. Raises ValueError if no block is free.
         """
         self._check_mine(block, "fork_block")
-        if block.ref_cnt == 0:
+        num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+        if num_owners == 0:
             raise RuntimeError(f"fork_block: block {block.block_id} is free, nobody may write to it")
-        if block.ref_cnt == 1:
+        if num_owners == 1:
             return block
         copy = self.get_new_blocks(1)[0]
         block.ref_cnt -= 1

@@ -109,23 +109,23 @@ class KVCacheManager:
         table = self._tables.get(request.request_id, []) + hits
         first_slot = request.num_computed_tokens + num_hit_tokens
         num_slots = first_slot + num_new_tokens
-        half_hit = hits[-1] if num_hit_tokens % self.block_size else None
         written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
-        forked = [i for i in written if self._must_fork(table[i], half_hit, num_hit_tokens)]
+        forked = [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
         num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
         num_free_hits = sum(block.ref_cnt == 0 for block in hits)
         if len(forked) + num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
 
         self.block_pool.touch(hits)
-        # A half hit that is copied is shared with the index, which counts as an owner: what it names must not change.
-        index_share = [half_hit] if half_hit is not None and len(table) - 1 in forked else []
-        self.block_pool.touch(index_share)
         taken = []
         for i in forked:
-            table[i] = self.block_pool.fork_block(table[i])
+            block = table[i]
+            # A private block is forked because the index relies on it, which then counts as an owner for a moment.
+            index_share = [block] if block.ref_cnt == 1 else []
+            self.block_pool.touch(index_share)
+            table[i] = self.block_pool.fork_block(block)
             taken.append(table[i])
-        self.block_pool.free_blocks(index_share)
+            self.block_pool.free_blocks(index_share)
         fresh = self.block_pool.get_new_blocks(num_new_blocks)
         if request.request_id not in self._tables:
             self._num_queries += 1
@@ -145,14 +145,20 @@ class KVCacheManager:
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
 
-        Every token whose K/V has been written stays findable; with a prefix tree, the half-filled tail too.
+        What it holds stays findable; with a prefix tree, the half-filled tail too, but not what a planned step was to
+        write and now will not.
         """
         table = self._tables.pop(request.request_id, [])
-        if table and self.prefix_tree is not None:
-            num_written = min(request.num_computed_tokens, request.num_tokens)
-            self.prefix_tree.donate(request.all_token_ids, table, num_written, request.extra_keys)
-        else:
+        if not table or self.prefix_tree is None:
             self.block_pool.free_blocks(reversed(table))
+            return
+        num_written = min(request.num_computed_tokens, request.num_tokens)
+        unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
+        if unwritten:
+            self.block_pool.evict_blocks(table[i].block_id for i in unwritten)
+            first = unwritten[0]
+            num_written = min(num_written, first * self.block_size + self._num_written[table[first].block_id])
+        self.prefix_tree.donate(request.all_token_ids, table, num_written, request.extra_keys)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, the half-filled tail included. No tensor is copied here."""
@@ -211,12 +217,16 @@ class KVCacheManager:
             if key is not None and index * size + len(key.token_ids) > first_slot:
                 self._num_written.setdefault(table[index].block_id, max(first_slot - index * size, 0))
 
-    def _must_fork(self, block: KVCacheBlock, half_hit: KVCacheBlock | None, num_hit_tokens: int) -> bool:
-        """Whether tokens about to be written would change what others, or the index, rely on."""
-        if block is not half_hit:
-            return block.ref_cnt > 1
-        # In place only if nobody else has it and the new tokens come after all that the index names.
-        return block.ref_cnt > 0 or len(block.block_hash.token_ids) > num_hit_tokens % self.block_size
+    def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
+        """Whether tokens about to be written from ``first_slot`` on would change what others, or the index, rely on."""
+        if block.ref_cnt + is_hit > 1:
+            return True
+        if block.block_hash is None:
+            return False
+        start = index * self.block_size
+        offset = max(first_slot - start, 0)
+        named = block.block_hash.token_ids[offset:]
+        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])
 
     def _hash_of(self, request: Request, index: int, parent: BlockHash | None) -> BlockHash:
         """The key of the block of ``request`` at ``index``, given its parent's."""

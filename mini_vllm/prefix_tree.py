@@ -133,6 +133,8 @@ class PrefixTree:
 
         The free queue is in that order: a request gives its last block back first. Returns how many were forgotten.
         """
+        if num_blocks < 0:
+            raise ValueError(f"evict: num_blocks is {num_blocks}, must be 0 or more")
         unused = [block.block_id for block in self.block_pool.free_block_queue.get_all_free_blocks()
                   if block.block_hash is not None]
         self.block_pool.evict_blocks(unused[:num_blocks])

@@ -457,6 +457,35 @@ def test_a_hit_that_ends_inside_a_block_is_copied_before_it_is_written():
     assert ids(manager.get_computed_blocks(Request("c", prompt(9)))[0]) == [1, 2], "the source changed"
 
 
+def test_what_was_planned_but_never_written_is_not_found():
+    manager = KVCacheManager(num_blocks=10, block_size=4, tree_class=PrefixTree)
+    a = Request("a", prompt(13))
+    manager.allocate_slots(a, 4)
+    a.num_computed_tokens = 4
+    manager.finish_step()
+    manager.allocate_slots(a, 8)
+    a.num_computed_tokens = 12
+    manager.free(a)  # aborted between the plan and the step
+    manager.check_integrity()
+    assert manager.get_computed_blocks(Request("b", prompt(13)))[1] == 4
+
+
+def test_a_private_block_that_the_index_names_is_copied_before_other_tokens_go_in():
+    manager = KVCacheManager(num_blocks=10, block_size=4, tree_class=PrefixTree)
+    parent = Request("p", prompt(7))
+    admit(manager, parent)
+    manager.finish_step()
+    child = Request("c", [*prompt(5), 70, 71])
+    manager.fork(parent, child)
+    child.num_computed_tokens = 5  # it goes on from inside what the parent has
+    manager.free(parent)
+    assert ids(manager.allocate_slots(child, 2)) == [3]
+    assert [(s.block_id, d.block_id) for s, d in manager.block_pool.pending_copies] == [(2, 3)]
+    manager.check_integrity()
+    manager.finish_step()
+    assert manager.get_computed_blocks(Request("d", prompt(8)))[1] == 7
+
+
 def test_check_integrity_sees_a_reference_nobody_owns():
     manager = KVCacheManager(num_blocks=10, block_size=4)
     admit(manager, Request("a", prompt(6)))

@@ -1,0 +1,288 @@
+"""The prefix tree: what is cached, as one trie over physical blocks.
+
+A node *is* a block together with the tokens it stands for. Its key is the chained BlockHash, which names its parent;
+its only reference count is the block's own. There is no second store: a finished request leaves its blocks in the tree
+by leaving their hashes on, and a block that is given out again has left it.
+
+    root ──▶ [once upon a time] ──▶ [there lived a king] ──▶ [who had three sons]     full blocks, found by hash
+                                                       └───▶ [and no]                 a half-filled tail
+    match("once upon a time there lived a king who was old"):
+        blocks 1 and 2 whole, and one token ("who") of block 3
+
+The pool finds a full block by its key. What the tree adds is the list of a node's children, by their first token, so
+that a match can end *inside* a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+
+
+@dataclass(frozen=True)
+class PrefixMatch:
+    """The longest cached prefix of a sequence."""
+
+    #: Blocks whose every token matches.
+    blocks: list[KVCacheBlock]
+    #: One more block, of which the first ``num_partial_tokens`` match.
+    partial_block: KVCacheBlock | None
+    num_partial_tokens: int
+    #: All of it: the tokens of ``blocks`` and those of ``partial_block``.
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class PrefixTreeStats:
+    num_nodes: int
+    num_tokens: int
+    #: Nodes whose block is in use, and so cannot be evicted.
+    num_nodes_in_use: int
+
+
+class PrefixTree:
+    """A node is a block with a ``block_hash``; the pool finds it by that key, the tree by its parent and first token.
+
+    ``extra_keys`` (a tenant's salt, say) are part of every key. Equal texts with different extra keys never meet.
+    """
+
+    def __init__(self, block_pool: BlockPool, block_size: int) -> None:
+        self.block_pool = block_pool
+        self.block_size = block_size
+        #: Parent's key (for the first block of a text: its extra keys) → first token → blocks, by id.
+        self._children: dict[object, dict[int, dict[int, KVCacheBlock]]] = {}
+        #: Block id → where it hangs in ``_children``. A block hangs in one place, so what is stale cannot pile up.
+        self._places: dict[int, tuple[object, int]] = {}
+
+    # ---- given: who hangs where
+
+    def _hang(self, block: KVCacheBlock, parent: BlockHash | None, first_token: int,
+              extra_keys: tuple | None) -> None:
+        """Make ``block`` a child of ``parent``; wherever it hung before, it hangs there no more. Given."""
+        self._take_down(block.block_id)
+        place = _place(parent, extra_keys), first_token
+        self._children.setdefault(place[0], {}).setdefault(place[1], {})[block.block_id] = block
+        self._places[block.block_id] = place
+
+    def _take_down(self, block_id: int) -> None:
+        """Let a block hang nowhere. Harmless if it does. Given."""
+        place = self._places.pop(block_id, None)
+        if place is not None:
+            siblings = self._children[place[0]][place[1]]
+            del siblings[block_id]
+            if not siblings:
+                del self._children[place[0]][place[1]]
+                if not self._children[place[0]]:
+                    del self._children[place[0]]
+
+    def _hanging_under(self, parent: BlockHash | None, first_token: int,
+                       extra_keys: tuple | None) -> list[KVCacheBlock]:
+        """The blocks that were hung under ``parent`` with this first token, oldest first. Given.
+
+        Nobody tells the tree when the pool gives a block to someone else, so some of them may be *stale*: their
+        ``block_hash`` is None, or says that they stand for something else now.
+        """
+        return list(self._children.get(_place(parent, extra_keys), {}).get(first_token, {}).values())
+
+    # ---- Tasks 1 and 3: looking
+
+    def match(self, token_ids: Sequence[int], extra_keys: tuple | None = None) -> PrefixMatch:
+        """The longest cached prefix of ``token_ids``. Only looks: no block is touched, no count changes.
+
+        All of ``token_ids`` may match. That one token is left to compute is the manager's care: it does not ask for it.
+
+        Task 1: walk whole blocks from the front. The key of a block is ``BlockHash(parent's key, its tokens,
+        extra_keys)``, the first block's parent is None, and ``block_pool.get_cached_block(key)`` finds and proves it.
+        Stop at the first miss, or when less than a whole block of tokens is left. As the next parent take the
+        ``block_hash`` of the block that was found, not the equal key you have just made: chains shared by object are
+        compared in one step. There is no partial block yet (None, 0).
+
+        Task 3: then ask ``_longest_child`` how far the *next* tokens, at most ``block_size`` of them, go into one more
+        block. The match is never longer than ``token_ids``.
+        """
+        # TASK 1: PrefixTree.match
+        size = self.block_size
+        blocks: list[KVCacheBlock] = []
+        parent = None
+        while (len(blocks) + 1) * size <= len(token_ids):
+            tokens = token_ids[len(blocks) * size:(len(blocks) + 1) * size]
+            block = self.block_pool.get_cached_block(BlockHash(parent, tokens, extra_keys))
+            if block is None:
+                break
+            blocks.append(block)
+            parent = block.block_hash
+        rest = token_ids[len(blocks) * size:(len(blocks) + 1) * size]
+        partial, num_partial = self._longest_child(parent, rest, extra_keys)
+        return PrefixMatch(blocks, partial, num_partial, len(blocks) * size + num_partial)
+        # END TASK
+
+    # ---- Task 2: making full blocks findable
+
+    def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: tuple | None = None, with_tail: bool = False) -> None:
+        """Make the blocks that hold the first ``num_tokens`` of ``token_ids`` findable; by default all of them.
+
+        ``blocks`` is a request's table: ``blocks[i]`` holds the tokens from ``i * block_size`` on. Tokens beyond
+        ``num_tokens`` exist, but their K/V is not written; they must not be found.
+
+        Every block that ``num_tokens`` tokens fill goes through ``_insert_one``, each key the parent of the
+        next. This is called for every token that is decoded, so do not start from the front: go back from the last
+        full block to the nearest one that is indexed *as a full block* and go on from its ``block_hash``.
+
+        If ``with_tail``, and tokens are left that do not fill a block, they go to ``_insert_tail`` (Task 4).
+        """
+        # TASK 2: PrefixTree.insert
+        size = self.block_size
+        num_tokens = len(token_ids) if num_tokens is None else num_tokens
+        end = num_tokens // size
+        start = end
+        while start > 0 and (blocks[start - 1].block_hash is None
+                             or len(blocks[start - 1].block_hash.token_ids) < size):
+            start -= 1
+        parent = blocks[start - 1].block_hash if start else None
+        for index in range(start, end):
+            parent = self._insert_one(parent, token_ids[index * size:(index + 1) * size], extra_keys, blocks[index])
+        tail = token_ids[end * size:num_tokens]
+        if with_tail and len(tail):
+            self._insert_tail(parent, tail, extra_keys, blocks[end])
+        # END TASK
+
+    def _insert_one(self, parent: BlockHash | None, tokens: Sequence[int], extra_keys: tuple | None,
+                    block: KVCacheBlock) -> BlockHash:
+        """Index ``block``, which holds ``tokens`` after ``parent``, and return its key.
+
+        After: the pool finds it under its key (``cache_full_blocks``), and it hangs under ``parent`` (``_hang``).
+        If the pool has a twin already, another block of the same content, then the twin's key *object* is used for
+        this block too: one chain for all twins. Both stay findable.
+        """
+        # TASK 2: PrefixTree._insert_one
+        key = BlockHash(parent, tokens, extra_keys)
+        twin = self.block_pool.get_cached_block(key)
+        if twin is not None:
+            key = twin.block_hash
+        self.block_pool.cache_full_blocks([block], [key])
+        self._hang(block, parent, tokens[0], extra_keys)
+        return key
+        # END TASK
+
+    # ---- Task 3: inside a block
+
+    def _is_child(self, block: KVCacheBlock, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
+        """Whether ``block``, which was hung under ``parent`` once, is a child of it *now*.
+
+        Its ``block_hash`` tells: None means that it was given to someone else. A key of another parent, or a first
+        block's key (parent None) with other extra keys, means that it stands for another text by now.
+        No extra keys may be written as None or as (); a BlockHash always says None.
+        """
+        # TASK 3: PrefixTree._is_child
+        key = block.block_hash
+        return key is not None and key.parent == parent and key.extra_keys == (extra_keys or None)
+        # END TASK
+
+    def _longest_child(self, parent: BlockHash | None, rest: Sequence[int],
+                       extra_keys: tuple | None) -> tuple[KVCacheBlock | None, int]:
+        """The child of ``parent`` whose tokens share the longest beginning with ``rest``, and how many they share.
+
+        ``(None, 0)`` if ``rest`` is empty or no child begins with its first token. A child's tokens are its
+        ``block_hash.token_ids``. Stale children are passed over and taken down.
+        Of children that share equally many, one that has no *further* tokens is better: its adopter may write on
+        without a copy.
+        """
+        # TASK 3: PrefixTree._longest_child
+        best, best_length = None, 0
+        for block in self._hanging_under(parent, rest[0], extra_keys) if len(rest) else []:
+            if not self._is_child(block, parent, extra_keys):
+                self._take_down(block.block_id)
+                continue
+            tokens = block.block_hash.token_ids
+            length = 0
+            while length < min(len(tokens), len(rest)) and tokens[length] == rest[length]:
+                length += 1
+            if length > best_length or (length == best_length == len(tokens)):
+                best, best_length = block, length
+        return best, best_length
+        # END TASK
+
+    # ---- Task 4: the half-filled tail
+
+    def _insert_tail(self, parent: BlockHash | None, tail: Sequence[int], extra_keys: tuple | None,
+                     block: KVCacheBlock) -> None:
+        """Index ``block``, which holds ``tail`` after ``parent`` and has room left, under a key of just these tokens.
+
+        Unless a child of ``parent`` begins with all of ``tail``: then it is found already, and a second block would
+        only be one more to look at.
+        A block that was indexed with fewer tokens and has grown since is indexed anew; the pool allows a longer key.
+        """
+        # TASK 4: PrefixTree._insert_tail
+        if self._longest_child(parent, tail, extra_keys)[1] < len(tail):
+            self._insert_one(parent, tail, extra_keys, block)
+        # END TASK
+
+    # ---- Task 5
+
+    def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
+               extra_keys: tuple | None = None) -> None:
+        """A request is done: its ``num_tokens`` computed tokens stay findable, its references go.
+
+        After: all of ``num_tokens``, the half-filled tail included, can be matched; every block of ``blocks`` has one
+        owner less. The last block goes first, so that the head of a prompt, which most others share, is evicted last.
+        """
+        # TASK 5: PrefixTree.donate
+        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
+        self.block_pool.free_blocks(reversed(blocks))
+        # END TASK
+
+    # ---- Task 6
+
+    def evict(self, num_blocks: int) -> int:
+        """Forget the content of up to ``num_blocks`` blocks nobody uses, least recently used first, leaves first.
+
+        Returns how many were forgotten. A block in use is never among them, and free blocks that hold nothing cached
+        do not count. The free queue is in the right order already: a request gives its last block back first.
+        """
+        # TASK 6: PrefixTree.evict
+        unused = [block.block_id for block in self.block_pool.free_block_queue.get_all_free_blocks()
+                  if block.block_hash is not None]
+        victims = unused[:num_blocks]
+        self.block_pool.evict_blocks(victims)
+        return len(victims)
+        # END TASK
+
+    def evict_unused(self) -> int:
+        """Forget all content that nobody uses. Returns how many blocks were forgotten."""
+        # TASK 6: PrefixTree.evict_unused
+        return self.evict(self.block_pool.num_blocks)
+        # END TASK
+
+    # ---- Task 7
+
+    def clear(self) -> None:
+        """Forget everything, in the pool and in the tree.
+
+        Raises RuntimeError while any block is in use (``block_pool.reset_prefix_cache`` does); nothing changes then.
+        """
+        # TASK 7: PrefixTree.clear
+        self.block_pool.reset_prefix_cache()
+        self._children = {}
+        self._places = {}
+        # END TASK
+
+    @property
+    def stats(self) -> PrefixTreeStats:
+        """How many nodes there are, how many tokens they stand for, and how many of them are in use.
+
+        Counted over the pool's blocks at each call, O(num_blocks): a node is a block that has a ``block_hash``.
+        """
+        # TASK 7: PrefixTree.stats
+        nodes = [block for block in self.block_pool.blocks if block.block_hash is not None]
+        return PrefixTreeStats(num_nodes=len(nodes),
+                               num_tokens=sum(len(block.block_hash.token_ids) for block in nodes),
+                               num_nodes_in_use=sum(block.ref_cnt > 0 for block in nodes))
+        # END TASK
+
+
+def _place(parent: BlockHash | None, extra_keys: tuple | None) -> object:
+    """Under what a block's children are kept. First blocks of a text have no parent: there the extra keys decide."""
+    return parent if parent is not None else ("root", extra_keys or None)

@@ -1,0 +1,863 @@
+"""Lab 3.3, the prefix tree. Each test pins one rule; its failure says which.
+
+The tests own a memory: every slot of every block remembers the whole text, and whose it was, up to the token written
+there. So each match can be read back, whatever the tree believes.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from mini_vllm.block_pool import BlockHash, BlockPool
+
+
+def text(num_tokens, start=0):
+    return list(range(start, start + num_tokens))
+
+
+def ids(blocks):
+    return [block.block_id for block in blocks]
+
+
+@dataclass
+class Running:
+    """A request: its tokens, how many of them have K/V, and the blocks that hold it."""
+
+    tokens: list
+    salt: tuple | None = None
+    num_computed: int = 0
+    table: list = field(default_factory=list)
+
+
+class Server:
+    """A pool, the tree under test and the memory. It does what the KV cache manager does, by the pool's own calls."""
+
+    def __init__(self, lab, num_blocks=20, size=4):
+        self.pool = BlockPool(num_blocks)
+        self.tree = lab.PrefixTree(self.pool, size)
+        self.size = size
+        self.memory = {}
+
+    def adopt(self, tokens, salt=None):
+        """Point a new request's table at what is cached, half-matching block included. Nothing is copied here."""
+        match = self.tree.match(tokens, salt)
+        table = match.blocks + ([] if match.partial_block is None else [match.partial_block])
+        self.pool.touch(table)
+        return Running(list(tokens), salt, match.num_tokens, table)
+
+    def write(self, request, num_tokens=None):
+        """Compute up to ``num_tokens`` tokens (default: all). The first write into a shared block forks it."""
+        end = len(request.tokens) if num_tokens is None else num_tokens
+        for p in range(request.num_computed, end):
+            index, offset = divmod(p, self.size)
+            if index == len(request.table):
+                request.table += self.pool.get_new_blocks(1)
+            request.table[index] = self.writable(request.table[index], offset)
+            self.memory[request.table[index].block_id, offset] = request.salt, tuple(request.tokens[:p + 1])
+        request.num_computed = max(request.num_computed, end)
+        return request
+
+    def writable(self, block, offset):
+        """``block`` itself if writing at ``offset`` changes nothing that others, or the index, rely on; else a copy."""
+        if block.block_hash is not None and len(block.block_hash.token_ids) > offset:
+            self.pool.touch([block])  # the index names what would be overwritten, so it counts as an owner
+            copy = self.pool.fork_block(block)
+            self.pool.free_blocks([block])
+        else:
+            copy = self.pool.fork_block(block)
+        for source, target in self.pool.pending_copies:
+            for i in range(self.size):
+                self.memory[target.block_id, i] = self.memory.get((source.block_id, i))
+        self.pool.finish_copies()
+        return copy
+
+    def compute(self, tokens, salt=None):
+        """A request that looks nothing up: all its tokens in fresh blocks. The tree is not told."""
+        return self.write(Running(list(tokens), salt))
+
+    def insert(self, request, **options):
+        self.tree.insert(request.tokens, request.table, request.num_computed, request.salt, **options)
+        return request
+
+    def leave(self, request, with_tail=True):
+        """What donate does, by hand."""
+        self.insert(request, with_tail=with_tail)
+        self.pool.free_blocks(reversed(request.table))
+        return request
+
+    def donate(self, request):
+        self.tree.donate(request.tokens, request.table, request.num_computed, request.salt)
+        return request
+
+    def read_back(self, request):
+        """Every computed token of a request lies where its table says."""
+        for p in range(request.num_computed):
+            self.check_slot(request.table[p // self.size], p, request.tokens, request.salt, "a request's table")
+
+    def check_slot(self, block, p, tokens, salt, who):
+        found, expected = self.memory.get((block.block_id, p % self.size)), (salt, tuple(tokens[:p + 1]))
+        assert found == expected, (f"{who} names block {block.block_id} for token {p} of {list(tokens)} (extra keys "
+                                   f"{salt}), but there lies the K/V of {found}: what is named must hold that prefix")
+
+    def state(self):
+        """What a call that only looks, or is refused, must leave alone."""
+        return (ids(self.pool.free_block_queue.get_all_free_blocks()),
+                [(block.ref_cnt, block.block_hash) for block in self.pool.blocks])
+
+
+def look(server, tokens, salt=None):
+    """match(), read back from the memory: (ids of the whole blocks, id of the partial one, tokens in all)."""
+    match = server.tree.match(tokens, salt)
+    who = f"match({list(tokens)}, {salt})"
+    assert (match.partial_block is None) == (match.num_partial_tokens == 0), (
+        f"{who} says num_partial_tokens {match.num_partial_tokens}, but partial_block is {match.partial_block}: tokens "
+        "that are counted must have their block named, or nobody keeps it from being reused")
+    assert match.num_tokens == len(match.blocks) * server.size + match.num_partial_tokens, (
+        f"{who} says {match.num_tokens} tokens, but {len(match.blocks)} whole blocks of {server.size} and "
+        f"{match.num_partial_tokens} tokens of one more")
+    assert match.num_tokens <= len(tokens), (f"{who} found {match.num_tokens} tokens of {len(tokens)}: a match is "
+                                             "never longer than what was asked for")
+    blocks = match.blocks + ([] if match.partial_block is None else [match.partial_block])
+    for p in range(match.num_tokens):
+        server.check_slot(blocks[p // server.size], p, tokens, salt, who)
+    return ids(match.blocks), match.partial_block and match.partial_block.block_id, match.num_tokens
+
+
+def cache_by_hand(server, request):
+    """Index the full blocks of a request in the pool, without the tree's help."""
+    parent, size = None, server.size
+    for i in range(request.num_computed // size):
+        parent = BlockHash(parent, request.tokens[i * size:(i + 1) * size], request.salt)
+        server.pool.cache_full_blocks([request.table[i]], [parent])
+    return request
+
+
+def use_up(server, block_id):
+    """Take fresh blocks from the pool until it has given out this one; return it."""
+    while True:
+        block = server.pool.get_new_blocks(1)[0]
+        if block.block_id == block_id:
+            return block
+
+
+def refused(call):
+    """The message of the RuntimeError with which ``call`` was refused. A missing body is no refusal."""
+    try:
+        call()
+    except NotImplementedError:
+        raise
+    except RuntimeError as error:
+        return str(error)
+    pytest.fail("the call should have raised RuntimeError, but went through")
+
+
+# ---- Task 1: whole blocks
+
+
+@pytest.mark.points(1)
+def test_task_1_whole_blocks_are_found_in_order(lab):
+    server = Server(lab)
+    cache_by_hand(server, server.compute(text(12)))
+    got = look(server, text(12))
+    assert got == ([1, 2, 3], None, 12), (f"12 tokens are cached in blocks 1, 2, 3; match gave {got}, expected "
+                                          "([1, 2, 3], None, 12)")
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("num_tokens", [0, 1, 3, 4, 5, 7, 8, 11, 12, 13])
+def test_task_1_a_match_is_never_longer_than_the_tokens(lab, num_tokens):
+    server = Server(lab)
+    cache_by_hand(server, server.compute(text(12)))
+    whole = min(num_tokens // 4, 3)
+    got = look(server, text(num_tokens))
+    assert got == (text(whole, 1), None, 4 * whole), (
+        f"12 tokens are cached in whole blocks of 4; match of their first {num_tokens} gave {got}, expected "
+        f"{(text(whole, 1), None, 4 * whole)}")
+
+
+@pytest.mark.points(1)
+def test_task_1_the_walk_stops_at_the_first_miss(lab):
+    server = Server(lab)
+    cache_by_hand(server, server.compute(text(12)))
+    other = text(4) + [99] + text(7, 5)
+    got = look(server, other)
+    assert got == ([1], None, 4), f"token 4 differs, so only block 1 is the same prefix; match gave {got}"
+    server.pool.evict_blocks([1])
+    got = look(server, text(12))
+    assert got == ([], None, 0), (f"block 1 is not cached any more; match gave {got}, expected nothing: "
+                                  "blocks 2 and 3 without block 1 are no prefix")
+
+
+@pytest.mark.points(1)
+def test_task_1_equal_tokens_after_another_prefix_are_no_match(lab):
+    server = Server(lab)
+    cache_by_hand(server, server.compute(text(4) + text(4, 50)))
+    cache_by_hand(server, server.compute(text(4, 70)))
+    for tokens, expected in ((text(4, 50), ([], None, 0)), (text(4) + text(4, 70), ([1], None, 4))):
+        got = look(server, tokens)
+        assert got == expected, (f"match({tokens}) gave {got}, expected {expected}: the parent's key is part of a "
+                                 "block's key, because K/V depends on all tokens before")
+
+
+@pytest.mark.points(1)
+def test_task_1_extra_keys_keep_tenants_apart(lab):
+    server = Server(lab)
+    cache_by_hand(server, server.compute(text(8), ("tenant a",)))
+    for salt, expected in ((("tenant a",), 8), (("tenant b",), 0), (None, 0)):
+        got = look(server, text(8), salt)[2]
+        assert got == expected, f"tenant a cached 8 tokens; with extra keys {salt} {got} are found, expected {expected}"
+
+
+@pytest.mark.points(2)
+def test_task_1_a_match_is_proved_not_just_hashed(lab, monkeypatch):
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 0)
+    server = Server(lab)
+    cache_by_hand(server, server.compute(text(8)))
+    cache_by_hand(server, server.compute(text(4, 50) + text(4, 4)))
+    for tokens, expected in ((text(8), ([1, 2], None, 8)), (text(4, 50) + text(4, 4), ([3, 4], None, 8)),
+                             (text(8, 4), ([], None, 0))):
+        got = look(server, tokens)
+        assert got == expected, (f"with every hash forced to 0, match({tokens}) gave {got}, expected {expected}: give "
+                                 "the pool the BlockHash itself, and compare with None (0 is false, too)")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_lookup_changes_nothing(lab):
+    server = Server(lab)
+    request = cache_by_hand(server, server.compute(text(8)))
+    server.pool.free_blocks(reversed(request.table))
+    before = server.state()
+    server.tree.match(text(8))
+    assert server.state() == before, "match only looks: the adopter touches the blocks, if it takes them at all"
+
+
+# ---- Task 2: inserting full blocks
+
+
+@pytest.mark.points(1)
+def test_task_2_full_blocks_are_found_and_a_half_filled_one_is_not(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(10)))
+    got = look(server, text(8)), server.pool.blocks[3].block_hash
+    assert got == (([1, 2], None, 8), None), (f"10 tokens in blocks 1, 2, 3 were inserted without the tail: (match, "
+                                              f"key of block 3) is {got}, expected (([1, 2], None, 8), None)")
+
+
+@pytest.mark.points(1)
+def test_task_2_tokens_without_kv_are_not_found(lab):
+    server = Server(lab)
+    request = server.compute(text(8))
+    request.tokens += text(4, 8)
+    request.table += server.pool.get_new_blocks(1)  # slots for tokens 8 … 11, not written yet
+    server.tree.insert(request.tokens, request.table, 8)
+    got = look(server, text(12))
+    assert got == ([1, 2], None, 8), f"insert(…, num_tokens=8) of 12 tokens: match gave {got}, expected 8 tokens"
+
+
+@pytest.mark.points(1)
+def test_task_2_equal_tokens_after_another_prefix_are_two_nodes(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(4) + text(4, 50)))
+    server.insert(server.compute(text(4, 20) + text(4, 50)))
+    for tokens, expected in ((text(4) + text(4, 50), [1, 2]), (text(4, 20) + text(4, 50), [3, 4])):
+        got = look(server, tokens)[0]
+        assert got == expected, f"match({tokens}) gave blocks {got}, expected {expected}: each key names its parent"
+
+
+@pytest.mark.points(1)
+def test_task_2_a_table_that_grows_is_inserted_bit_by_bit(lab):
+    server = Server(lab)
+    request = Running(text(14))
+    for end in (3, 5, 6, 11, 14):
+        server.insert(server.write(request, end))
+        got = look(server, text(end // 4 * 4))[2]
+        assert got == end // 4 * 4, f"after {end} computed tokens {got} are found in whole blocks, not {end // 4 * 4}"
+
+
+@pytest.mark.points(2)
+def test_task_2_insert_goes_on_where_it_stopped(lab, monkeypatch):
+    server = Server(lab, num_blocks=70)
+    request = server.insert(server.compute(text(240)))
+    calls = []
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens",
+                        lambda parent, tokens, extra_keys=None: calls.append(tokens) or hash((parent, tuple(tokens))))
+    request.tokens += text(4, 240)
+    server.insert(server.write(request))
+    assert len(calls) <= 3, (f"60 blocks were indexed and one more was filled: insert made {len(calls)} keys, expected "
+                             "1. Begin after the last block that is indexed, not at the front of the text")
+    got = look(server, text(244))[2]
+    assert got == 244, f"of the 244 tokens {got} are found"
+
+
+@pytest.mark.points(1)
+def test_task_2_what_is_findable_stays_as_it_is(lab):
+    server = Server(lab)
+    request = server.insert(server.compute(text(8)))
+    before = server.state()
+    server.insert(request)
+    assert server.state() == before, "a second insert of the same table must change nothing"
+    assert look(server, text(8)) == ([1, 2], None, 8), "after a second insert the blocks must still be found"
+
+
+@pytest.mark.points(1)
+def test_task_2_twins_share_one_chain_and_both_serve(lab):
+    server = Server(lab)
+    a, b = server.insert(server.compute(text(8))), server.insert(server.compute(text(8)))
+    for mine, twin in zip(a.table, b.table):
+        assert mine.block_hash is twin.block_hash, (
+            f"blocks {mine.block_id} and {twin.block_id} hold the same text under equal keys that are two objects: use "
+            "the twin's key, or every proof walks to the front of the text")
+    server.pool.evict_blocks([2])
+    got = look(server, text(8))[2]
+    assert got == 8, f"block 2 was evicted, its twin 4 holds the same: {got} tokens found, expected 8"
+
+
+@pytest.mark.points(1)
+def test_task_2_one_text_of_two_tenants_is_two_texts(lab):
+    server = Server(lab)
+    for salt in (("tenant a",), ("tenant b",), None):
+        server.insert(server.compute(text(8), salt))
+    for salt, expected in ((("tenant a",), [1, 2]), (("tenant b",), [3, 4]), (None, [5, 6])):
+        got = look(server, text(8), salt)[0]
+        assert got == expected, f"with extra keys {salt} blocks {got} are found, expected {expected}"
+
+
+# ---- Task 3: inside a block
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("tokens, expected", [
+    (text(6), ([1], 2, 6)), (text(7) + [99, 98], ([1], 2, 7)), (text(1), ([], 1, 1)), (text(3) + [99], ([], 1, 3)),
+    (text(5) + [99] + text(2, 6), ([1], 2, 5)), (text(8) + [99], ([1, 2], None, 8)), (text(4) + [99], ([1], None, 4)),
+    ([99] + text(7, 1), ([], None, 0))])
+def test_task_3_a_match_ends_inside_a_block(lab, tokens, expected):
+    server = Server(lab)
+    server.insert(server.compute(text(8)))
+    got = look(server, tokens)
+    assert got == expected, (f"tokens 0 to 7 are in blocks 1 and 2; match({tokens}) gave {got}, expected {expected} "
+                             "(whole blocks, the one in which it ends, tokens)")
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_task_3_the_longest_child_is_taken(lab, order):
+    server = Server(lab)
+    requests = [server.compute(text(4)) for _ in range(4)]
+    for shared in order:
+        requests[shared] = server.compute(text(4) + text(shared, 4) + text(4 - shared, 60 + shared))
+        server.insert(requests[shared])
+    got = look(server, text(8))
+    expected = requests[3].table[1].block_id
+    assert got[1:] == (expected, 7), (
+        f"three children share 1, 2 and 3 tokens with 4 5 6 7 (inserted in the order {order}); match took block "
+        f"{got[1]} and found {got[2]} tokens, expected block {expected} and 7")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_child_of_another_parent_is_not_taken(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(4) + text(4, 50)))
+    server.insert(server.compute(text(4, 20) + text(4, 70)))
+    for tokens, expected in ((text(4) + text(3, 70), ([1], None, 4)), (text(2, 50), ([], None, 0)),
+                             (text(4, 20) + text(3, 70), ([3], 4, 7)), (text(4) + text(2), ([1], None, 4))):
+        got = look(server, tokens)
+        assert got == expected, (f"match({tokens}) gave {got}, expected {expected}: only children of the last whole "
+                                 "block may be looked into")
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("is_indexed_anew", [False, True])
+def test_task_3_a_stale_child_is_passed_over(lab, is_indexed_anew):
+    server = Server(lab)
+    first = server.insert(server.compute(text(4) + [4, 5, 6, 7]))
+    second = server.insert(server.compute(text(4) + [4, 5, 60, 70]))
+    stale = first.table[1]
+    server.pool.free_blocks([stale])
+    use_up(server, stale.block_id)
+    story = f"block {stale.block_id}, which held 4 5 6 7, was given to someone else"
+    if is_indexed_anew:  # and by now it holds the same tokens after another text
+        for offset in range(4):
+            server.memory[stale.block_id, offset] = None, tuple(text(4, 80) + text(offset + 1, 4))
+        server.pool.cache_full_blocks([stale], [BlockHash(BlockHash(None, text(4, 80)), text(4, 4))])
+        story += ", who filled it with 4 5 6 7 after another text"
+    got = look(server, text(7))
+    assert got[1:] == (second.table[1].block_id, 6), (
+        f"{story}; match gave {got}, expected 2 tokens of block {second.table[1].block_id}, which is still there: a "
+        "child's own key must name this very parent")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_stale_block_that_is_alone_is_not_served(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(8)))
+    server.pool.evict_blocks([2])
+    got = look(server, text(7))
+    assert got == ([1], None, 4), f"the content of block 2 was forgotten; match gave {got}, expected ([1], None, 4)"
+    server.pool.evict_blocks([1])
+    got = look(server, text(7))
+    assert got == ([], None, 0), f"nothing is cached any more; match gave {got}"
+
+
+@pytest.mark.points(1)
+def test_task_3_an_orphan_is_not_served_until_its_parent_is_back(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(8)))
+    server.pool.evict_blocks([1])
+    got = look(server, text(7))
+    assert got == ([], None, 0), f"block 2 hangs under a text that is gone; match gave {got}, expected nothing"
+    server.insert(server.compute(text(4)))
+    got = look(server, text(7))
+    assert got == ([3], 2, 7), (f"tokens 0 to 3 were computed again, into block 3; match gave {got}, expected "
+                                "([3], 2, 7): block 2 still holds what comes after that text")
+
+
+@pytest.mark.points(1)
+def test_task_3_extra_keys_keep_tenants_apart_inside_a_block(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(8), ("tenant a",)))
+    server.insert(server.compute(text(4) + text(4, 50), ("tenant b",)))
+    for _ in range(2):  # a look with the wrong keys must not spoil it for the right ones
+        for salt, tokens, expected in ((("tenant a",), text(3), ([], 1, 3)), (("tenant b",), text(3), ([], 3, 3)),
+                                       (None, text(3), ([], None, 0)), ((), text(3), ([], None, 0)),
+                                       (("tenant b",), text(6), ([3], None, 4)), (("tenant a",), text(6), ([1], 2, 6))):
+            got = look(server, tokens, salt)
+            assert got == expected, f"match({tokens}, {salt}) gave {got}, expected {expected}"
+
+
+@pytest.mark.points(1)
+def test_task_3_a_half_match_is_proved_not_just_hashed(lab, monkeypatch):
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 0)
+    server = Server(lab)
+    server.insert(server.compute(text(8)))
+    server.insert(server.compute(text(4, 50) + text(4, 4)))
+    for tokens, expected in ((text(6), ([1], 2, 6)), (text(4, 50) + text(3, 4), ([3], 4, 7)),
+                             (text(3, 4), ([], None, 0))):
+        got = look(server, tokens)
+        assert got == expected, f"with every hash forced to 0, match({tokens}) gave {got}, expected {expected}"
+
+
+@pytest.mark.points(1)
+def test_task_3_a_half_match_changes_nothing(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(8)), with_tail=False)
+    before = server.state()
+    server.tree.match(text(6))
+    assert server.state() == before, "match only looks, also when it ends inside a block"
+
+
+@pytest.mark.points(2)
+def test_task_3_a_divergent_request_adopts_the_block_and_its_first_write_forks_it(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(8)), with_tail=False)
+    request = server.adopt(text(6) + [99, 98])
+    got = ids(request.table), [block.ref_cnt for block in request.table]
+    assert got == ([1, 2], [1, 1]), (f"6 of 8 tokens are cached in blocks 1 and 2; the adopter's table and counts are "
+                                     f"{got}, expected ([1, 2], [1, 1]): the block in which the match ends is in it")
+    server.write(request)
+    got = ids(request.table)
+    assert got[0] == 1 and got[1] != 2, f"the first write must fork block 2; the adopter's table is {got}"
+    server.read_back(request)
+    server.insert(request)
+    got = look(server, text(8)), look(server, request.tokens)
+    assert got == (([1, 2], None, 8), (ids(request.table), None, 8)), f"both texts must be found now, match gave {got}"
+
+
+@pytest.mark.points(2)
+def test_task_3_many_requests_adopt_one_prefix_at_once(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(8)), with_tail=False)
+    requests = [server.adopt(text(4 + i % 4) + [90 + i, 80 + i]) for i in range(1, 8)]
+    got = [(block.block_id, block.ref_cnt) for block in server.pool.blocks[1:3]]
+    assert got == [(1, 7), (2, 6)], (f"seven requests adopt block 1, and all but the fourth, which diverges after 4 "
+                                     f"tokens, block 2: (id, ref_cnt) is {got}, expected [(1, 7), (2, 6)]")
+    for request in requests:
+        server.write(request)
+    for request in requests:
+        server.read_back(request)
+        server.pool.free_blocks(reversed(request.table))
+    server.pool.check_integrity()
+    got = look(server, text(8))
+    assert got == ([1, 2], None, 8), f"what they shared must be as it was; match gave {got}"
+    assert server.pool.get_usage() == 0.0, f"all are gone, but usage is {server.pool.get_usage()}"
+
+
+# ---- Task 4: the half-filled tail
+
+
+@pytest.mark.points(1)
+def test_task_4_the_tail_of_a_finished_request_is_found(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(10)))
+    for tokens, expected in ((text(10), ([1, 2], 3, 10)), (text(9) + [99], ([1, 2], 3, 9)),
+                             (text(12), ([1, 2], 3, 10))):
+        got = look(server, tokens)
+        assert got == expected, (f"10 tokens were inserted with their tail, two tokens in block 3; match({tokens}) "
+                                 f"gave {got}, expected {expected}")
+
+
+@pytest.mark.points(1)
+def test_task_4_a_text_shorter_than_a_block_is_all_tail(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(3)))
+    got = look(server, text(8))
+    assert got == ([], 1, 3), f"a text of 3 tokens is in block 1; match gave {got}, expected ([], 1, 3)"
+
+
+@pytest.mark.points(1)
+def test_task_4_the_tail_ends_with_the_tokens_that_have_kv(lab):
+    server = Server(lab)
+    request = server.compute(text(10))
+    request.tokens.append(10)  # sampled, but never computed
+    server.leave(request)
+    got = look(server, text(11))
+    assert got == ([1, 2], 3, 10), (f"the 11th token has no K/V; insert(…, num_tokens=10, with_tail=True), then match "
+                                    f"gave {got}, expected ([1, 2], 3, 10)")
+
+
+@pytest.mark.points(2)
+def test_task_4_one_adopter_writes_on_in_place_and_the_tail_is_indexed_anew(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(10)))
+    request = server.adopt(text(14))
+    server.write(request, 11)
+    assert ids(request.table) == [1, 2, 3], (
+        f"the tail in block 3 is nobody else's and ends where the match ends, so the adopter writes on in it; its "
+        f"table is {ids(request.table)}, expected [1, 2, 3]")
+    got = look(server, text(11))
+    assert got == ([1, 2], 3, 10), f"token 10 is written but not inserted yet; match gave {got}, expected 10 tokens"
+    server.insert(request, with_tail=True)
+    got = look(server, text(11))
+    assert got == ([1, 2], 3, 11), f"the tail has grown to 3 tokens and was inserted again; match gave {got}"
+    server.insert(server.write(request, 13))
+    got = look(server, text(13))
+    assert got == ([1, 2, 3], None, 12), (f"block 3 is full now, and insert was told; match gave {got}, expected "
+                                          "([1, 2, 3], None, 12): a half-filled key is not the last word")
+    server.pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_4_a_second_adopter_of_a_tail_gets_a_copy(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(10)))
+    first, second = server.adopt(text(10) + [50, 51]), server.adopt(text(10) + [60, 61])
+    assert server.pool.blocks[3].ref_cnt == 2, f"block 3 has ref_cnt {server.pool.blocks[3].ref_cnt}, expected 2 owners"
+    server.write(first)
+    server.write(second)
+    for request in (first, second):
+        server.read_back(request)
+        server.insert(request)
+        got = look(server, request.tokens)
+        assert got[2] == 12, f"match({request.tokens}) found {got[2]} tokens, expected 12"
+    server.pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_4_tails_that_diverge_hang_side_by_side(lab):
+    server = Server(lab)
+    requests = [server.leave(server.compute(text(4) + tail)) for tail in ([7, 8], [7, 9, 1], [6])]
+    for request in requests:
+        expected = [requests[0].table[0].block_id], request.table[1].block_id, len(request.tokens)
+        got = look(server, request.tokens)
+        assert got == expected, f"match({request.tokens}) gave {got}, expected {expected}"
+
+
+@pytest.mark.points(1)
+def test_task_4_of_equal_matches_the_one_without_further_tokens(lab):
+    server = Server(lab)
+    server.leave(server.compute(text(6)))
+    longer = server.compute(text(8))
+    server.insert(longer)
+    got = look(server, text(6))
+    assert got == ([1], 2, 6), (f"block 2 holds tokens 4 5 and block {longer.table[1].block_id} holds 4 5 6 7; match "
+                                f"of 6 tokens gave {got}, expected ([1], 2, 6): only block 2 can be written on")
+
+
+@pytest.mark.points(1)
+def test_task_4_a_tail_that_is_found_already_is_not_inserted_twice(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(8)))
+    request = server.leave(server.compute(text(6)))
+    assert request.table[1].block_hash is None, (
+        f"tokens 4 5 are found in block 2, which has 4 5 6 7; block {request.table[1].block_id} with the tail 4 5 must "
+        "not be indexed beside it")
+    got = look(server, text(6))[1:]
+    assert got == (2, 6), f"match of 6 tokens ends in block {got[0]} with {got[1]} tokens, expected block 2 with 6"
+
+
+@pytest.mark.points(1)
+def test_task_4_extra_keys_keep_tails_apart(lab):
+    server = Server(lab)
+    for salt, num_tokens in ((("tenant a",), 6), (("tenant b",), 7), (None, 2)):
+        server.leave(server.compute(text(num_tokens), salt))
+    for salt, expected in ((("tenant a",), ([1], 2, 6)), (("tenant b",), ([3], 4, 7)), (None, ([], 5, 2)),
+                           (("tenant c",), ([], None, 0))):
+        got = look(server, text(8), salt)
+        assert got == expected, f"match of 8 tokens with extra keys {salt} gave {got}, expected {expected}"
+
+
+@pytest.mark.points(1)
+def test_task_4_tails_are_proved_not_just_hashed(lab, monkeypatch):
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 0)
+    server = Server(lab)
+    requests = [server.leave(server.compute(tokens)) for tokens in (text(6), text(4, 50) + [4, 9], [4, 9, 9], text(7))]
+    for request in requests:
+        got = look(server, request.tokens)[2]
+        assert got == len(request.tokens), (f"with every hash forced to 0, match({request.tokens}) found {got} tokens, "
+                                            f"expected {len(request.tokens)}")
+
+
+# ---- Task 5: donating
+
+
+@pytest.mark.points(1)
+def test_task_5_a_donor_keeps_no_references_and_its_text_is_found(lab):
+    server = Server(lab)
+    request = server.donate(server.compute(text(10)))
+    got = [block.ref_cnt for block in request.table]
+    assert got == [0, 0, 0], f"after donate the ref_cnts of its blocks are {got}, expected [0, 0, 0]"
+    got = look(server, text(10))
+    assert got == ([1, 2], 3, 10), f"a donor's 10 tokens must be found, tail included; match gave {got}"
+    server.pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_5_the_last_block_is_given_back_first(lab):
+    server = Server(lab, num_blocks=6)
+    server.donate(server.compute(text(10)))
+    got = ids(server.pool.free_block_queue.get_all_free_blocks())
+    assert got == [4, 5, 3, 2, 1], (f"after donate of the table [1, 2, 3] the free queue reads {got}, expected "
+                                    "[4, 5, 3, 2, 1]: a tail without its head can never be matched")
+
+
+@pytest.mark.points(1)
+def test_task_5_tokens_without_kv_are_not_donated(lab):
+    server = Server(lab)
+    request = server.compute(text(11))
+    request.tokens += [11, 12]  # token 11 was sampled, but never computed; it would fill block 3
+    server.donate(request)
+    got = look(server, request.tokens)
+    assert got == ([1, 2], 3, 11), f"donate(…, num_tokens=11) of 13 tokens; match gave {got}, expected 11 tokens"
+
+
+@pytest.mark.points(1)
+def test_task_5_blocks_that_others_use_stay_with_them(lab):
+    server = Server(lab)
+    first = server.insert(server.compute(text(8)))
+    second = server.write(server.adopt(text(8) + [50]))
+    server.donate(first)
+    got = [server.pool.blocks[i].ref_cnt for i in (1, 2)]
+    assert got == [1, 1], f"two requests shared blocks 1 and 2 and one donated: ref_cnts {got}, expected [1, 1]"
+    server.read_back(second)
+
+
+@pytest.mark.points(1)
+def test_task_5_blocks_beyond_the_tokens_are_given_back_too(lab):
+    server = Server(lab, num_blocks=6)
+    request = server.compute(text(5))
+    request.table += server.pool.get_new_blocks(2)  # slots for tokens that never came
+    server.donate(request)
+    got = server.pool.get_num_free_blocks()
+    assert got == 5, f"a table of 4 blocks with 5 tokens was donated; {got} of 5 blocks are free"
+
+
+@pytest.mark.points(2)
+def test_task_5_a_chat_finds_all_it_said_before(lab):
+    """Each turn sends the conversation so far and some more; the answer's last token has no K/V."""
+    server, conversation = Server(lab), []
+    tables, found = [], []
+    for turn in range(4):
+        conversation = conversation + text(5, 100 * turn)  # the question
+        request = server.adopt(conversation[:-1])
+        request.tokens = conversation + text(6, 100 * turn + 50)
+        found.append(request.num_computed)
+        server.write(request, len(request.tokens) - 1)
+        server.read_back(request)
+        tables.append(ids(request.table))
+        conversation = request.tokens
+        server.donate(request)
+        server.pool.check_integrity()
+    assert found == [0, 10, 21, 32], (f"turns of 5 + 6 tokens, the last of each answer without K/V: cached tokens "
+                                      f"{found}, expected [0, 10, 21, 32]: all that was computed, also inside a block")
+    assert tables[-1][:len(tables[0])] == tables[0], (f"each turn writes on where the last one stopped, so no block is "
+                                                      f"copied: the tables were {tables}")
+
+
+# ---- Task 6: evicting
+
+
+def node_ids(server):
+    return [block.block_id for block in server.pool.blocks if block.block_hash is not None]
+
+
+@pytest.mark.points(2)
+def test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(10)))          # blocks 1, 2, 3
+    server.donate(server.compute(text(6, 50)))       # blocks 4, 5
+    got = []
+    for _ in range(5):
+        server.tree.evict(1)
+        got.append(node_ids(server))
+    expected = [[1, 2, 4, 5], [1, 4, 5], [4, 5], [4], []]
+    assert got == expected, (f"blocks 1 2 3 were donated first, then 4 5; the nodes left after each evict(1) are "
+                             f"{got}, expected {expected}")
+
+
+@pytest.mark.points(1)
+def test_task_6_what_is_used_again_is_young_again(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(8)))           # blocks 1, 2
+    server.donate(server.compute(text(8, 50)))       # blocks 3, 4
+    server.donate(server.adopt(text(8)))             # 1, 2 again
+    evicted = server.tree.evict(2)
+    got = evicted, node_ids(server)
+    assert got == (2, [1, 2]), (f"blocks 1 2 were used after 3 4; after evict(2) (forgotten, nodes left) is {got}, "
+                                "expected (2, [1, 2])")
+
+
+@pytest.mark.points(2)
+def test_task_6_a_block_in_use_is_never_evicted(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(12)))
+    request = server.adopt(text(8))
+    got = server.tree.evict(10), node_ids(server)
+    assert got == (1, [1, 2]), (f"blocks 1 and 2 are in use, 3 is not; evict(10) left (forgotten, nodes) {got}, "
+                                "expected (1, [1, 2])")
+    server.write(request)
+    server.read_back(request)
+    assert look(server, text(12)) == ([1, 2], None, 8), "what is in use must still be found"
+
+
+@pytest.mark.points(1)
+def test_task_6_evict_counts_what_it_forgot(lab):
+    server = Server(lab, num_blocks=8)
+    server.pool.free_blocks(server.compute(text(4, 90)).table)  # block 1: free, holds nothing cached
+    server.donate(server.compute(text(8)))
+    before = ids(server.pool.free_block_queue.get_all_free_blocks())
+    got = [server.tree.evict(n) for n in (0, 1, 5, 5)]
+    assert got == [0, 1, 1, 0], (f"two cached blocks are free beside others that hold nothing; evict(0), evict(1), "
+                                 f"evict(5), evict(5) returned {got}, expected [0, 1, 1, 0]")
+    after = ids(server.pool.free_block_queue.get_all_free_blocks())
+    assert after == before, f"evicting forgets content only; the free queue was {before} and is {after}"
+
+
+@pytest.mark.points(1)
+def test_task_6_evict_unused_forgets_all_that_nobody_uses(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(10)))
+    server.insert(server.compute(text(8, 50)))       # in use
+    got = server.tree.evict_unused(), look(server, text(10)), look(server, text(8, 50))[2]
+    assert got == (3, ([], None, 0), 8), (f"evict_unused with 3 unused and 2 used nodes: (forgotten, match of the "
+                                          f"unused text, tokens found of the used one) is {got}")
+
+
+def longest_indexed_prefix(server, tokens, salt):
+    """By brute force over the keys of all blocks, without the tree."""
+    findable = set()
+    for block in server.pool.blocks:
+        key, chain = block.block_hash, ()
+        while key is not None:
+            chain, key = key.token_ids + chain, key.parent
+        num_own = len(block.block_hash.token_ids) if block.block_hash is not None else 0
+        for end in range(len(chain) - num_own + 1, len(chain) + 1):
+            findable.add((block.block_hash.extra_keys, chain[:end]))
+    length = 0
+    while length < len(tokens) and (salt, tuple(tokens[:length + 1])) in findable:
+        length += 1
+    return length
+
+
+@pytest.mark.points(5)
+def test_task_6_random_traffic_finds_the_longest_prefix_and_reads_back_its_own_tokens(lab):
+    for seed in range(25):
+        rng = random.Random(seed)
+        server = Server(lab, num_blocks=rng.randint(5, 14), size=rng.randint(1, 4))
+        pool, running = server.pool, []
+        for step in range(50):
+            where = f"seed {seed}, step {step}"
+            dice = rng.random()
+            if dice < 0.45:
+                tokens = [rng.randint(0, 1) for _ in range(rng.randint(1, 13))]
+                salt = rng.choice([None, None, ("tenant",)])
+                found, expected = look(server, tokens, salt)[2], longest_indexed_prefix(server, tokens, salt)
+                assert found == expected, (f"{where}: match({tokens}, {salt}) found {found} tokens, but {expected} are "
+                                           "indexed: a match must be the longest there is")
+                if pool.get_num_free_blocks() > -(-len(tokens) // server.size) + 1:
+                    request = server.adopt(tokens, salt)
+                    if rng.random() < 0.8:
+                        server.insert(server.write(request, rng.randint(request.num_computed, len(tokens))))
+                    running.append(request)
+            elif dice < 0.7 and running and pool.get_num_free_blocks() > 1:
+                request = rng.choice(running)
+                if request.num_computed == len(request.tokens):
+                    request.tokens.append(rng.randint(0, 1))
+                server.insert(server.write(request, request.num_computed + 1))
+            elif dice < 0.92 and running:
+                request = running.pop(rng.randrange(len(running)))
+                server.donate(request)
+                found = look(server, request.tokens[:request.num_computed], request.salt)[2]
+                assert found == request.num_computed, (f"{where}: {request.num_computed} computed tokens of "
+                                                       f"{request.tokens} were donated, {found} are found")
+            else:
+                used = [block.block_hash for block in pool.blocks if block.ref_cnt]
+                server.tree.evict(rng.randint(0, 2))
+                assert [block.block_hash for block in pool.blocks if block.ref_cnt] == used, \
+                    f"{where}: evict changed the key of a block that is in use"
+            pool.check_integrity()
+            for request in running:
+                server.read_back(request)
+        for request in running:
+            server.donate(request)
+        assert pool.get_usage() == 0.0, f"seed {seed}: all requests have donated, but blocks are in use"
+
+
+# ---- Task 7: clearing and counting
+
+
+@pytest.mark.points(1)
+def test_task_7_clear_forgets_everything(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(10)))
+    server.tree.clear()
+    got = look(server, text(10))
+    assert got == ([], None, 0), f"after clear match gave {got}, expected nothing"
+    server.pool.check_integrity()
+    server.donate(server.compute(text(7)))
+    got = look(server, text(10))[2]
+    assert got == 7, f"7 tokens were donated after clear, {got} are found"
+
+
+@pytest.mark.points(1)
+def test_task_7_clear_is_refused_while_a_block_is_in_use(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(10)))
+    request = server.adopt(text(4))
+    before = server.state()
+    message = refused(server.tree.clear)
+    assert "1" in message, f"the refusal must say how many blocks are in use: {message!r}"
+    assert server.state() == before, "a refused clear changed the pool"
+    got = look(server, text(10))
+    assert got == ([1, 2], 3, 10), f"after a refused clear match gave {got}, expected ([1, 2], 3, 10)"
+    server.read_back(request)
+
+
+@pytest.mark.points(1)
+def test_task_7_stats_count_nodes_tokens_and_nodes_in_use(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(10)))
+    server.adopt(text(4))
+    server.compute(text(4, 50))  # in use, but not inserted: no node
+    stats = server.tree.stats
+    got = stats.num_nodes, stats.num_tokens, stats.num_nodes_in_use
+    assert got == (3, 10, 1), f"10 tokens in 3 nodes, one of them adopted: stats say {got}, expected (3, 10, 1)"
+
+
+@pytest.mark.points(1)
+def test_task_7_a_block_that_was_given_out_again_is_no_node(lab):
+    server = Server(lab, num_blocks=4)
+    server.donate(server.compute(text(10)))
+    server.compute(text(4, 50))  # takes block 3, the tail
+    stats = server.tree.stats
+    got = stats.num_nodes, stats.num_tokens, stats.num_nodes_in_use
+    assert got == (2, 8, 0), f"the tail's block was given out again: stats say {got}, expected (2, 8, 0)"
