@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mini_vllm.attention import PagedKVCache
+from mini_vllm.attention import PagedKVCache, Span
 from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
@@ -54,6 +54,8 @@ class EngineConfig:
     #: Prompt and output together. None: what the model was made for.
     max_model_len: int | None = None
     enable_prefix_caching: bool = True
+    #: Begin the next step of a greedy batch while the last one computes.
+    enable_lookahead: bool = True
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ class LLMEngine:
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
         self.num_steps = 0
+        #: A step that was begun before it was planned: its requests, and their tokens as they will be.
+        self._ahead: tuple[list[Request], mx.array] | None = None
         self._groups: dict[str, _Group] = {}
         self._sequences: dict[str, tuple[_Group, _Sequence]] = {}
         self._ids = itertools.count()
@@ -280,6 +284,9 @@ class LLMEngine:
         return outputs
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and self._is_planned(ahead[0], plan):
+            return self._take_greedy(plan.requests, ahead[1]), {}
         steps, sampled = [], []
         for request in plan.requests:
             end = request.num_computed_tokens
@@ -303,11 +310,43 @@ class LLMEngine:
             logits = logits[mx.array(sources)]
         rows = [self._sequences[request_id][1].row for request_id in ids]
         if all(is_plain_greedy(row.params) for row in rows):
-            chosen, logprobs = self.sampler.greedy(logits).tolist(), [None] * len(rows)
-        else:
-            result = self.sampler.sample(logits, rows)
-            chosen, logprobs = result.token_ids, result.logprobs
-        return dict(zip(ids, chosen)), {i: p for i, p in zip(ids, logprobs) if p is not None}
+            chosen = self.sampler.greedy(logits)
+            if len(ids) == len(plan.requests):
+                return self._take_greedy(plan.requests, chosen), {}
+            return dict(zip(ids, chosen.tolist())), {}
+        result = self.sampler.sample(logits, rows)
+        return (dict(zip(ids, result.token_ids)),
+                {request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
+
+    def _take_greedy(self, requests: list[Request], chosen: mx.array) -> dict[str, int]:
+        """The tokens of a step in which every request gets one; while they are computed, the next step is begun."""
+        mx.async_eval(chosen)
+        if self.config.enable_lookahead:
+            self._begin_next(requests, chosen)
+        return dict(zip((request.request_id for request in requests), chosen.tolist()))
+
+    def _begin_next(self, requests: list[Request], chosen: mx.array) -> None:
+        """Guess that every request goes on, and nobody comes, and compute the next step from tokens yet unknown.
+
+        A wrong guess is thrown away. It has written K/V only into slots that belong to no computed token, and which
+        are written again when their token is.
+        """
+        if self.scheduler.waiting or any(len(request.output_token_ids) + 2 > request.sampling_params.max_tokens
+                                         for request in requests):
+            return
+        for request in requests:
+            if self.kv_cache.allocate_slots(request, 1) is None or self.kv_cache.block_pool.pending_copies:
+                return
+        spans = [Span(self.kv_cache.get_block_ids(request.request_id), 1, request.num_computed_tokens + 1)
+                 for request in requests]
+        following = self.sampler.greedy(self.runner.step_ahead(chosen, spans))
+        mx.async_eval(following)
+        self._ahead = list(requests), following
+
+    @staticmethod
+    def _is_planned(requests: list[Request], plan: SchedulerOutput) -> bool:
+        return (plan.requests == requests and not plan.copies
+                and all(n == 1 for n in plan.num_scheduled_tokens.values()))
 
     def _fork(self, plan: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """Prompts of several sequences that were finished in this step: the others run on from the leader's blocks."""

@@ -125,24 +125,32 @@ def rope_frequencies(config: ModelConfig) -> mx.array:
 
 
 class Rope:
-    """Rotates queries and keys by their positions. The angles are made once a step, not once a layer."""
+    """Rotates queries and keys by their positions, and leaves values alone, all heads at once.
+
+    The angles are made once a step, not once a layer. Element i of a head turns together with element i + head_dim / 2,
+    so a head is seen as two halves, and each is mixed with the other.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         self.frequencies = rope_frequencies(config)
+        self.num_rotated, self.num_values = config.num_heads + config.num_kv_heads, config.num_kv_heads
         mx.eval(self.frequencies)
 
     def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """For tokens at ``positions`` [n]: what to multiply with, and what to multiply the swapped halves with."""
-        angles = positions[:, None, None].astype(mx.float32) * self.frequencies
+        """For tokens at ``positions`` [n]: factors of each half and of its other half, [n, heads, 2, head_dim / 2]."""
+        angles = positions[:, None, None, None].astype(mx.float32) * self.frequencies
         cos, sin = mx.cos(angles), mx.sin(angles)
-        return mx.concatenate((cos, cos), axis=-1), mx.concatenate((-sin, sin), axis=-1)
+        num_tokens, _, _, half = cos.shape
+        rotated, values = (num_tokens, self.num_rotated, 2, half), (num_tokens, self.num_values, 2, half)
+        mixed = mx.broadcast_to(mx.concatenate((-sin, sin), axis=2), rotated)
+        return (mx.concatenate((mx.broadcast_to(cos, rotated), mx.ones(values)), axis=1),
+                mx.concatenate((mixed, mx.zeros(values)), axis=1))
 
     @staticmethod
     def rotate(x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
-        """``x`` is [n, heads, head_dim]; element i turns together with element i + head_dim / 2."""
-        half = x.shape[-1] // 2
-        swapped = mx.concatenate((x[..., half:], x[..., :half]), axis=-1)
-        return (x * angles[0] + swapped * angles[1]).astype(x.dtype)
+        """``x`` is [n, heads, head_dim]."""
+        halves = x.reshape(*x.shape[:2], 2, -1)
+        return (halves * angles[0] + halves[:, :, ::-1] * angles[1]).astype(x.dtype).reshape(x.shape)
 
 
 class QKNorm(nn.Module):
@@ -170,12 +178,10 @@ class Attention(nn.Module):
     def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend) -> mx.array:
         num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
         heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
-        rotated = heads[:, :num_rotated]  # queries and keys, but not values
         if "qk_norm" in self:
-            rotated = self.qk_norm(rotated)
-        rotated = Rope.rotate(rotated, angles)
-        keys_values = mx.concatenate((rotated[:, self.num_heads:], heads[:, num_rotated:]), axis=1)
-        out = attend(layer, rotated[:, :self.num_heads], keys_values)
+            heads = mx.concatenate((self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]), axis=1)
+        heads = Rope.rotate(heads, angles)
+        out = attend(layer, heads[:, :self.num_heads], heads[:, self.num_heads:])
         return self.o_proj(out.reshape(num_tokens, -1))
 
 

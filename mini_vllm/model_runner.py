@@ -38,9 +38,20 @@ class ModelRunner:
         Requests that compute one token come first. Block copies are made before anything is written.
         """
         self.cache.copy_blocks(copies)
-        spans = [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests]
-        plan = AttentionPlan(spans, self.cache.block_size)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
+        hidden = self._forward(token_ids, [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests])
+        ends = np.cumsum([len(r.token_ids) for r in requests]) - 1
+        wanted = [end for end, r in zip(ends, requests) if r.needs_logits]
+        if len(wanted) < hidden.shape[0]:
+            hidden = hidden[mx.array(np.asarray(wanted, dtype=np.int32))]
+        return self.model.logits(hidden)
+
+    def step_ahead(self, token_ids: mx.array, spans: Sequence[Span]) -> mx.array:
+        """Logits of a step of one token a request whose tokens are still being computed."""
+        return self.model.logits(self._forward(token_ids, spans))
+
+    def _forward(self, token_ids: mx.array, spans: Sequence[Span]) -> mx.array:
+        plan = AttentionPlan(spans, self.cache.block_size)
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
             if plan.slot is not None:
@@ -49,9 +60,4 @@ class ModelRunner:
                 self.cache.write(layer, keys_values, plan.block_ids, plan.offsets)
             return paged_attention(queries, self.cache.pools[layer], plan, self.scale)
 
-        hidden = self.model(token_ids, plan.positions, attend)
-        ends = np.cumsum([len(r.token_ids) for r in requests]) - 1
-        wanted = [end for end, r in zip(ends, requests) if r.needs_logits]
-        if len(wanted) < hidden.shape[0]:
-            hidden = hidden[mx.array(np.asarray(wanted, dtype=np.int32))]
-        return self.model.logits(hidden)
+        return self.model(token_ids, plan.positions, attend)

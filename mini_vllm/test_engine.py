@@ -75,6 +75,30 @@ def test_a_batch_gives_what_each_request_gives_alone(loaded, count, settings):
     assert [together[f"r{i}"].token_ids for i in range(count)] == alone
 
 
+def test_looking_ahead_changes_nothing(loaded):
+    """Requests that come, end early and are aborted make guesses wrong; the tokens must not notice."""
+    prompts = random_prompts(12, seed=4)
+    free = [make_llm(loaded, enable_lookahead=False).generate(
+        [prompt], SamplingParams(max_tokens=14, temperature=0, ignore_eos=True))[0].token_ids for prompt in prompts]
+    engine, results, num_ahead = make_engine(loaded, num_blocks=60), {}, 0
+    for i, prompt in enumerate(prompts):
+        stop = [free[i][7]] if i % 3 == 0 else []
+        params = SamplingParams(max_tokens=14, temperature=0, ignore_eos=True, stop_token_ids=stop)
+        engine.add_request(prompt, params, f"r{i}")
+        for _ in range(i % 4):
+            results.update({output.request_id: output for output in engine.step()})
+            num_ahead += engine._ahead is not None
+            engine.kv_cache.check_integrity()
+        if i == 7:
+            engine.abort_request("r6")
+    results.update(run(engine))
+    assert num_ahead > 5
+    for i, expected in enumerate(free):
+        end = expected.index(expected[7]) + 1 if i % 3 == 0 else len(expected)
+        got = results[f"r{i}"].token_ids
+        assert got == expected[:end] if i != 6 else got == expected[:len(got)]
+
+
 def test_requests_that_come_later_change_nothing(loaded):
     prompts, params = random_prompts(9, seed=3), mixed_params(9)
     alone = [make_llm(loaded).generate(prompt, own)[0].token_ids for prompt, own in zip(prompts, params)]
