@@ -24,10 +24,25 @@ from mini_vllm.backend import mx
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
-#: A stream of the CPU is one thread, and most of attention is not matrix products: tiles take turns on two of them.
-_tile_streams = itertools.cycle([mx.default_stream(mx.default_device()), mx.new_stream(mx.cpu)]
-                                if mx.default_device() == mx.Device(mx.cpu)
-                                else [mx.default_stream(mx.default_device())])
+
+
+class _TileStreams:
+    """A stream of the CPU is one thread, and most of attention is not matrix products: tiles take turns on two."""
+
+    def __init__(self) -> None:
+        device = mx.default_device()
+        streams = [mx.default_stream(device)]
+        if device == mx.Device(mx.cpu):
+            streams.append(mx.new_stream(device))
+        self._turns = itertools.cycle(streams)
+        self.latest = streams[0]
+
+    def __next__(self) -> mx.Stream:
+        self.latest = next(self._turns)
+        return self.latest
+
+
+_tile_streams = _TileStreams()
 
 
 class PagedKVCache:
@@ -176,13 +191,14 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span
 
     A long chunk is attended in tiles: a tile of queries needs no keys behind its own last one.
     """
-    keys, values = (both[None] for both in _together(pool, table))
-    queries = queries.swapaxes(0, 1)[None]
     first = span.context_len - span.num_new_tokens
+    with mx.stream(next(_tile_streams)):
+        keys, values = (both[None] for both in _together(pool, table))
+    queries = queries.swapaxes(0, 1)[None]
     tiles = []
     for start in range(0, span.num_new_tokens, QUERY_TILE):
         end = min(start + QUERY_TILE, span.num_new_tokens)
-        with mx.stream(next(_tile_streams)):
+        with mx.stream(next(_tile_streams) if start else _tile_streams.latest):
             tiles.append(mx.fast.scaled_dot_product_attention(
                 queries[:, :, start:end], keys[:, :, :first + end], values[:, :, :first + end], scale=scale,
                 mask="causal" if end - start > 1 else None))

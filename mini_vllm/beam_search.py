@@ -119,7 +119,7 @@ class _Search:
     def _compute_prompt(self, request: Request) -> mx.array:
         hits, num_cached = self.engine.kv_cache.get_computed_blocks(request)
         request.num_computed_tokens = 0
-        budget = self.engine.config.max_num_batched_tokens
+        budget = self.engine.max_num_batched_tokens
         logits = None
         while logits is None:
             num_new = min(request.num_tokens - num_cached, budget)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mini_vllm.attention import PagedKVCache, Span
-from mini_vllm.backend import mx
+from mini_vllm.backend import dequantise_is_faster, mx
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
@@ -50,7 +50,8 @@ class EngineConfig:
     #: Blocks of the pool, the null block included. None: as many as ``kv_memory`` holds, or as can ever be used.
     num_blocks: int | None = None
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 1024
+    #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
+    max_num_batched_tokens: int | None = None
     #: Prompt and output together. None: what the model was made for.
     max_model_len: int | None = None
     enable_prefix_caching: bool = True
@@ -153,7 +154,10 @@ class LLMEngine:
         num_blocks = self._num_blocks()
         self.kv_cache = parts.kv_cache_manager(num_blocks, self.config.block_size, self.config.enable_prefix_caching,
                                                pool_class=parts.block_pool, tree_class=parts.prefix_tree)
-        self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        self.max_num_batched_tokens = self.config.max_num_batched_tokens
+        if self.max_num_batched_tokens is None:
+            self.max_num_batched_tokens = max(256 if dequantise_is_faster() else 2048, self.config.max_num_seqs)
+        self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.max_num_batched_tokens)
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
         self.num_steps = 0
