@@ -45,7 +45,8 @@ def check_lab(lab: Lab, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> tuple[lis
         impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
         paths = [mutant.write(solution, Path(folder)) for mutant in usable]
         try:
-            verdicts = run_lab_together(lab, [*impls, *paths], time_limit_s)
+            killers = {mutant.name: mutant.killed_by for mutant in usable}
+            verdicts = run_lab_together(lab, [*impls, *paths], time_limit_s, only=killers)
         except LabRunFailed as failure:
             return [*problems, f"the tests could not be run:\n{failure}"], ""
     problems += _check_verdicts(lab, tests, stubs, usable, verdicts)

@@ -64,6 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
                     help="how long one test of a lab may run (default: %(default)s)")
     group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
+    # A mutant has one test to die by; the others need not run on it.
+    group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
     # The runner goes on in a new process after one that it had to kill; this tells the new one of the old.
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
 
@@ -80,6 +82,7 @@ class LabSession:
         self.config = config
         self.labs = discover(config.rootpath)
         self.choices: list[str] = config.getoption("--impl") or ["auto"]
+        self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         self.notes: dict[str, str] = {}
@@ -130,7 +133,8 @@ class LabSession:
         if "lab" in metafunc.fixturenames:
             lab = lab_of_path(metafunc.definition.path, self.labs)
             if lab is not None:
-                impls = self.impls(lab)
+                name = metafunc.function.__name__
+                impls = [impl for impl in self.impls(lab) if self.only.get(impl.label, name) == name]
                 metafunc.parametrize("lab", impls, indirect=True, ids=[impl.label for impl in impls], scope="function")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +74,15 @@ def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT
     return verdicts
 
 
-def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float) -> Verdicts:
-    """As ``run_lab``, in one process for all: for files that are trusted to end, such as our own mutants."""
+def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float,
+                     only: Mapping[str, str] | None = None) -> Verdicts:
+    """As ``run_lab``, in one process for all: for files that are trusted to end, such as our own mutants.
+
+    ``only`` names, for some of the labels, the one test to run on it.
+    """
     names = [test.name for test in graded_tests(lab)]
     with tempfile.TemporaryDirectory() as folder:
-        child = _Child(lab, [str(impl) for impl in impls], names, time_limit_s, Path(folder))
+        child = _Child(lab, [str(impl) for impl in impls], names, time_limit_s, Path(folder), only=only or {})
         child.wait()
         verdicts: Verdicts = {impl.stem if isinstance(impl, Path) else impl: {} for impl in impls}
         for label, by_test in child.verdicts.items():
@@ -149,7 +153,7 @@ class _Child:
     """One pytest process and the lines it reports."""
 
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
-                 num_already_stuck: int = 0) -> None:
+                 num_already_stuck: int = 0, only: Mapping[str, str] | None = None) -> None:
         self.time_limit_s = time_limit_s
         self.report = folder / "report.jsonl"
         self.report.touch()
@@ -166,6 +170,8 @@ class _Child:
                    "--already-stuck", str(num_already_stuck)]
         for impl in impls:
             command += ["--impl", impl]
+        for label, test in (only or {}).items():
+            command += ["--only", f"{label}={test}"]
         command += [f"{lab.tests}::{name}" for name in tests]
         environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                        "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}

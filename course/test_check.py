@@ -76,14 +76,18 @@ def test_a_weakened_test_lets_a_mutant_live(lab1):
 
 
 def test_a_killer_that_was_not_run_is_no_kill(lab1):
-    """A mutant that hangs in two tests is stopped before the third, its killer, has said anything."""
+    """A mutant that ends the process takes its killer's verdict along."""
+    mutant = 'Mutant("exits", "Gives up.", "return add(a, a)", "import os; os._exit(0)", "test_double_doubles"),\n    ]'
+    replace(lab1.mutants, "]", mutant)
+    problems, _ = check_lab(lab1)
+    assert "mutant exits: its killer test_double_doubles says nothing about it: it was not run" in problems
+
+
+def test_a_mutant_is_run_on_its_killer_only(lab1):
+    """The others would say nothing: this one hangs everywhere but where it must die."""
     mutant = 'Mutant("hangs", "Never adds.", "return a + b", "while b < 3: pass", "test_double_doubles"),\n    ]'
     replace(lab1.mutants, "]", mutant)
-    problems, _ = check_lab(lab1, time_limit_s=0.3)
-    assert problems == ["mutant hangs: its killer test_double_doubles says nothing about it: "
-                        "not run: 2 tests before it did not finish"]
-    replace(lab1.mutants, 'pass", "test_double_doubles"', 'pass", "test_task_1_add_counts_by_default"')
-    assert check_lab(lab1, time_limit_s=0.3)[0] == []
+    assert check_lab(lab1)[0] == []
 
 
 def test_the_engine_must_have_the_labs_signatures(lab1):
