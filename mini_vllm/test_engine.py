@@ -369,3 +369,12 @@ def test_parts_are_replaceable(loaded):
     engine.add_request("hello", GREEDY, "r")
     run(engine)
     assert used == {"manager", "scheduler", "sampler"}
+
+
+def test_the_package_exports_the_engine_without_importing_it():
+    import subprocess
+    import sys
+    code = ("import sys, mini_vllm.block_pool; assert 'mlx.core' not in sys.modules; "
+            "from mini_vllm import LLM, SamplingParams; assert 'mlx.core' in sys.modules; print(LLM.__name__)")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "LLM\n", run.stderr
