@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mini_vllm.attention import PagedKVCache, Span
 from mini_vllm.backend import dequantise_is_faster, mx
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
+from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts, parse_memory
 from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
 from mini_vllm.model_runner import ModelRunner, RequestStep
-from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.progress_bar import progress_bar
 from mini_vllm.request import (
     CompletionOutput,
     Priority,
@@ -30,82 +29,12 @@ from mini_vllm.request import (
     TokenLogprob,
     Usage,
 )
-from mini_vllm.sampler import Sampler, SamplerRow, is_plain_greedy, make_generator
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.sampler import SamplerRow, is_plain_greedy, make_generator
+from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.stopping import StopChecker
 from mini_vllm.tokenizer import StreamingDetokenizer
 
 Prompt = str | Sequence[int]
-
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """What can be set. Memory is given as ``kv_memory`` ("512MB") or as a number of blocks."""
-
-    model: str | Path = DEFAULT_MODEL
-    block_size: int = DEFAULT_BLOCK_SIZE
-    kv_memory: str | int = "512MB"
-    #: Blocks of the pool, the null block included. None: as many as ``kv_memory`` holds, or as can ever be used.
-    num_blocks: int | None = None
-    max_num_seqs: int = 64
-    #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
-    max_num_batched_tokens: int | None = None
-    #: Prompt and output together. None: what the model was made for.
-    max_model_len: int | None = None
-    enable_prefix_caching: bool = True
-    #: Begin the next step of a greedy batch while the last one computes.
-    enable_lookahead: bool = True
-
-
-@dataclass(frozen=True)
-class EngineParts:
-    """The pieces that can be replaced, one by one, by a student's own."""
-
-    block_pool: type = BlockPool
-    kv_cache_manager: type = KVCacheManager
-    prefix_tree: type = PrefixTree
-    scheduler: type = Scheduler
-    sampler: type = Sampler
-
-
-@dataclass(frozen=True)
-class EngineMetrics:
-    num_requests: int
-    num_prompt_tokens: int
-    #: Tokens found in the cache instead of computed.
-    num_saved_tokens: int
-    hit_rate: float
-    #: Over the last requests only.
-    recent_hit_rate: float
-    #: Blocks that more than one request uses now.
-    num_shared_blocks: int
-    num_forks: int
-    num_copied_blocks: int
-    num_evictions: int
-    num_steps: int
-
-    def __str__(self) -> str:
-        return (f"{self.num_saved_tokens} of {self.num_prompt_tokens} prompt tokens found in the cache "
-                f"({self.hit_rate:.0%}, lately {self.recent_hit_rate:.0%}), {self.num_shared_blocks} blocks shared, "
-                f"{self.num_forks} forks, {self.num_copied_blocks} blocks copied, {self.num_evictions} evicted, "
-                f"{self.num_steps} steps")
-
-
-def parse_memory(memory: str | int) -> int:
-    """``"512MB"`` → 512,000,000. Raises ValueError naming what it cannot read."""
-    text = str(memory).strip().upper().replace(" ", "")
-    number = text.rstrip("KMGIB")
-    unit = text[len(number):]
-    try:
-        value = float(number) * _UNITS[unit if unit != "B" else ""]
-    except (ValueError, KeyError):
-        raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes or like '512MB', '2GiB'") from None
-    if not 0 < value < 2**63:
-        raise ValueError(f"kv_memory is {memory!r}, must be more than 0")
-    return int(value)
-
 
 @dataclass
 class _Sequence:
@@ -447,7 +376,7 @@ class LLM:
                 results[refused] = RequestOutput(refused, text, ids, [], True, Usage(len(ids), 0), str(error))
                 order.append(refused)
         try:
-            with _progress(len(order), use_progress) as advance:
+            with progress_bar(len(order), use_progress) as advance:
                 advance(len(results), 0)
                 while engine.has_unfinished_requests():
                     outputs = engine.step()
@@ -479,30 +408,3 @@ class LLM:
 
 def _is_token_ids(prompts: object) -> bool:
     return isinstance(prompts, (list, tuple)) and bool(prompts) and all(isinstance(item, int) for item in prompts)
-
-
-class _progress:
-    """A progress bar over requests, or nothing."""
-
-    def __init__(self, total: int, show: bool) -> None:
-        self.total, self.show, self.bar = total, show, None
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        if not self.show:
-            return lambda num_finished, num_tokens: None
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        self.bar = Progress(TextColumn("requests"), BarColumn(), MofNCompleteColumn(),
-                            TextColumn("{task.fields[tokens]} tokens"), TimeElapsedColumn())
-        self.bar.start()
-        task, tokens = self.bar.add_task("", total=self.total, tokens=0), 0
-
-        def advance(num_finished: int, num_tokens: int) -> None:
-            nonlocal tokens
-            tokens += num_tokens
-            self.bar.update(task, advance=num_finished, tokens=tokens)
-
-        return advance
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()

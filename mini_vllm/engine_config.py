@@ -1,0 +1,82 @@
+"""What can be set and replaced in an engine, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
+from mini_vllm.loader import DEFAULT_MODEL
+from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.sampler import Sampler
+from mini_vllm.scheduler import Scheduler
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What can be set. Memory is given as ``kv_memory`` ("512MB") or as a number of blocks."""
+
+    model: str | Path = DEFAULT_MODEL
+    block_size: int = DEFAULT_BLOCK_SIZE
+    kv_memory: str | int = "512MB"
+    #: Blocks of the pool, the null block included. None: as many as ``kv_memory`` holds, or as can ever be used.
+    num_blocks: int | None = None
+    max_num_seqs: int = 64
+    #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
+    max_num_batched_tokens: int | None = None
+    #: Prompt and output together. None: what the model was made for.
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+    #: Begin the next step of a greedy batch while the last one computes.
+    enable_lookahead: bool = True
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """The pieces that can be replaced, one by one, by a student's own."""
+
+    block_pool: type = BlockPool
+    kv_cache_manager: type = KVCacheManager
+    prefix_tree: type = PrefixTree
+    scheduler: type = Scheduler
+    sampler: type = Sampler
+
+
+@dataclass(frozen=True)
+class EngineMetrics:
+    num_requests: int
+    num_prompt_tokens: int
+    #: Tokens found in the cache instead of computed.
+    num_saved_tokens: int
+    hit_rate: float
+    #: Over the last requests only.
+    recent_hit_rate: float
+    #: Blocks that more than one request uses now.
+    num_shared_blocks: int
+    num_forks: int
+    num_copied_blocks: int
+    num_evictions: int
+    num_steps: int
+
+    def __str__(self) -> str:
+        return (f"{self.num_saved_tokens} of {self.num_prompt_tokens} prompt tokens found in the cache "
+                f"({self.hit_rate:.0%}, lately {self.recent_hit_rate:.0%}), {self.num_shared_blocks} blocks shared, "
+                f"{self.num_forks} forks, {self.num_copied_blocks} blocks copied, {self.num_evictions} evicted, "
+                f"{self.num_steps} steps")
+
+
+def parse_memory(memory: str | int) -> int:
+    """``"512MB"`` → 512,000,000. Raises ValueError naming what it cannot read."""
+    text = str(memory).strip().upper().replace(" ", "")
+    number = text.rstrip("KMGIB")
+    unit = text[len(number):]
+    try:
+        value = float(number) * _UNITS[unit if unit != "B" else ""]
+    except (ValueError, KeyError):
+        raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes or like '512MB', '2GiB'") from None
+    if not 0 < value < 2**63:
+        raise ValueError(f"kv_memory is {memory!r}, must be more than 0")
+    return int(value)
