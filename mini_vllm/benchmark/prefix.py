@@ -122,8 +122,27 @@ class Workloads:
         return arm
 
 
+def count_blocks(loaded: LoadedModel, num_samples: int) -> tuple[int, int]:
+    """Blocks that hold the prompt, and blocks in all, while samples of one 512-token prompt run."""
+    engine = LLMEngine(EngineConfig(num_blocks=num_samples * 20 + 1), loaded=loaded)
+    prompt = np.random.default_rng(0).integers(1, loaded.config.vocab_size, 512).tolist()
+    engine.add_request(prompt, SamplingParams(max_tokens=NEW_TOKENS, n=num_samples, seed=0, ignore_eos=True), "r")
+    names = ["r"] if num_samples == 1 else [f"r#{i}" for i in range(num_samples)]
+    of_prompt, in_all = 0, 0
+    while engine.has_unfinished_requests():
+        engine.step()
+        tables = [engine.kv_cache.get_block_ids(name) for name in names]
+        of_prompt = max(of_prompt, len({i for table in tables for i in table[:512 // engine.config.block_size]}))
+        in_all = max(in_all, len({i for table in tables for i in table}))
+    return of_prompt, in_all
+
+
 def print_prefix(model: str, rounds: int) -> None:
-    workloads = Workloads(load(model))
+    loaded = load(model)
+    one, eight = count_blocks(loaded, 1), count_blocks(loaded, 8)
+    print(f"a 512-token prompt takes {one[0]} blocks for 1 sample and {eight[0]} for 8 ({eight[0] / one[0]:.2f}x); "
+          f"with {NEW_TOKENS} new tokens each, {one[1]} and {eight[1]}")
+    workloads = Workloads(loaded)
     print(f"{model}; medians of {rounds} interleaved rounds; first token: mean over requests")
     print(f"{'workload':<9} {'':<9} {'wall s':>8} {'first token s':>14} {'computed':>9} {'copied':>9}   tokens")
     for workload in ("cold", "warm", "chat"):
