@@ -221,7 +221,7 @@ class KVCacheManager:
         """Whether tokens about to be written from ``first_slot`` on would change what others, or the index, rely on."""
         if block.ref_cnt + is_hit > 1:
             return True
-        if block.block_hash is None:
+        if not isinstance(block.block_hash, BlockHash):
             return False
         start = index * self.block_size
         offset = max(first_slot - start, 0)
