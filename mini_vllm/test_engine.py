@@ -342,6 +342,21 @@ def test_params_may_be_one_a_prompt(loaded):
         make_llm(loaded).generate(["a", "b"], [GREEDY])
 
 
+def test_chat_goes_through_the_template(checkpoints, tmp_path):
+    import json
+    import shutil
+    folder = tmp_path / "talker"
+    shutil.copytree(checkpoints("llama2"), folder)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "chat_template": template}))
+    llm = LLM(folder, num_blocks=40, block_size=8)
+    one = [{"role": "user", "content": "hello"}]
+    expected = llm.generate("user: hello\nassistant:", GREEDY)[0].token_ids
+    assert [output.token_ids for output in llm.chat(one, GREEDY)] == [expected]
+    several = llm.chat([one, [*one, {"role": "user", "content": "again"}]], GREEDY)
+    assert several[0].token_ids == expected and len(several) == 2
+
+
 def test_a_progress_bar_changes_nothing(loaded, capsys):
     assert len(make_llm(loaded).generate(["a", "b"], GREEDY, use_progress=True)) == 2
 
