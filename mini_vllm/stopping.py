@@ -24,18 +24,14 @@ class StopChecker:
     the stop id that matched, None for the end of the text itself.
     """
 
-    def __init__(self, params: SamplingParams, eos_token_ids: Collection[int],
-                 max_total_tokens: int | None = None) -> None:
-        """``max_total_tokens`` bounds the output like ``params.max_tokens``: what the context leaves, say."""
-        if max_total_tokens is not None and max_total_tokens < 1:
-            raise ValueError(f"max_total_tokens is {max_total_tokens}, must be None or at least 1")
+    def __init__(self, params: SamplingParams, eos_token_ids: Collection[int]) -> None:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self._stop_strings = params.stop
         self._stop_token_ids = frozenset(params.stop_token_ids)
         self._eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._min_tokens = params.min_tokens
-        self._max_tokens = min(params.max_tokens, max_total_tokens or params.max_tokens)
+        self._max_tokens = params.max_tokens
         #: Not shown yet: it may be the beginning of a stop string.
         self._held = ""
 

@@ -10,8 +10,8 @@ from mini_vllm.stopping import StopChecker
 EOS = 2
 
 
-def make_checker(max_total_tokens=None, **params):
-    return StopChecker(SamplingParams(**{"max_tokens": 100, **params}), {EOS}, max_total_tokens)
+def make_checker(**params):
+    return StopChecker(SamplingParams(**{"max_tokens": 100, **params}), {EOS})
 
 
 def feed(checker, *pieces, token_id=10):
@@ -164,15 +164,10 @@ def test_a_stop_on_the_last_token_wins_over_the_length(token_id, text):
     assert checker.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("max_tokens, max_total_tokens, num_shown", [(5, 3, 3), (3, 5, 3), (4, None, 4)])
-def test_the_tighter_bound_on_the_length_counts(max_tokens, max_total_tokens, num_shown):
-    checker = make_checker(max_tokens=max_tokens, max_total_tokens=max_total_tokens)
-    assert len(feed(checker, *"abcdefg")) == num_shown and checker.finish_reason == "length"
-
-
-def test_a_bound_that_leaves_no_token_is_refused():
-    with pytest.raises(ValueError, match="max_total_tokens is 0"):
-        make_checker(max_total_tokens=0)
+@pytest.mark.parametrize("max_tokens", [1, 3, 6])
+def test_max_tokens_bounds_the_length(max_tokens):
+    checker = make_checker(max_tokens=max_tokens)
+    assert len(feed(checker, *"abcdefg")) == max_tokens and checker.finish_reason == "length"
 
 
 def test_nothing_comes_after_the_end():

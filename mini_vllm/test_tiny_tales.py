@@ -53,7 +53,7 @@ def test_it_prefers_a_tale_to_word_salad(llm):
     """Mean log-probability a token of a sentence, and of the same words shuffled."""
     def score(text):
         ids = llm.tokenizer.encode(text)
-        logits = load_logits(llm, ids)
+        logits = all_logits(ids)
         return sum((logits[i] - mx.logsumexp(logits[i]))[ids[i + 1]].item() for i in range(len(ids) - 1)) / len(ids)
 
     tale = "The king went into the garden, and there he saw a little bird sitting upon a tree."
@@ -61,7 +61,8 @@ def test_it_prefers_a_tale_to_word_salad(llm):
     assert score(tale) > score(salad) + 1
 
 
-def load_logits(llm, ids):
+def all_logits(ids):
+    """Logits after every token; the runner gives those after the last."""
     from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
     loaded = load("tiny-tales")
     config = loaded.config
