@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mini_vllm.attention import PagedKVCache, Span
@@ -18,52 +18,12 @@ from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts, pa
 from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.progress_bar import progress_bar
-from mini_vllm.request import (
-    CompletionOutput,
-    Priority,
-    PromptTokensDetails,
-    Request,
-    RequestOutput,
-    RequestStatus,
-    SamplingParams,
-    TokenLogprob,
-    Usage,
-)
-from mini_vllm.sampler import SamplerRow, is_plain_greedy, make_generator
+from mini_vllm.request import Priority, Request, RequestOutput, RequestStatus, SamplingParams, TokenLogprob, Usage
+from mini_vllm.sampler import is_plain_greedy
 from mini_vllm.scheduler import SchedulerOutput
-from mini_vllm.stopping import StopChecker
-from mini_vllm.tokenizer import StreamingDetokenizer
+from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
 
 Prompt = str | Sequence[int]
-
-@dataclass
-class _Sequence:
-    """One continuation of a prompt while it runs."""
-
-    request: Request
-    output: CompletionOutput
-    detokenizer: StreamingDetokenizer
-    stopping: StopChecker
-    row: SamplerRow
-
-
-@dataclass
-class _Group:
-    """A request as the user sees it: ``n`` sequences of one prompt."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    sequences: list[_Sequence] = field(default_factory=list)
-    error: str | None = None
-
-    def to_output(self) -> RequestOutput:
-        outputs = [sequence.output for sequence in self.sequences]
-        cached = self.sequences[0].request.num_cached_tokens if self.sequences else 0
-        usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
-                      PromptTokensDetails(cached))
-        finished = all(output.finish_reason is not None for output in outputs)
-        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error)
 
 
 class LLMEngine:
@@ -86,14 +46,15 @@ class LLMEngine:
         self.max_num_batched_tokens = self.config.max_num_batched_tokens
         if self.max_num_batched_tokens is None:
             self.max_num_batched_tokens = max(256 if dequantise_is_faster() else 2048, self.config.max_num_seqs)
-        self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.max_num_batched_tokens)
+        self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.max_num_batched_tokens,
+                                         parts.request_queue(self.config.aging_rate), self.config.watermark)
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
         self.num_steps = 0
         #: A step that was begun before it was planned: its requests, and their tokens as they will be.
         self._ahead: tuple[list[Request], mx.array] | None = None
-        self._groups: dict[str, _Group] = {}
-        self._sequences: dict[str, tuple[_Group, _Sequence]] = {}
+        self._groups: dict[str, SequenceGroup] = {}
+        self._sequences: dict[str, tuple[SequenceGroup, SequenceState]] = {}
         self._ids = itertools.count()
 
     def _num_blocks(self) -> int:
@@ -126,7 +87,7 @@ class LLMEngine:
         max_tokens = self.check_prompt(token_ids, params)
         self._check_tokens("logit_bias", params.logit_bias or ())
         self._check_tokens("stop_token_ids", params.stop_token_ids)
-        group = _Group(request_id, text, token_ids)
+        group = SequenceGroup(request_id, text, token_ids)
         for index in range(params.n):
             group.sequences.append(self._make_sequence(group, index, params, max_tokens, priority, extra_keys))
         leader = group.sequences[0].request  # it computes the prompt for all of them; see _fork
@@ -152,18 +113,13 @@ class LLMEngine:
             if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
                 raise ValueError(f"{where} has the token id {token_id!r}, must be from 0 to {size - 1}")
 
-    def _make_sequence(self, group: _Group, index: int, params: SamplingParams, max_tokens: int, priority: Priority,
-                       extra_keys: tuple | None) -> _Sequence:
+    def _make_sequence(self, group: SequenceGroup, index: int, params: SamplingParams, max_tokens: int,
+                       priority: Priority, extra_keys: tuple | None) -> SequenceState:
         if max_tokens != params.max_tokens:
             params = replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
         request_id = group.request_id if params.n == 1 else f"{group.request_id}#{index}"
         request = Request(request_id, group.prompt_token_ids, params, priority, extra_keys=extra_keys)
-        eos = self.tokenizer.eos_token_ids
-        logprobs = None if params.logprobs is None else []
-        output = CompletionOutput(index, "", request.output_token_ids, logprobs=logprobs)
-        row = SamplerRow(params, request.prompt_token_ids, request.output_token_ids, eos,
-                         make_generator(params.seed, index))
-        return _Sequence(request, output, StreamingDetokenizer(self.tokenizer), StopChecker(params, eos), row)
+        return SequenceState(request, index, self.tokenizer, self.tokenizer.eos_token_ids)
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request wherever it is; its text so far is returned. None if there is no such request."""
@@ -171,7 +127,7 @@ class LLMEngine:
         if group is None:
             return None
         for sequence in group.sequences:
-            if sequence.output.finish_reason is None:
+            if not sequence.finished:
                 self._finish(sequence, RequestStatus.FINISHED_ABORTED, "abort")
         self._forget(group)
         return group.to_output()
@@ -191,29 +147,44 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Compute one step and return the requests that it moved.
 
-        If the model fails, the requests of the step end with the error; the others, and the engine, go on.
+        If the step fails, its requests are computed one by one: those that fail alone end with the error, and the
+        others, and the engine, go on.
         """
         plan = self.scheduler.schedule()
-        if not plan.requests:
-            return []
-        self.num_steps += 1
-        try:
-            token_ids, logprobs = self._compute(plan)
-        except Exception as error:
-            return self._fail(plan, error)
+        token_ids: dict[str, int] = {}
+        logprobs: dict[str, TokenLogprob] = {}
+        errors: dict[str, Exception] = {}
+        if plan.requests:
+            self.num_steps += 1
+            try:
+                token_ids, logprobs = self._compute(plan)
+            except Exception as error:
+                token_ids, logprobs, errors = self._compute_apart(plan, error)
         self.scheduler.update_from_output(plan, token_ids)
         self._fork(plan, token_ids)
-        touched: dict[str, _Group] = {}
+        touched: dict[str, SequenceGroup] = {}
+        for request in plan.finished:
+            group, sequence = self._sequences[request.request_id]
+            sequence.end(request.status.value)
+            touched[group.request_id] = group
+        for request_id, error in errors.items():
+            group = self._sequences[request_id][0]
+            group.error = f"{type(error).__name__}: {error}"
+            for sequence in group.sequences:
+                if not sequence.finished:
+                    self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
+            touched[group.request_id] = group
         for request_id, token_id in token_ids.items():
             group, sequence = self._sequences[request_id]
-            self._take_token(sequence, token_id, logprobs.get(request_id))
-            touched[group.request_id] = group
-        outputs = []
-        for group in touched.values():
-            output = group.to_output()
+            if group.error is None:
+                reason = sequence.take_token(token_id, logprobs.get(request_id))
+                if reason is not None:
+                    self._finish(sequence, STATUS_OF[reason], reason)
+                touched[group.request_id] = group
+        outputs = [group.to_output() for group in touched.values()]
+        for output in outputs:
             if output.finished:
-                self._forget(group)
-            outputs.append(output)
+                self._forget(self._groups[output.request_id])
         return outputs
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
@@ -289,58 +260,58 @@ class LLMEngine:
                     self.scheduler.fork(request, sequence.request)
                     sequence.request.append_output_token(token_ids[sequence.request.request_id])
 
-    def _take_token(self, sequence: _Sequence, token_id: int, logprob: TokenLogprob | None) -> None:
-        """A token was sampled and appended: its text, and whether it ends the output."""
-        if logprob is not None and sequence.output.logprobs is not None:
-            sequence.output.logprobs.append(logprob)
-        stopping = sequence.stopping
-        new_text = sequence.detokenizer.add(token_id)
-        sequence.output.text += stopping.add(token_id, new_text, len(sequence.request.output_token_ids))
-        if stopping.finish_reason is not None:
-            is_stop = stopping.finish_reason == "stop"
-            status = RequestStatus.FINISHED_STOPPED if is_stop else RequestStatus.FINISHED_LENGTH
-            self._finish(sequence, status, stopping.finish_reason)
-
-    def _finish(self, sequence: _Sequence, status: RequestStatus, reason: str) -> None:
-        """End one sequence: show the text held back, unless a stop cut it off, and give the blocks back."""
-        sequence.output.text += sequence.stopping.finish()
-        if sequence.stopping.stop_reason is None:
-            sequence.output.text += sequence.detokenizer.finish()
-        sequence.output.finish_reason = reason
-        sequence.output.stop_reason = sequence.stopping.stop_reason
+    def _finish(self, sequence: SequenceState, status: RequestStatus, reason: str) -> None:
+        """End one sequence and give its blocks back."""
+        sequence.end(reason)
         if self.scheduler.abort_request(sequence.request.request_id) is not None:
             sequence.request.status = status
 
-    def _forget(self, group: _Group) -> None:
+    def _forget(self, group: SequenceGroup) -> None:
         del self._groups[group.request_id]
         for sequence in group.sequences:
             del self._sequences[sequence.request.request_id]
 
-    def _fail(self, plan: SchedulerOutput, error: Exception) -> list[RequestOutput]:
-        """The step broke: nothing it was to write may be found, and its requests end with the cause."""
-        groups: dict[str, _Group] = {}
-        size, unwritten = self.config.block_size, set()
-        for request in plan.requests:
-            first_bad = request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id]
-            unwritten.update(self.kv_cache.get_block_ids(request.request_id)[first_bad // size:])
-            request.num_computed_tokens = first_bad
-            group = self._sequences[request.request_id][0]
-            groups[group.request_id] = group
+    def _compute_apart(self, plan: SchedulerOutput, error: Exception
+                       ) -> tuple[dict[str, int], dict[str, TokenLogprob], dict[str, Exception]]:
+        """The step broke. Compute its requests one by one, in the order of admission: who shares a block that another
+        was to write in this step comes after it. Returns tokens, log-probabilities, and the errors of those that fail.
+
+        What a failed request was to write is taken out of the index. Who relied on it is preempted, and tries again.
+        """
+        token_ids: dict[str, int] = {}
+        logprobs: dict[str, TokenLogprob] = {}
+        errors: dict[str, Exception] = {}
+        misled: list[Request] = []
+        unwritten: set[int] = set()
+        size = self.config.block_size
+        self.runner.cache.copy_blocks(plan.copies)
+        for request in sorted(plan.requests, key=self.scheduler.running.index):
+            request_id = request.request_id
+            num_new = plan.num_scheduled_tokens[request_id]
+            if unwritten.intersection(self.kv_cache.get_block_ids(request_id)):
+                misled.append(request)
+            elif len(plan.requests) == 1:
+                errors[request_id] = error
+            else:
+                try:
+                    new_ids, new_logprobs = self._compute(SchedulerOutput({request_id: num_new}, [request]))
+                    token_ids.update(new_ids)
+                    logprobs.update(new_logprobs)
+                    continue
+                except Exception as own_error:
+                    errors[request_id] = own_error
+            request.num_computed_tokens -= num_new
+            unwritten.update(self.kv_cache.get_block_ids(request_id)[request.num_computed_tokens // size:])
+        self._ahead = None
         self.kv_cache.block_pool.evict_blocks(unwritten)
-        for request in plan.requests:  # a request may have adopted what another was to write in this very step
+        self.kv_cache.finish_step()
+        for request in plan.requests:
             table = self.kv_cache.get_block_ids(request.request_id)
             num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
             request.num_computed_tokens = min(request.num_computed_tokens, num_good * size)
-        self.kv_cache.finish_step()
-        outputs = []
-        for group in groups.values():
-            group.error = f"{type(error).__name__}: {error}"
-            for sequence in group.sequences:
-                if sequence.output.finish_reason is None:
-                    self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
-            self._forget(group)
-            outputs.append(group.to_output())
-        return outputs
+        for request in reversed(misled):
+            self.scheduler.preempt(request)
+        return token_ids, logprobs, errors
 
 
 class LLM:

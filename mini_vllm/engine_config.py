@@ -9,8 +9,9 @@ from mini_vllm.block_pool import BlockPool
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.loader import DEFAULT_MODEL
 from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
 from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.scheduler import WATERMARK, Scheduler
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -29,6 +30,10 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     #: Prompt and output together. None: what the model was made for.
     max_model_len: int | None = None
+    #: The part of the pool that admission leaves free for running requests to grow into.
+    watermark: float = WATERMARK
+    #: Priority levels that a waiting request gains a second.
+    aging_rate: float = DEFAULT_AGING_RATE
     enable_prefix_caching: bool = True
     #: Begin the next step of a greedy batch while the last one computes.
     enable_lookahead: bool = True
@@ -41,6 +46,7 @@ class EngineParts:
     block_pool: type = BlockPool
     kv_cache_manager: type = KVCacheManager
     prefix_tree: type = PrefixTree
+    request_queue: type = PriorityQueueWithAging
     scheduler: type = Scheduler
     sampler: type = Sampler
 

@@ -26,7 +26,10 @@ HIT_RATE_WINDOW = 100
 
 @dataclass(frozen=True)
 class PrefixCacheStats:
-    """What the prefix cache did since the last reset. A request counts when it gets its first slots."""
+    """What the prefix cache did since the last reset.
+
+    A request counts once, when it gets its first slots. What it finds again after a preemption does not count.
+    """
 
     num_queries: int = 0
     num_query_tokens: int = 0
@@ -127,7 +130,7 @@ class KVCacheManager:
             taken.append(table[i])
             self.block_pool.free_blocks(index_share)
         fresh = self.block_pool.get_new_blocks(num_new_blocks)
-        if request.request_id not in self._tables:
+        if request.request_id not in self._tables and request.num_preemptions == 0:
             self._num_queries += 1
             self._num_query_tokens += request.num_tokens
             self._num_hit_tokens += num_hit_tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -25,6 +24,8 @@ class RequestStatus(enum.Enum):
     FINISHED_LENGTH = "length"
     FINISHED_ABORTED = "abort"
     FINISHED_ERROR = "error"
+    #: It has grown until the whole pool could not hold it.
+    FINISHED_KV_CACHE_FULL = "kv_cache_full"
 
     @property
     def is_finished(self) -> bool:
@@ -140,7 +141,7 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: list[int]
-    #: None while it goes on; then ``stop``, ``length``, ``abort`` or ``error``.
+    #: None while it goes on; then ``stop``, ``length``, ``abort``, ``error`` or ``kv_cache_full``.
     finish_reason: str | None = None
     #: The stop text or stop id that ended it, if one did.
     stop_reason: str | int | None = None
@@ -193,7 +194,8 @@ class Request:
         self.prompt_token_ids = list(prompt_token_ids)
         self.sampling_params = sampling_params or SamplingParams()
         self.priority = Priority(priority)
-        self.arrival_time = time.monotonic() if arrival_time is None else arrival_time
+        #: Seconds, by the clock of the queue that it waits in; the queue sets it if it is None.
+        self.arrival_time = arrival_time
         #: Requests share cached blocks only if these agree: a tenant's salt, say.
         self.extra_keys = extra_keys
         self.status = RequestStatus.WAITING
@@ -201,6 +203,8 @@ class Request:
         self.num_computed_tokens = 0
         #: How many of them were found there instead of being computed.
         self.num_cached_tokens = 0
+        #: How often its blocks were taken away again.
+        self.num_preemptions = 0
         #: How many sequences it will be: it is forked into so many once its prompt has been computed.
         self.num_sequences = 1
         self.output_token_ids: list[int] = []

@@ -1,22 +1,40 @@
-"""Who computes how many tokens in the next step.
+"""Who computes how many tokens in the next step. There are no phases: a request has ``num_tokens`` and
+``num_computed_tokens``, and a step computes some of the difference.
 
 The rules, all of them:
 
-1. A step has a budget of tokens and a limit of requests.
-2. Requests that run come first, in the order they were admitted; then waiting ones, first come, first served.
-3. There are no phases. A request is given ``num_tokens - num_computed_tokens`` tokens, or what the budget leaves: a
-   long prompt is computed in chunks, beside others that decode.
-4. A request is admitted only if all it may ever need fits beside all that the running ones may ever need. So a running
-   request never waits for a block. What can never fit is refused when it arrives.
+ 1. **Limits.** A step computes at most ``max_num_batched_tokens`` tokens, of at most ``max_num_seqs`` sequences.
+ 2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
+    decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
+ 3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
+    is computed in chunks, in the same steps in which others decode.
+ 4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if there
+    are seats for all its sequences, and blocks for *all* its tokens (not just the first chunk) beside those which the
+    running ones still need for theirs, and beside the watermark: a few blocks kept free for running ones to grow into.
+    When nobody runs there is no watermark.
+ 5. **Preemption.** If a running request needs a block and there is none, the one that would be served last gives way:
+    the lowest priority, then the latest, which may be the one that asks. Its blocks go, its output stays, nothing of it
+    counts as computed, and it waits in front of its equals. Tokens that it was given in this step return to the budget.
+ 6. A step that preempted admits nobody.
+ 7. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, are to be computed
+    again, except what the prefix cache still has of them.
+ 8. **What cannot fit** ends at once: a prompt larger than the pool is refused when it comes, and a request that has
+    grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. Nobody is preempted
+    for it.
+ 9. **Abort** takes a request out wherever it is, and its blocks come home.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from dataclasses import dataclass, field
 
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.request_queue import PriorityQueueWithAging
+
+#: The part of the pool that admission leaves free.
+WATERMARK = 0.01
 
 
 @dataclass(frozen=True)
@@ -25,100 +43,99 @@ class SchedulerOutput:
 
     #: Request id → tokens to compute, in the order of the batch.
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    #: The same requests, in the same order: those with one token first.
     requests: list[Request] = field(default_factory=list)
     #: Blocks to copy before anything is written: (source, destination).
     copies: list[tuple[int, int]] = field(default_factory=list)
+    #: Requests that lost their blocks and wait again.
+    preempted: list[Request] = field(default_factory=list)
+    #: Requests that outgrew the pool. They are out of the scheduler already.
+    finished: list[Request] = field(default_factory=list)
 
 
 class Scheduler:
-    def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024) -> None:
+    def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024,
+                 queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}, must be at least 1")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}, must be a whole number, at least 1")
         if max_num_batched_tokens < max_num_seqs:
             raise ValueError(f"max_num_batched_tokens is {max_num_batched_tokens}, must be at least max_num_seqs "
                              f"({max_num_seqs}): each running request computes a token a step")
+        if not 0 <= watermark < 1:
+            raise ValueError(f"watermark is {watermark}, must be a part of the pool, from 0 to below 1")
         self.kv_cache = kv_cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: deque[Request] = deque()
+        self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
+        self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
+        self.waiting = PriorityQueueWithAging() if queue is None else queue
         self.running: list[Request] = []
+        #: All that wait or run, by id.
+        self.requests: dict[str, Request] = {}
+        self.num_preemptions = 0
+
+    # ---- requests come and go
 
     def add_request(self, request: Request) -> None:
-        """Raises ValueError if the request can never fit, or its id is in use."""
-        needed, there = self._max_blocks(request), self.kv_cache.block_pool.num_blocks - 1
-        if needed > there:
-            times = f" times {request.num_sequences}" if request.num_sequences > 1 else ""
-            raise ValueError(f"request {request.request_id!r} may need {needed} blocks of {self.kv_cache.block_size} "
-                             f"tokens ({request.num_prompt_tokens} prompt + {request.sampling_params.max_tokens} new "
-                             f"tokens{times}), the pool has {there}")
+        """Let a request wait for its turn. Raises ValueError if it can never be served, or its id is in use."""
+        if request.request_id in self.requests:
+            raise ValueError(f"request id {request.request_id!r} is in use")
         if request.num_sequences > self.max_num_seqs:
             raise ValueError(f"n is {request.num_sequences}, must be at most max_num_seqs ({self.max_num_seqs})")
-        if any(request.request_id == other.request_id for other in (*self.waiting, *self.running)):
-            raise ValueError(f"request id {request.request_id!r} is in use")
-        self.waiting.append(request)
+        if self._has_outgrown(request.num_tokens):
+            raise ValueError(f"request {request.request_id!r} has {request.num_tokens} prompt tokens, which need "
+                             f"{self._num_blocks_for(request.num_tokens)} blocks of {self.kv_cache.block_size} tokens; "
+                             f"the pool has {self.num_blocks}")
+        self.waiting.put(request)
+        self.requests[request.request_id] = request
 
     def abort_request(self, request_id: str) -> Request | None:
         """Take a request out wherever it is; None if it is nowhere."""
-        for queue in (self.waiting, self.running):
-            for request in queue:
-                if request.request_id == request_id:
-                    queue.remove(request)
-                    self.finish(request, RequestStatus.FINISHED_ABORTED)
-                    return request
-        return None
+        request = self.requests.get(request_id)
+        if request is not None:
+            self.finish(request, RequestStatus.FINISHED_ABORTED)
+        return request
 
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.waiting or self.running)
-
-    def schedule(self) -> SchedulerOutput:
-        """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is what it will be after it."""
-        budget = self.max_num_batched_tokens
-        plan: list[tuple[Request, int]] = []
-        for request in self.running:
-            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
-            if num_new_tokens:
-                self.kv_cache.allocate_slots(request, num_new_tokens)
-                plan.append((request, num_new_tokens))
-                budget -= num_new_tokens
-        while self.waiting and budget and self._fits(self.waiting[0]):
-            request = self.waiting[0]
-            num_new_tokens = self._admit(request, budget)
-            if num_new_tokens == 0:
-                break
-            self.waiting.popleft()
-            request.status = RequestStatus.RUNNING
-            self.running.append(request)
-            plan.append((request, num_new_tokens))
-            budget -= num_new_tokens
-        plan.sort(key=lambda entry: entry[1] > 1)  # the runner wants single tokens first
-        for request, num_new_tokens in plan:
-            request.num_computed_tokens += num_new_tokens
-        pool = self.kv_cache.block_pool
-        return SchedulerOutput({request.request_id: n for request, n in plan}, [request for request, _ in plan],
-                               [(source.block_id, copy.block_id) for source, copy in pool.pending_copies])
-
-    def _admit(self, request: Request, budget: int) -> int:
-        """Adopt what is cached and make room for as many further tokens as the budget allows; 0 if there is no room."""
-        hits, num_cached = self.kv_cache.get_computed_blocks(request)
-        size = self.kv_cache.block_size
-        while True:
-            num_new_tokens = min(request.num_tokens - num_cached, budget)
-            if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is not None:
-                request.num_cached_tokens = request.num_computed_tokens = num_cached
-                return num_new_tokens
-            if num_cached % size == 0:
-                return 0
-            # A hit that ends inside a block takes one block more, to copy it into; do without it.
-            hits, num_cached = hits[:-1], num_cached // size * size
+    def finish(self, request: Request, status: RequestStatus) -> None:
+        """A request ends here. Its blocks come home; what they hold stays findable."""
+        del self.requests[request.request_id]
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self.kv_cache.free(request)
+        else:
+            self.waiting.remove(request)
+        request.status = status
 
     def fork(self, parent: Request, child: Request) -> None:
         """The prompt has been computed: ``child`` shares all of it and runs on from there."""
         self.kv_cache.fork(parent, child)
         child.num_computed_tokens, child.num_cached_tokens = parent.num_computed_tokens, parent.num_cached_tokens
+        child.arrival_time = parent.arrival_time
         child.status = RequestStatus.RUNNING
         parent.num_sequences -= 1
         self.running.append(child)
+        self.requests[child.request_id] = child
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.requests)
+
+    # ---- a step
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is what it will be after it."""
+        plan: dict[str, int] = {}
+        preempted: list[Request] = []
+        finished: list[Request] = []
+        budget = self._schedule_running(plan, preempted, finished)
+        if not preempted:
+            self._schedule_waiting(plan, budget, finished)
+        planned = sorted(plan.items(), key=lambda entry: entry[1] > 1)  # the runner wants single tokens first
+        for request_id, num_new_tokens in planned:
+            self.requests[request_id].num_computed_tokens += num_new_tokens
+        copies = [(source.block_id, copy.block_id) for source, copy in self.kv_cache.block_pool.pending_copies]
+        return SchedulerOutput(dict(planned), [self.requests[request_id] for request_id, _ in planned], copies,
+                               preempted, finished)
 
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """The step has run: append the tokens that were sampled."""
@@ -127,18 +144,97 @@ class Scheduler:
             if request.request_id in token_ids:
                 request.append_output_token(token_ids[request.request_id])
 
-    def finish(self, request: Request, status: RequestStatus) -> None:
-        """Take a request out of the running ones and give its blocks back; what they hold stays findable."""
-        request.status = status
-        if request in self.running:
-            self.running.remove(request)
+    # ---- inside: requests that run
+
+    def _schedule_running(self, plan: dict[str, int], preempted: list[Request], finished: list[Request]) -> int:
+        """Give the running ones their tokens; return what is left of the budget."""
+        budget = self.max_num_batched_tokens
+        for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
+            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
+            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
+                continue  # it lost its blocks to an earlier one of this step, or there is nothing to give
+            if self._has_outgrown(request.num_computed_tokens + num_new_tokens):
+                self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
+                finished.append(request)
+                continue
+            while self.kv_cache.allocate_slots(request, num_new_tokens) is None:
+                victim = max(reversed(self.running), key=self.waiting.order)  # of equals the one admitted last
+                if victim.request_id in plan:
+                    self._forget_unwritten(victim)
+                    budget += plan.pop(victim.request_id)
+                self.preempt(victim)
+                preempted.append(victim)
+                if victim is request:
+                    break
+            else:
+                plan[request.request_id] = num_new_tokens
+                budget -= num_new_tokens
+        return budget
+
+    def preempt(self, request: Request) -> None:
+        """Take the blocks of a running request; it waits again, in front of its equals, with its output."""
+        self.running.remove(request)
         self.kv_cache.free(request)
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        request.status = RequestStatus.PREEMPTED
+        self.num_preemptions += 1
+        self.waiting.requeue(request)
 
-    def _max_blocks(self, request: Request) -> int:
-        num_tokens = request.num_prompt_tokens + request.sampling_params.max_tokens
-        return -(-num_tokens // self.kv_cache.block_size) * request.num_sequences
+    def _forget_unwritten(self, request: Request) -> None:
+        """It was to fill blocks in this step, which are findable from the moment they are planned, and now will not."""
+        first = request.num_computed_tokens // self.kv_cache.block_size
+        self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(request.request_id)[first:])
 
-    def _fits(self, request: Request) -> bool:
-        needed = sum(self._max_blocks(other) for other in (*self.running, request))
-        num_sequences = sum(other.num_sequences for other in (*self.running, request))
-        return needed <= self.kv_cache.block_pool.num_blocks - 1 and num_sequences <= self.max_num_seqs
+    # ---- inside: requests that wait
+
+    def _schedule_waiting(self, plan: dict[str, int], budget: int, finished: list[Request]) -> None:
+        """Admit from the front of the queue while there is budget, a seat and room."""
+        while len(self.waiting) and budget:
+            request = self.waiting.peek()
+            if self._has_outgrown(request.num_tokens):  # it was preempted when it asked for more than there is
+                self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
+                finished.append(request)
+                continue
+            num_seats = self.max_num_seqs - sum(other.num_sequences for other in self.running)
+            num_new_tokens = self._admit(request, budget) if request.num_sequences <= num_seats else 0
+            if num_new_tokens == 0:
+                return
+            self.waiting.get()
+            self.running.append(request)
+            plan[request.request_id] = num_new_tokens
+            budget -= num_new_tokens
+
+    def _admit(self, request: Request, budget: int) -> int:
+        """Adopt what is cached and make room for as many further tokens as the budget allows; 0 if there is no room."""
+        hits, num_cached = self.kv_cache.get_computed_blocks(request)
+        while not self._has_room(request, hits, num_cached):
+            if num_cached % self.kv_cache.block_size == 0:
+                return 0
+            # A hit that ends inside a block takes one block more, to copy it into; do without it.
+            hits, num_cached = hits[:-1], num_cached // self.kv_cache.block_size * self.kv_cache.block_size
+        num_new_tokens = min(request.num_tokens - num_cached, budget)
+        if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
+            return 0
+        request.num_computed_tokens = num_cached
+        if request.num_preemptions == 0:  # what it finds again was its own: that saved nothing
+            request.num_cached_tokens = num_cached
+        request.status = RequestStatus.RUNNING
+        return num_new_tokens
+
+    def _has_room(self, request: Request, hits: list, num_cached: int) -> bool:
+        """Whether all tokens of ``request`` fit, beside what the running ones need and the watermark."""
+        num_free = self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)
+        num_new = self._num_blocks_for(request.num_tokens) - len(hits) + (num_cached % self.kv_cache.block_size > 0)
+        if not self.running:
+            return num_new <= num_free
+        num_promised = sum(max(self._num_blocks_for(other.num_tokens)
+                               - len(self.kv_cache.get_block_ids(other.request_id)), 0) for other in self.running)
+        num_forked = request.num_sequences - 1  # each further sequence begins by copying the last block
+        return num_new + num_promised + num_forked + self.num_watermark_blocks <= num_free
+
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.kv_cache.block_size)
+
+    def _has_outgrown(self, num_tokens: int) -> bool:
+        return self._num_blocks_for(num_tokens) > self.num_blocks

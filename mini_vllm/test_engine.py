@@ -1,5 +1,7 @@
 """The engine: many requests at once give what each gives alone, and bad input costs nobody else anything."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -224,11 +226,21 @@ def test_a_bad_prompt_is_refused_and_leaves_nothing(loaded, prompt, complaint):
 
 def test_what_can_never_fit_is_refused_with_the_number_needed(loaded):
     engine = make_engine(loaded, num_blocks=5)
-    with pytest.raises(ValueError, match=r"need 7 blocks of 8 tokens \(40 prompt \+ 16 new tokens\), the pool has 4"):
+    with pytest.raises(ValueError, match=r"has 40 prompt tokens, which need 5 blocks of 8 tokens; the pool has 4"):
         engine.add_request(list(range(40)), SamplingParams(max_tokens=16))
-    with pytest.raises(ValueError, match=r"may need 14 blocks .* new tokens times 2\), the pool has 4"):
-        engine.add_request(list(range(40)), SamplingParams(max_tokens=16, n=2))
     assert not engine.scheduler.has_unfinished_requests()
+
+
+def test_what_outgrows_the_pool_ends_with_its_text_and_the_reason(loaded):
+    engine = make_engine(loaded, num_blocks=5)
+    params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
+    engine.add_request(list(range(20)), params, "r")
+    output = run(engine)["r"]
+    # 4 blocks hold 32 tokens: 20 of the prompt and 12 of the output; the 13th came of the last of them
+    assert output.finish_reason == "kv_cache_full" and output.error is None and len(output.token_ids) == 13
+    whole = make_llm(loaded).generate([list(range(20))], params)[0]
+    assert output.token_ids == whole.token_ids[:13] and output.text and whole.text.startswith(output.text)
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
 
 
 def test_params_that_name_no_token_are_refused(loaded):
@@ -304,9 +316,9 @@ def test_abort_works_in_every_state(loaded):
 
 def test_a_step_that_fails_ends_its_requests_and_nobody_elses(loaded, monkeypatch):
     engine = make_engine(loaded, max_num_seqs=2)
-    prompt = random_prompts(1, seed=8)[0] * 3
+    prompt, other = random_prompts(1, seed=8)[0] * 3, random_prompts(1, seed=9)[0] * 3
     for name in ("a", "b", "c"):
-        engine.add_request(prompt, GREEDY, name)
+        engine.add_request(other if name == "b" else prompt, GREEDY, name)
     real = engine.runner.step
     monkeypatch.setattr(engine.runner, "step", lambda *args: 1 / 0)
     outputs = engine.step()
@@ -318,6 +330,37 @@ def test_a_step_that_fails_ends_its_requests_and_nobody_elses(loaded, monkeypatc
     c = run(engine)["c"]
     assert c.usage.prompt_tokens_details.cached_tokens == 0, "blocks that were never written were found"
     assert c.token_ids == make_llm(loaded).generate([prompt], GREEDY)[0].token_ids
+
+
+@pytest.mark.parametrize("poison_at", [0, 3])
+def test_a_poisoned_request_fails_alone(loaded, monkeypatch, poison_at):
+    """The others of its batch are computed apart, and give what they give alone; so does one that shares its prefix."""
+    engine = make_engine(loaded)
+    prompts = [*random_prompts(4, seed=10), [7] * 30, [7] * 29 + [8]]
+    ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
+    real, num_steps = engine.runner.step, 0
+
+    def step(requests, copies=()):
+        poisoned = any(len(request.token_ids) == 1 if poison_at else list(request.token_ids) == [7] * 30
+                       for request in requests if request.block_ids == engine.kv_cache.get_block_ids(ids[4]))
+        if poisoned and num_steps >= poison_at:
+            raise ArithmeticError("poison")
+        return real(requests, copies)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    engine.config = dataclasses.replace(engine.config, enable_lookahead=False)
+    results = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            results[output.request_id] = output
+        num_steps += 1
+        engine.kv_cache.check_integrity()
+    assert results[ids[4]].error == "ArithmeticError: poison" and results[ids[4]].finish_reason == "error"
+    assert len(results[ids[4]].token_ids) == poison_at
+    del prompts[4]
+    alone = [make_llm(loaded).generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    assert [results[request_id].token_ids for request_id in ids if request_id != ids[4]] == alone
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
 
 
 def test_generate_leaves_nothing_behind_when_it_is_interrupted(loaded, monkeypatch):

@@ -1,0 +1,125 @@
+"""Who is next: a queue in which priority counts, and waiting counts too.
+
+    effective priority = base priority - seconds waited * aging rate          the smallest is served first
+
+    HIGH 0 ─┬───────────────●─────────▶     at rate 0.1 a LOW request that has waited 20 s
+            │           ·                   stands level with a HIGH one that has just come,
+    NORMAL 1│      ·                        and goes first, because it came first
+            │  ·
+    LOW 2 ──●─────────────────────────▶ seconds waited
+
+All requests age at the same rate, so two of them never change places while they wait: who is first now was first from
+the moment both were there. ``base + arrival * rate`` orders them for good, and a plain heap does it in O(log n);
+nothing is sorted again as time goes by.
+
+**The bound.** A request of base priority p that arrives at time a is overtaken only by requests that arrive before
+``a + p / rate``: whoever comes later has the larger number, even at priority 0. For LOW (2) at rate 0.1 that is 20 s.
+So it is served after at most those that stood in the queue when it came and those that came within the next 20 s,
+however long the stream of HIGH requests goes on. With rate 0 there is no such bound: that is strict priority.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+
+from mini_vllm.request import Request
+
+#: Priority levels a second: a LOW request overtakes fresh HIGH ones after 20 s.
+DEFAULT_AGING_RATE = 0.1
+
+
+class PriorityQueueWithAging:
+    """Waiting requests, the one to serve next in front. ``put``, ``get``, ``requeue`` and ``remove`` are O(log n).
+
+    A request ages from its ``arrival_time``, which ``put`` sets if it has none. It keeps that for good: one that was
+    served and comes back by ``requeue`` is as old as ever.
+    """
+
+    def __init__(self, aging_rate: float = DEFAULT_AGING_RATE, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` gives seconds. Tests pass their own, so that they need not sleep."""
+        if isinstance(aging_rate, bool) or not isinstance(aging_rate, (int, float)) or not 0 <= aging_rate < math.inf:
+            raise ValueError(f"aging_rate is {aging_rate!r}, must be priority levels a second, 0 or more and finite")
+        self.aging_rate = aging_rate
+        self.clock = clock
+        #: (*order, ticket, request id). An entry whose ticket is not in ``_waiting`` any more is dead.
+        self._heap: list[tuple[float, float, int, str]] = []
+        #: Request id → its ticket and itself.
+        self._waiting: dict[str, tuple[int, Request]] = {}
+        self._tickets_behind, self._tickets_before = itertools.count(), itertools.count(-1, -1)
+
+    def put(self, request: Request) -> None:
+        """Take a request in. Raises ValueError if one of that id is waiting already."""
+        self._check_absent(request)
+        if request.arrival_time is None:
+            request.arrival_time = self.clock()
+        elif not math.isfinite(request.arrival_time):
+            raise ValueError(f"request {request.request_id!r}: arrival_time is {request.arrival_time}, must be finite")
+        self._push(request, next(self._tickets_behind))
+
+    def requeue(self, request: Request) -> None:
+        """Take back a request that was served in part. It keeps its age, and goes before its equals.
+
+        Raises ValueError if one of that id is waiting already, or if it never was in a queue.
+        """
+        self._check_absent(request)
+        if request.arrival_time is None:
+            raise ValueError(f"request {request.request_id!r} has no arrival time: put it in before it can come back")
+        self._push(request, next(self._tickets_before))
+
+    def get(self) -> Request:
+        """Take out the request to serve next. Raises IndexError if nobody waits."""
+        request = self.peek()
+        heapq.heappop(self._heap)
+        del self._waiting[request.request_id]
+        return request
+
+    def peek(self) -> Request:
+        """The request to serve next; it stays. Raises IndexError if nobody waits."""
+        while self._heap:
+            ticket, request_id = self._heap[0][-2:]
+            if request_id in self._waiting and self._waiting[request_id][0] == ticket:
+                return self._waiting[request_id][1]
+            heapq.heappop(self._heap)
+        raise IndexError("the queue is empty")
+
+    def remove(self, request: Request) -> None:
+        """Take out a request from wherever it stands. Raises ValueError if it does not wait here."""
+        if request not in self:
+            raise ValueError(f"request {request.request_id!r} is not in the queue")
+        del self._waiting[request.request_id]
+        if len(self._heap) > 2 * len(self._waiting) + 8:  # dead entries never outnumber the living for long
+            self._heap = [entry for entry in self._heap if self._waiting.get(entry[-1], (None,))[0] == entry[-2]]
+            heapq.heapify(self._heap)
+
+    def effective_priority(self, request: Request) -> float:
+        """Its priority now: the base, less what it has gained by waiting."""
+        waited_s = self.clock() - request.arrival_time if request.arrival_time is not None else 0.0
+        return request.priority - waited_s * self.aging_rate
+
+    def order(self, request: Request) -> tuple[float, float]:
+        """What puts requests in order, whenever it is asked: of two, the one with the smaller is served first."""
+        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request: Request) -> bool:
+        return self._waiting.get(request.request_id, (None, None))[1] is request
+
+    def __iter__(self) -> Iterator[Request]:
+        """In the order in which they will be served."""
+        entries = sorted((*self.order(request), ticket, request_id)
+                         for request_id, (ticket, request) in self._waiting.items())
+        return iter([self._waiting[request_id][1] for *_, request_id in entries])
+
+    def _check_absent(self, request: Request) -> None:
+        if request.request_id in self._waiting:
+            raise ValueError(f"request id {request.request_id!r} is in the queue already")
+
+    def _push(self, request: Request, ticket: int) -> None:
+        self._waiting[request.request_id] = ticket, request
+        heapq.heappush(self._heap, (*self.order(request), ticket, request.request_id))

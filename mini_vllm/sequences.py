@@ -1,0 +1,73 @@
+"""A request as the user sees it while it runs: ``n`` sequences of one prompt, and the text of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from mini_vllm.request import (
+    CompletionOutput,
+    PromptTokensDetails,
+    Request,
+    RequestOutput,
+    RequestStatus,
+    TokenLogprob,
+    Usage,
+)
+from mini_vllm.sampler import SamplerRow, make_generator
+from mini_vllm.stopping import StopChecker
+from mini_vllm.tokenizer import StreamingDetokenizer
+
+#: The finish reasons by which an output ends of itself.
+STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FINISHED_LENGTH}
+
+
+class SequenceState:
+    """One continuation of a prompt: the request that the scheduler sees, and what becomes of its tokens."""
+
+    def __init__(self, request: Request, index: int, tokenizer, eos_token_ids: Collection[int]) -> None:
+        params = request.sampling_params
+        self.request = request
+        self.output = CompletionOutput(index, "", request.output_token_ids,
+                                       logprobs=None if params.logprobs is None else [])
+        self.row = SamplerRow(params, request.prompt_token_ids, request.output_token_ids, eos_token_ids,
+                              make_generator(params.seed, index))
+        self._detokenizer = StreamingDetokenizer(tokenizer)
+        self._stopping = StopChecker(params, eos_token_ids)
+
+    @property
+    def finished(self) -> bool:
+        return self.output.finish_reason is not None
+
+    def take_token(self, token_id: int, logprob: TokenLogprob | None) -> str | None:
+        """A token was sampled and appended: its text, and why it ends the output, if it does."""
+        if logprob is not None and self.output.logprobs is not None:
+            self.output.logprobs.append(logprob)
+        new_text = self._detokenizer.add(token_id)
+        self.output.text += self._stopping.add(token_id, new_text, len(self.request.output_token_ids))
+        return self._stopping.finish_reason
+
+    def end(self, reason: str) -> None:
+        """The output is over: show the text held back, unless a stop cut it off."""
+        self.output.text += self._stopping.finish()
+        if self._stopping.stop_reason is None:
+            self.output.text += self._detokenizer.finish()
+        self.output.finish_reason = reason
+        self.output.stop_reason = self._stopping.stop_reason
+
+
+@dataclass
+class SequenceGroup:
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    sequences: list[SequenceState] = field(default_factory=list)
+    error: str | None = None
+
+    def to_output(self) -> RequestOutput:
+        outputs = [sequence.output for sequence in self.sequences]
+        cached = self.sequences[0].request.num_cached_tokens if self.sequences else 0
+        usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
+                      PromptTokensDetails(cached))
+        finished = all(output.finish_reason is not None for output in outputs)
+        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error)

@@ -1,0 +1,239 @@
+"""A scheduler at work without a model: exact, instant, and the same every time.
+
+The fake model's K/V of a token is the token itself, kept under (block, offset) as in the real arrays. It reads the
+whole context of a request back through its block table before it says the next token. So a block that was lost, shared
+wrongly, freed too early or never written is found in the step in which it matters. Time is a number that a cost model
+advances.
+
+    simulation = Simulation(Scheduler(KVCacheManager(num_blocks=9, block_size=4), max_num_seqs=2,
+                                      max_num_batched_tokens=8))
+    simulation.add(Request("a", range(20), SamplingParams(max_tokens=4)))
+    print(simulation.run())
+
+    step    0   1   2   3   4   5          a number: so many tokens of a prompt in one step
+    a       8   8   4   ●   ●   ●          ●: one token     ✕: preempted     –: waiting
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+
+VOCAB_SIZE = 1000
+#: So many steps in a row that compute nothing, while requests wait and none is to come, mean that none ever will.
+MAX_IDLE_STEPS = 3
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """How long a step takes: as the step itself, and for each token that it computes."""
+
+    step_s: float = 0.010
+    token_s: float = 0.001
+
+    def seconds(self, num_tokens: int) -> float:
+        return self.step_s + self.token_s * num_tokens
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """What the fake model says after ``token_ids``: any number, but always the same."""
+    return zlib.crc32(",".join(map(str, token_ids)).encode()) % VOCAB_SIZE
+
+
+def decode_alone(prompt_token_ids: Sequence[int], num_tokens: int) -> list[int]:
+    """The output of a request that has the model to itself: what every schedule must give."""
+    token_ids = list(prompt_token_ids)
+    for _ in range(num_tokens):
+        token_ids.append(next_token(token_ids))
+    return token_ids[len(prompt_token_ids):]
+
+
+class FakeModel:
+    """Keeps "K/V" by block and offset, and trusts nothing but what it reads back."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._slots: dict[tuple[int, int], int] = {}
+
+    def step(self, output: SchedulerOutput, kv_cache) -> dict[str, int]:
+        """Copy, write, then read: a next token for every request whose tokens are all computed.
+
+        Raises RuntimeError if a request would attend to anything but its own tokens.
+        """
+        for source, copy in output.copies:
+            for offset in range(self.block_size):
+                self._slots[copy, offset] = self._slots.get((source, offset))
+        tables = {request.request_id: kv_cache.get_block_ids(request.request_id) for request in output.requests}
+        for request in output.requests:
+            table, end = tables[request.request_id], request.num_computed_tokens
+            if end > len(table) * self.block_size:
+                raise RuntimeError(f"request {request.request_id!r} is to have {end} tokens computed, but its block "
+                                   f"table {table} has {len(table) * self.block_size} slots")
+            for position in range(end - output.num_scheduled_tokens[request.request_id], end):
+                self._slots[self._slot(table, position)] = request.all_token_ids[position]
+        tokens = {}
+        for request in output.requests:
+            table = tables[request.request_id]
+            context = [self._slots.get(self._slot(table, position)) for position in range(request.num_computed_tokens)]
+            wrong = next((i for i, token in enumerate(context) if token != request.all_token_ids[i]), None)
+            if wrong is not None:
+                raise RuntimeError(f"request {request.request_id!r} attends to token {context[wrong]} at position "
+                                   f"{wrong}, in block {table[wrong // self.block_size]}; its own token there is "
+                                   f"{request.all_token_ids[wrong]}")
+            if len(context) == request.num_tokens:
+                tokens[request.request_id] = next_token(context)
+        return tokens
+
+    def _slot(self, table: list[int], position: int) -> tuple[int, int]:
+        return table[position // self.block_size], position % self.block_size
+
+
+@dataclass
+class Step:
+    """What one step did."""
+
+    start_s: float
+    end_s: float
+    #: Request id → tokens computed.
+    num_scheduled_tokens: dict[str, int]
+    #: Requests that got a new token.
+    sampled: list[str]
+    preempted: list[str]
+    #: Ended in this step, for whatever reason.
+    finished: list[str]
+    waiting: list[str]
+
+
+@dataclass
+class Timeline:
+    """All steps of a simulation. Printed, it is a picture."""
+
+    steps: list[Step] = field(default_factory=list)
+    request_ids: list[str] = field(default_factory=list)
+    arrival_s: dict[str, float] = field(default_factory=dict)
+
+    def token_times_s(self, request_id: str) -> list[float]:
+        """When each output token of a request came."""
+        return [step.end_s for step in self.steps if request_id in step.sampled]
+
+    def first_token_s(self, request_id: str) -> float:
+        """How long a request waited for its first token."""
+        return self.token_times_s(request_id)[0] - self.arrival_s[request_id]
+
+    def gaps_s(self, request_id: str) -> list[float]:
+        """The times between the output tokens of a request."""
+        times = self.token_times_s(request_id)
+        return [later - earlier for earlier, later in zip(times, times[1:])]
+
+    def __str__(self) -> str:
+        return self.draw()
+
+    def draw(self, first_step: int = 0, max_steps: int = 40) -> str:
+        """Requests over steps; a long timeline is cut."""
+        shown = self.steps[first_step:first_step + max_steps]
+        width = max([4, *(len(str(n)) + 1 for step in shown for n in step.num_scheduled_tokens.values())])
+        label = max([4, *(len(name) for name in self.request_ids)]) + 1
+        lines = ["step".ljust(label) + "".join(f"{first_step + i:>{width}}" for i in range(len(shown)))]
+        for name in self.request_ids:
+            lines.append(name.ljust(label) + "".join(f"{_cell(step, name):>{width}}" for step in shown).rstrip())
+        totals = [sum(step.num_scheduled_tokens.values()) for step in shown]
+        lines.append("sum".ljust(label) + "".join(f"{total:>{width}}" for total in totals))
+        num_left_out = len(self.steps) - first_step - len(shown)
+        return "\n".join(lines) + (f"\n… and {num_left_out} steps more" if num_left_out else "")
+
+
+def _cell(step: Step, name: str) -> str:
+    if name in step.preempted:
+        return "✕"
+    num_tokens = step.num_scheduled_tokens.get(name, 0)
+    if num_tokens:
+        return "●" if num_tokens == 1 else str(num_tokens)
+    return "–" if name in step.waiting else ""
+
+
+class Clock:
+    """Seconds that pass when the simulation says so. Give it to the queue, and to the simulation."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Simulation:
+    def __init__(self, scheduler: Scheduler, cost: CostModel | None = None, clock: Clock | None = None) -> None:
+        self.scheduler = scheduler
+        self.cost = cost or CostModel()
+        self.clock = clock or Clock()
+        self.model = FakeModel(scheduler.kv_cache.block_size)
+        self.timeline = Timeline()
+        self._to_come: list[tuple[float, int, Request]] = []
+        self._live: dict[str, Request] = {}
+        self._num_idle_steps = 0
+
+    def add(self, request: Request, at_s: float = 0.0) -> Request:
+        """Let a request arrive at a time. It ends when it has ``max_tokens`` output tokens."""
+        self._to_come.append((at_s, len(self._to_come), request))
+        self._to_come.sort(key=lambda arrival: arrival[:2])
+        return request
+
+    @property
+    def is_done(self) -> bool:
+        return not (self._to_come or self._live)
+
+    def step(self) -> Step:
+        """One step. If nobody is there, time passes until somebody comes.
+
+        Raises RuntimeError, with the picture so far, if the scheduler gives nobody a token and never will.
+        """
+        scheduler = self.scheduler
+        if not self._live and self._to_come:
+            self.clock.now_s = max(self.clock.now_s, self._to_come[0][0])
+        while self._to_come and self._to_come[0][0] <= self.clock.now_s:
+            at_s, _, request = self._to_come.pop(0)
+            if request.arrival_time is None:
+                request.arrival_time = at_s
+            scheduler.add_request(request)
+            self._live[request.request_id] = request
+            self.timeline.request_ids.append(request.request_id)
+            self.timeline.arrival_s[request.request_id] = at_s
+        output = scheduler.schedule()
+        start_s = self.clock.now_s
+        tokens = self.model.step(output, scheduler.kv_cache)
+        self.clock.now_s += self.cost.seconds(sum(output.num_scheduled_tokens.values()))
+        scheduler.update_from_output(output, tokens)
+        for request_id in tokens:
+            request = self._live[request_id]
+            if len(request.output_token_ids) >= request.sampling_params.max_tokens:
+                scheduler.finish(request, RequestStatus.FINISHED_LENGTH)
+        finished = [request_id for request_id, request in self._live.items() if request.status.is_finished]
+        for request_id in finished:
+            del self._live[request_id]
+        waiting = [request_id for request_id, request in self._live.items()
+                   if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)]
+        step = Step(start_s, self.clock.now_s, dict(output.num_scheduled_tokens), list(tokens),
+                    [request.request_id for request in output.preempted], finished, waiting)
+        self.timeline.steps.append(step)
+        self._num_idle_steps = 0 if step.num_scheduled_tokens or finished else self._num_idle_steps + 1
+        if self._live and self._num_idle_steps >= MAX_IDLE_STEPS and not self._to_come:
+            raise RuntimeError(f"{self._num_idle_steps} steps in a row computed nothing, but {', '.join(self._live)} "
+                               f"did not finish:\n{self.timeline}")
+        return step
+
+    def abort(self, request_id: str) -> None:
+        """Abort a request that has arrived."""
+        self.scheduler.abort_request(request_id)
+        self._live.pop(request_id, None)
+
+    def run(self, max_steps: int = 10_000) -> Timeline:
+        """Step until every request has ended. Raises RuntimeError, with the picture, if that takes too long."""
+        for _ in range(max_steps):
+            if self.is_done:
+                return self.timeline
+            self.step()
+        raise RuntimeError(f"after {max_steps} steps {', '.join(self._live)} did not finish:\n{self.timeline}")
