@@ -1,0 +1,3 @@
+from course.mutants import Mutant
+
+MUTANTS = []

@@ -1,0 +1,194 @@
+"""Who is next: a queue in which priority counts, and waiting counts too.
+
+    effective priority = base priority - seconds waited * aging rate          the smallest is served first
+
+    HIGH 0 ─┬───────────────●─────────▶     at rate 0.1 a LOW request that has waited 20 s
+            │           ·                   stands level with a HIGH one that has just come,
+    NORMAL 1│      ·                        and goes first, because it came first
+            │  ·
+    LOW 2 ──●─────────────────────────▶ seconds waited
+
+All requests age at the same rate, so two of them never change places while they wait. Some number that does not change
+orders them for good, and a plain heap does the rest in O(log n). Nothing is sorted again as time goes by.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+
+from mini_vllm.request import Request
+
+#: Priority levels a second: a LOW request overtakes fresh HIGH ones after 20 s.
+DEFAULT_AGING_RATE = 0.1
+
+
+class PriorityQueueWithAging:
+    """Waiting requests, the one to serve next in front. ``put``, ``get``, ``requeue`` and ``remove`` are O(log n).
+
+    A request ages from its ``arrival_time``, which ``put`` sets if it has none. It keeps that for good: one that was
+    served and comes back by ``requeue`` is as old as ever.
+    """
+
+    def __init__(self, aging_rate: float = DEFAULT_AGING_RATE, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` gives the seconds of now, each time it is called. Tests pass their own, so they need not sleep.
+
+        After: both are attributes, as they were given. A rate of 0 is a rate: nobody ages.
+        Raises ValueError, with the value and the bound, unless ``aging_rate`` is 0 or more and finite. NaN is neither.
+        """
+        # TASK 1: PriorityQueueWithAging.__init__
+        if not 0 <= aging_rate < math.inf:
+            raise ValueError(f"aging_rate is {aging_rate!r}, must be priority levels a second, 0 or more and finite")
+        self.aging_rate = aging_rate
+        self.clock = clock
+        # END TASK
+        #: The entries (*order, ticket, request). No two have the same ticket, so requests are never compared.
+        self._heap: list[tuple[float, float, int, Request]] = []
+        #: Request id → its ticket, and itself.
+        self._waiting: dict[str, tuple[int, Request]] = {}
+        #: ``next(self._tickets)`` is larger than all tickets before.
+        self._tickets = itertools.count()
+        # SOLUTION ONLY
+        self._tickets_before = itertools.count(-1, -1)
+        # END SOLUTION ONLY
+
+    # ---- Task 1: what waiting is worth
+
+    def effective_priority(self, request: Request) -> float:
+        """Its priority now: the base (``request.priority``), less what it has gained by waiting since it arrived.
+
+        A request without an ``arrival_time`` has not waited. Nothing is stored: asked later, the answer is another.
+        """
+        # TASK 1: PriorityQueueWithAging.effective_priority
+        waited_s = self.clock() - request.arrival_time if request.arrival_time is not None else 0.0
+        return request.priority - waited_s * self.aging_rate
+        # END TASK
+
+    def order(self, request: Request) -> tuple[float, float]:
+        """What puts requests in order, whenever it is asked: of two, the one with the smaller is served first.
+
+        The first number compares as the effective priorities do, at any time, but does not depend on the time. The
+        second decides when the first are equal: who came first is served first, whatever its base.
+        """
+        # TASK 1: PriorityQueueWithAging.order
+        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time
+        # END TASK
+
+    # ---- Task 2: in and out
+
+    def put(self, request: Request) -> None:
+        """Take a request in. O(log n).
+
+        After: it has an ``arrival_time``; one that it brought along is kept, and 0.0 is a time like any other. Of
+        requests with the same ``order``, the one that was put first is served first.
+        Raises ValueError if a request of that id is waiting already, or if the ``arrival_time`` that it brought is not
+        finite (with the value in the message); nothing changes then.
+        """
+        # TASK 2: PriorityQueueWithAging.put
+        self._check_absent(request)
+        if request.arrival_time is None:
+            request.arrival_time = self.clock()
+        elif not math.isfinite(request.arrival_time):
+            raise ValueError(f"request {request.request_id!r}: arrival_time is {request.arrival_time}, must be finite")
+        self._push(request, next(self._tickets))
+        # END TASK
+
+    def peek(self) -> Request:
+        """The request to serve next; it stays. Raises IndexError if nobody waits.
+
+        Task 4 comes back here: the first entry of the heap may be dead then. Drop it and look again.
+        """
+        # TASK 2: PriorityQueueWithAging.peek
+        while self._heap:
+            *_, ticket, request = self._heap[0]
+            if self._is_alive(ticket, request):
+                return request
+            heapq.heappop(self._heap)
+        raise IndexError("the queue is empty: nobody waits")
+        # END TASK
+
+    def get(self) -> Request:
+        """Take out the request to serve next. O(log n). Raises IndexError if nobody waits."""
+        # TASK 2: PriorityQueueWithAging.get
+        request = self.peek()
+        heapq.heappop(self._heap)
+        del self._waiting[request.request_id]
+        return request
+        # END TASK
+
+    def __len__(self) -> int:
+        """How many requests wait."""
+        # TASK 2: PriorityQueueWithAging.__len__
+        return len(self._waiting)
+        # END TASK
+
+    # ---- Task 3: coming back
+
+    def requeue(self, request: Request) -> None:
+        """Take back a request that was served in part. It keeps its age, and goes before its equals. O(log n).
+
+        Its equals are those with the same ``order``; it overtakes nobody who has a smaller one. Of equals that come
+        back, the one that comes back last goes first: a scheduler takes its victims from behind.
+        Raises ValueError if a request of that id is waiting already, or if this one has no ``arrival_time``, so that
+        it never was in a queue; nothing changes then.
+        """
+        # TASK 3: PriorityQueueWithAging.requeue
+        self._check_absent(request)
+        if request.arrival_time is None:
+            raise ValueError(f"request {request.request_id!r} has no arrival_time: put it in before it can come back")
+        self._push(request, next(self._tickets_before))
+        # END TASK
+
+    # ---- Task 4: leaving from the middle
+
+    def __contains__(self, request: Request) -> bool:
+        """Whether this very request waits. Another one of the same id is another request."""
+        # TASK 4: PriorityQueueWithAging.__contains__
+        return self._waiting.get(request.request_id, (None, None))[1] is request
+        # END TASK
+
+    def remove(self, request: Request) -> None:
+        """Take out a request from wherever it stands. O(log n) on average. Raises ValueError if it does not wait here.
+
+        A heap can only give up its first entry cheaply, so leave the entry where it is, *dead*, and let ``peek`` drop
+        it when it comes to the front. A dead entry never speaks for anybody, not even for a request of the same id that
+        is put in later.
+        Entries that never come to the front must not pile up: when more than half of the heap is dead (and more than a
+        few entries, 8 say), make the heap anew from the living. That is O(n), and happens once in n removals.
+        """
+        # TASK 4: PriorityQueueWithAging.remove
+        if request not in self:
+            raise ValueError(f"request {request.request_id!r} is not in the queue")
+        del self._waiting[request.request_id]
+        if len(self._heap) > 2 * len(self._waiting) + 8:
+            self._heap = [entry for entry in self._heap if self._is_alive(*entry[-2:])]
+            heapq.heapify(self._heap)
+        # END TASK
+
+    # ---- Task 5: looking at all of them
+
+    def __iter__(self) -> Iterator[Request]:
+        """The waiting requests in the order in which they will be served. O(n log n).
+
+        They are those of the moment of the call: the queue may change while somebody goes through them.
+        """
+        # TASK 5: PriorityQueueWithAging.__iter__
+        living = [entry for entry in self._heap if self._is_alive(*entry[-2:])]
+        return iter([request for *_, request in sorted(living)])
+        # END TASK
+    # SOLUTION ONLY
+
+    def _check_absent(self, request: Request) -> None:
+        if request.request_id in self._waiting:
+            raise ValueError(f"request id {request.request_id!r} is in the queue already")
+
+    def _push(self, request: Request, ticket: int) -> None:
+        self._waiting[request.request_id] = ticket, request
+        heapq.heappush(self._heap, (*self.order(request), ticket, request))
+
+    def _is_alive(self, ticket: int, request: Request) -> bool:
+        return self._waiting.get(request.request_id, (None,))[0] == ticket
+    # END SOLUTION ONLY

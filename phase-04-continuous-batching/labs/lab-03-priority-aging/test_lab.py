@@ -1,0 +1,589 @@
+"""Lab 4.3, priority with aging. Each test pins one rule; its failure says which.
+
+Nobody sleeps: the queue is given a clock that the test sets. Rates and times are multiples of 1/8, which floats hold
+exactly, so what should be equal is equal. Work is counted, not timed: an arrival time here can count how often it, or
+anything computed from it, is compared.
+"""
+
+import contextlib
+import gc
+import math
+import random
+import types
+
+import pytest
+
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.request import Priority, Request, SamplingParams
+from mini_vllm.scheduler import Scheduler
+from mini_vllm.simulation import Clock, CostModel, Simulation
+
+HIGH, NORMAL, LOW = PRIORITIES = list(Priority)
+
+
+def make_queue(lab, rate=0.25, now_s=0.0):
+    """A queue and its clock."""
+    clock = Clock()
+    clock.now_s = now_s
+    return lab.PriorityQueueWithAging(rate, clock), clock
+
+
+def request(name, priority=NORMAL, arrival_s=None):
+    return Request(name, [1], priority=priority, arrival_time=arrival_s)
+
+
+def put_all(queue, *requests):
+    for each in requests:
+        queue.put(each)
+    return requests
+
+
+def drain(queue):
+    """The ids of all that wait, by get()."""
+    names = []
+    while len(queue):
+        assert len(names) < 10_000, "10,000 times get(), and len(queue) is still not 0"
+        names.append(queue.get().request_id)
+    return names
+
+
+@contextlib.contextmanager
+def must_raise(error, call, *words):
+    """The call must be refused, in a sentence that has these words. An unwritten body is no refusal."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except error as refusal:
+        missing = [word for word in words if word not in str(refusal)]
+        assert not missing, (f"{call} raised {error.__name__}({str(refusal)!r}), which does not say {missing}: name "
+                             "what was wrong, with its value")
+        return
+    pytest.fail(f"{call} was accepted, expected {error.__name__}", pytrace=False)
+
+
+# ---- Task 1: what waiting is worth
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf, -math.inf])
+def test_task_1_a_rate_that_is_negative_or_not_finite_is_refused(lab, rate):
+    with must_raise(ValueError, f"PriorityQueueWithAging({rate})", "aging_rate", str(rate)):
+        lab.PriorityQueueWithAging(rate)
+
+
+@pytest.mark.points(2)
+def test_task_1_effective_priority_falls_while_a_request_waits(lab):
+    queue, clock = make_queue(lab, rate=0.25, now_s=100.0)
+    low = request("low", LOW, arrival_s=100.0)
+    for now_s, expected in ((100.0, 2.0), (104.0, 1.0), (108.0, 0.0), (120.0, -3.0)):
+        clock.now_s = now_s
+        got = queue.effective_priority(low)
+        assert got == expected, (f"LOW (2) came at 100 s, rate 0.25: at {now_s:.0f} s its effective priority is {got}, "
+                                 f"expected {expected}: base - waited * rate, by the clock of now")
+    got = queue.effective_priority(request("not put in yet", LOW))
+    assert got == 2, f"a request without arrival_time has not waited: effective priority {got}, expected its base, 2"
+
+
+@pytest.mark.points(1)
+def test_task_1_a_rate_of_0_is_strict_priority(lab):
+    queue, clock = make_queue(lab, rate=0)
+    low = request("low", LOW, arrival_s=0.0)
+    clock.now_s = 1e6
+    got = queue.effective_priority(low), queue.order(low) > queue.order(request("high", HIGH, arrival_s=1e6))
+    assert got == (2, True), (f"rate 0, LOW has waited 10^6 s: (effective priority, its order is larger than that of a "
+                              f"fresh HIGH) is {got}, expected (2, True): 0 is a rate, not 'no rate given'")
+    default = lab.PriorityQueueWithAging().aging_rate
+    assert default == 0.1, f"PriorityQueueWithAging().aging_rate is {default}, expected 0.1"
+
+
+@pytest.mark.points(3)
+def test_task_1_order_agrees_with_effective_priority_and_never_changes(lab):
+    rng = random.Random(43)
+    queue, clock = make_queue(lab, rate=0.25)
+    for _ in range(200):
+        a, b = (request(name, rng.choice(PRIORITIES), rng.randrange(80) / 4) for name in "ab")
+        clock.now_s = 20.0
+        before = queue.order(a), queue.order(b)
+        for now_s in (20.0, 20.25, 77.5, 4000.0):
+            clock.now_s = now_s
+            effective = queue.effective_priority(a), queue.effective_priority(b)
+            assert (queue.order(a), queue.order(b)) == before, (
+                f"order() was {before} at 20 s and is {(queue.order(a), queue.order(b))} at {now_s} s: what a heap "
+                "sorts by must not change under it")
+            if effective[0] != effective[1]:
+                assert (before[0] < before[1]) == (effective[0] < effective[1]), (
+                    f"at {now_s} s a (base {a.priority:d}, came at {a.arrival_time}) and b (base {b.priority:d}, came at "
+                    f"{b.arrival_time}) have effective priorities {effective}, but orders {before}: the smaller "
+                    "effective priority must have the smaller order")
+
+
+@pytest.mark.points(2)
+def test_task_1_of_equal_effective_priorities_the_first_come_goes_first(lab):
+    queue, clock = make_queue(lab, rate=0.25)
+    low, normal, high = request("low", LOW, 0.0), request("normal", NORMAL, 4.0), request("high", HIGH, 8.0)
+    clock.now_s = 8.0
+    got = [queue.effective_priority(each) for each in (low, normal, high)]
+    assert got == [0, 0, 0], f"rate 0.25, at 8 s: LOW from 0 s, NORMAL from 4 s and HIGH from 8 s have {got}, all 0"
+    orders = [queue.order(each) for each in (low, normal, high)]
+    assert orders[0] < orders[1] < orders[2], (f"orders of LOW from 0 s, NORMAL from 4 s, HIGH from 8 s: {orders}. Their "
+                                               "effective priorities are equal, so who came first goes first")
+
+
+# ---- Task 2: in and out
+
+
+@pytest.mark.points(1)
+def test_task_2_the_smaller_number_is_served_first(lab):
+    queue, _ = make_queue(lab)
+    put_all(queue, request("low", LOW), request("high", HIGH), request("normal", NORMAL))
+    got = len(queue), drain(queue), len(queue)
+    assert got == (3, ["high", "normal", "low"], 0), (
+        f"LOW, HIGH and NORMAL came together: (length, order of get(), length) is {got}, expected "
+        "(3, ['high', 'normal', 'low'], 0)")
+
+
+@pytest.mark.points(2)
+def test_task_2_who_has_waited_long_enough_goes_before_a_fresh_high(lab):
+    queue, clock = make_queue(lab, rate=0.25)
+    queue.put(request("low", LOW))
+    clock.now_s = 6.0
+    queue.put(request("high at 6 s", HIGH))
+    clock.now_s = 9.0
+    queue.put(request("high at 9 s", HIGH))
+    got = drain(queue)
+    assert got == ["high at 6 s", "low", "high at 9 s"], (
+        f"rate 0.25, LOW waits since 0 s: get() gave {got}. At 6 s LOW stands at 0.5, so a HIGH (0) of that time goes "
+        "before it; at 9 s LOW stands at -0.25, before a HIGH that has just come")
+
+
+@pytest.mark.points(2)
+def test_task_2_put_sets_the_arrival_time_only_if_there_is_none(lab):
+    queue, clock = make_queue(lab, now_s=50.0)
+    new, old, oldest = put_all(queue, request("new"), request("came at 30 s", NORMAL, 30.0),
+                               request("came at 0 s", NORMAL, 0.0))
+    got = [each.arrival_time for each in (new, old, oldest)]
+    assert got == [50.0, 30.0, 0.0], (f"put at 50 s of requests with arrival_time None, 30.0 and 0.0: arrival times are "
+                                      f"{got}, expected [50.0, 30.0, 0.0]. 0.0 is a time, too")
+    got = drain(queue)
+    assert got == ["came at 0 s", "came at 30 s", "new"], f"who came first goes first, whenever it was put; got {got}"
+
+
+@pytest.mark.points(2)
+def test_task_2_equals_are_served_in_the_order_in_which_they_were_put(lab):
+    queue, clock = make_queue(lab)
+    names = ["d", "b", "e", "a", "c", "g", "f"]
+    for name in names:
+        queue.put(request(name))
+    clock.now_s = 5.0
+    got = drain(queue)
+    assert got == names, (f"equal priority, equal arrival time, put in the order {names}: get() gave {got}. Neither "
+                          "ids nor requests are to be compared: a ticket settles it")
+
+
+@pytest.mark.points(2)
+def test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing(lab):
+    queue, _ = make_queue(lab)
+    put_all(queue, request("a"), request("b"))
+    twin = request("a", HIGH)
+    with must_raise(ValueError, "put(a second request of id 'a')", "'a'"):
+        queue.put(twin)
+    assert twin.arrival_time is None, "a put that was refused has set an arrival time: check first, then change"
+    for value in (math.nan, math.inf, -math.inf):
+        with must_raise(ValueError, f"put(a request with arrival_time {value})", "arrival_time", str(value)):
+            queue.put(request("c", HIGH, value))
+    got = len(queue), drain(queue)
+    assert got == (2, ["a", "b"]), f"after four puts that were refused, (length, requests) is {got}, not (2, ['a', 'b'])"
+
+
+@pytest.mark.points(1)
+def test_task_2_peek_shows_what_get_will_take(lab):
+    queue, _ = make_queue(lab)
+    low, high = put_all(queue, request("low", LOW), request("high", HIGH))
+    got = [queue.peek(), queue.peek(), queue.get(), queue.peek(), queue.get()]
+    assert got == [high, high, high, low, low], (
+        f"peek, peek, get, peek, get gave {[each and each.request_id for each in got]}, expected high, high, high, low, "
+        "low: peek leaves the request where it is")
+
+
+@pytest.mark.points(1)
+def test_task_2_an_empty_queue_says_so(lab):
+    queue, _ = make_queue(lab)
+    for moment in ("a new queue", "a queue that was emptied"):
+        for name, call in (("peek", queue.peek), ("get", queue.get)):
+            with must_raise(IndexError, f"{name}() of {moment}"):
+                call()
+        assert len(queue) == 0, f"len of {moment} is {len(queue)}"
+        queue.put(request("a"))
+        queue.get()
+
+
+class Counting(float):
+    """A time that counts how often it, or any number computed from it, is compared."""
+
+    num_comparisons = 0
+
+
+def _counted(name):
+    def method(self, other):
+        Counting.num_comparisons += 1
+        return getattr(float, name)(self, other)
+    return method
+
+
+def _kept(name):
+    def method(self, other):
+        result = getattr(float, name)(self, other)
+        return result if result is NotImplemented else Counting(result)
+    return method
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    setattr(Counting, _name, _counted(_name))
+for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"):
+    setattr(Counting, _name, _kept(_name))
+Counting.__neg__ = lambda self: Counting(float.__neg__(self))
+Counting.__hash__ = float.__hash__
+
+NUM_WAITING = 2000
+MAX_COMPARISONS = 110  # 10 times log2(2000); whoever looks at all that wait needs about 2000
+
+
+def counted_queue(lab):
+    """A queue in which 2000 requests wait, those requests, and a function that tells the comparisons since the last."""
+    rng = random.Random(44)
+    queue, clock = make_queue(lab, rate=0.125, now_s=1000.0)
+    requests = [request(f"r{i}", rng.choice(PRIORITIES), Counting(rng.randrange(8000) / 8)) for i in range(NUM_WAITING)]
+    Counting.num_comparisons = 0
+
+    def num_comparisons_since():
+        count, Counting.num_comparisons = Counting.num_comparisons, 0
+        return count
+
+    for each in requests:
+        queue.put(each)
+    return queue, clock, requests, num_comparisons_since
+
+
+@pytest.mark.points(3)
+def test_task_2_put_and_get_compare_log_n_times(lab):
+    queue, clock, _, num_comparisons = counted_queue(lab)
+    averages = {"put": num_comparisons() / NUM_WAITING}
+    for _ in range(NUM_WAITING):
+        clock.now_s += 0.125
+        queue.get()
+    averages["get"] = num_comparisons() / NUM_WAITING
+    for call, average in averages.items():
+        assert average <= MAX_COMPARISONS, (
+            f"with up to {NUM_WAITING} requests waiting, a {call}() made {average:.0f} comparisons on average, expected "
+            f"at most {MAX_COMPARISONS}, 10 times log2({NUM_WAITING}). Time passes, but nobody changes places: there is "
+            "nothing to sort or search again")
+
+
+def stream(lab, rate, high_every_s, num_high, requests=()):
+    """HIGH requests of one token each, at even intervals, and LOW at 0 s; one seat, one step a second."""
+    clock = Clock()
+    scheduler = Scheduler(KVCacheManager(num_blocks=9, block_size=4), max_num_seqs=1, max_num_batched_tokens=8,
+                          queue=lab.PriorityQueueWithAging(rate, clock))
+    simulation = Simulation(scheduler, CostModel(step_s=1.0, token_s=0.0), clock)
+    simulation.add(Request("LOW", [1, 2], SamplingParams(max_tokens=1), LOW))
+    for i in range(num_high):
+        simulation.add(Request(f"high{i}", [3 + i], SamplingParams(max_tokens=1), HIGH), at_s=i * high_every_s)
+    simulation.run()
+    return simulation.timeline, scheduler
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("high_every_s, num_overtaking", [(1.0, 8), (0.5, 16), (4.0, 1)])
+def test_task_2_low_is_overtaken_only_by_those_who_come_within_the_bound(lab, high_every_s, num_overtaking):
+    timeline, _ = stream(lab, rate=0.25, high_every_s=high_every_s, num_high=24)
+    served = [step.finished[0] for step in timeline.steps]
+    got = served.index("LOW")
+    assert got == num_overtaking, (
+        f"a HIGH every {high_every_s} s, each takes 1 s; LOW (2) came at 0 s, rate 0.25. {got} were served before it, "
+        f"expected {num_overtaking}: whoever comes from 0 + 2 / 0.25 = 8 s on stands behind it (and while nobody else "
+        f"waits, it is served at once)\n{timeline}")
+
+
+@pytest.mark.points(1)
+def test_task_2_with_rate_0_low_starves_until_the_stream_ends(lab):
+    timeline, _ = stream(lab, rate=0, high_every_s=0.5, num_high=24)
+    served = [step.finished[0] for step in timeline.steps]
+    assert served.index("LOW") == 24, (f"rate 0 is strict priority, and a HIGH is always waiting: LOW was served after "
+                                       f"{served.index('LOW')} of 24\n{timeline}")
+
+
+# ---- Task 3: coming back
+
+
+@pytest.mark.points(2)
+def test_task_3_a_requeued_request_is_as_old_as_ever(lab):
+    queue, clock = make_queue(lab, rate=0.25)
+    low = request("low", LOW)
+    queue.put(low)
+    queue.get()
+    clock.now_s = 12.0
+    queue.put(request("high at 12 s", HIGH))
+    queue.requeue(low)
+    got = low.arrival_time, queue.effective_priority(low), drain(queue)
+    assert got == (0.0, -1.0, ["low", "high at 12 s"]), (
+        f"LOW came at 0 s, was served at once, and came back at 12 s: (arrival_time, effective priority, order of get()) "
+        f"is {got}, expected (0.0, -1.0, ['low', 'high at 12 s']): what it has waited counts on")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_requeued_request_goes_before_its_equals(lab):
+    queue, _ = make_queue(lab)
+    a, b, c, d = put_all(queue, *(request(name) for name in "abcd"))
+    queue.get()
+    queue.requeue(a)
+    got = queue.peek().request_id
+    assert got == "a", f"a, b, c, d are equals; a was served and came back: the next is {got}, expected 'a'"
+    for _ in range(3):
+        queue.get()
+    for each in (c, b, a):
+        queue.requeue(each)
+    got = drain(queue)
+    assert got == ["a", "b", "c", "d"], (f"a, b, c, d are equals; a, b, c were served and came back in the order c, b, a "
+                                         f"(a scheduler preempts the last first): get() gave {got}, expected a, b, c, d")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_requeued_request_does_not_go_before_its_betters(lab):
+    queue, clock = make_queue(lab, rate=0.25)
+    low, first = put_all(queue, request("low", LOW), request("came first", NORMAL))
+    assert [queue.get(), queue.get()] == [first, low], "NORMAL goes before LOW"
+    clock.now_s = 2.0
+    queue.put(request("high", HIGH))
+    queue.put(request("same level as low, came later", HIGH, 8.0))
+    queue.requeue(low)
+    got = drain(queue)
+    assert got == ["high", "low", "same level as low, came later"], (
+        f"LOW (came at 0 s, rate 0.25) comes back at 2 s; get() gave {got}: a HIGH of 2 s has a smaller order and goes "
+        "first. Coming back is no reason to stand in front of everybody")
+
+
+@pytest.mark.points(1)
+def test_task_3_what_never_waited_cannot_come_back(lab):
+    queue, _ = make_queue(lab)
+    a, b = put_all(queue, request("a"), request("b"))
+    with must_raise(ValueError, "requeue(a request that never was in a queue)", "'new'"):
+        queue.requeue(request("new"))
+    with must_raise(ValueError, "requeue(a request that is waiting)", "'b'"):
+        queue.requeue(b)
+    got = len(queue), drain(queue)
+    assert got == (2, ["a", "b"]), f"after two refusals (length, requests) is {got}, expected (2, ['a', 'b'])"
+
+
+@pytest.mark.points(3)
+def test_task_3_a_preempted_request_runs_again_before_its_equals(lab):
+    clock = Clock()
+    scheduler = Scheduler(KVCacheManager(num_blocks=9, block_size=2, enable_caching=False), max_num_seqs=2,
+                          max_num_batched_tokens=16, queue=lab.PriorityQueueWithAging(0.25, clock))
+    simulation = Simulation(scheduler, CostModel(step_s=1.0, token_s=0.0), clock)
+    for i, name in enumerate("abcd"):  # four equals: same priority, same arrival
+        simulation.add(Request(name, [10 * i + j for j in range(4)], SamplingParams(max_tokens=8)))
+    timeline = simulation.run()
+    assert scheduler.num_preemptions > 0, f"8 blocks cannot hold two requests of 12 tokens, somebody must give way\n{timeline}"
+    got = [name for step in timeline.steps for name in step.finished]
+    assert got == ["a", "b", "c", "d"], (
+        f"a, b, c, d came together, and are to end in this order; they ended in the order {got}. ✕ is a request that "
+        f"gives its memory back: it must run again before those that have not begun\n{timeline}")
+
+
+# ---- Task 4: leaving from the middle
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("which", ["a", "b", "c", "d"])
+def test_task_4_remove_takes_out_one_and_only_that(lab, which):
+    queue, _ = make_queue(lab)
+    requests = {each.request_id: each for each in put_all(queue, *(request(name) for name in "abcd"))}
+    queue.remove(requests[which])
+    left = [name for name in "abcd" if name != which]
+    got = len(queue), requests[which] in queue, queue.peek().request_id
+    assert got == (3, False, left[0]), (f"a, b, c, d, then remove({which}): (length, is {which} in it, peek) is {got}, "
+                                        f"expected (3, False, {left[0]!r}): who was removed is never served")
+    got = drain(queue)
+    assert got == left, f"a, b, c, d, then remove({which}): get() gave {got}, expected {left}"
+    with must_raise(IndexError, "get() when all have left"):
+        queue.get()
+
+
+@pytest.mark.points(2)
+def test_task_4_contains_and_remove_mean_this_very_request(lab):
+    queue, _ = make_queue(lab)
+    (waiting,) = put_all(queue, request("a"))
+    stranger = request("a", NORMAL, 0.0)
+    got = waiting in queue, stranger in queue
+    assert got == (True, False), f"'a' waits; (it is in the queue, so is another request of id 'a') is {got}"
+    for what, each in (("another request of the same id", stranger), ("a request that never waited", request("b"))):
+        with must_raise(ValueError, f"remove({what})", repr(each.request_id)):
+            queue.remove(each)
+    assert drain(queue) == ["a"], "a remove that was refused must leave the queue as it was"
+    with must_raise(ValueError, "remove(a request that was served)", "'a'"):
+        queue.remove(waiting)
+
+
+@pytest.mark.points(2)
+def test_task_4_a_new_request_of_a_removed_id_stands_at_its_own_place(lab):
+    queue, clock = make_queue(lab, rate=0.25)
+    old, _ = put_all(queue, request("a", HIGH), request("b", NORMAL))
+    queue.remove(old)
+    clock.now_s = 1.0
+    new = request("a", LOW)
+    queue.put(new)
+    got = [each.request_id for each in (queue.get(), queue.peek())], len(queue)
+    assert got == (["b", "a"], 1), (f"a (HIGH) was removed and came again as LOW, behind b (NORMAL): (get(), then "
+                                    f"peek()), len is {got}, expected (['b', 'a'], 1). A dead entry speaks for nobody")
+    assert queue.get() is new, "the request of id 'a' that waits is the new one"
+    assert len(queue) == 0 and new not in queue, "all have left, but the queue is not empty"
+
+
+@pytest.mark.points(1)
+def test_task_4_a_removed_request_can_be_put_again_or_come_back(lab):
+    queue, clock = make_queue(lab, rate=0.25)
+    a, b, c = put_all(queue, request("a"), request("b"), request("c"))
+    for again in (queue.put, queue.requeue, queue.put):
+        queue.remove(a)
+        again(a)
+    got = len(queue), drain(queue)
+    assert got == (3, ["b", "c", "a"]), (f"a, b, c are equals; a left and was put, left and came back, left and was put "
+                                         f"again: (length, order of get()) is {got}, expected (3, ['b', 'c', 'a'])")
+
+
+def num_objects(thing):
+    """How many objects hang on ``thing``, not counting requests, classes and functions."""
+    seen, to_do = {}, [thing]
+    while to_do:
+        each = to_do.pop()
+        if id(each) not in seen and not isinstance(each, (type, types.ModuleType, types.FunctionType, Request)):
+            seen[id(each)] = each
+            to_do += gc.get_referents(each)
+    return len(seen)
+
+
+@pytest.mark.points(2)
+def test_task_4_dead_entries_do_not_pile_up(lab):
+    queue, clock = make_queue(lab)
+    put_all(queue, *(request(f"first {i}", HIGH) for i in range(3)))  # these stay in front, so nobody passes the dead
+    before = num_objects(queue)
+    for i in range(2000):
+        clock.now_s += 0.125
+        each = request(f"aborted {i}", LOW)
+        queue.put(each)
+        queue.remove(each)
+    after = num_objects(queue)
+    assert after <= before + 300, (
+        f"3 requests wait, 2000 others came and were removed: the queue was made of {before} objects before, and of "
+        f"{after} after. Nobody gets to the entries behind the first three, so clear the dead out now and then")
+    assert drain(queue) == ["first 0", "first 1", "first 2"], "who stays must stay in order"
+
+
+@pytest.mark.points(2)
+def test_task_4_remove_does_not_search(lab):
+    queue, clock, requests, num_comparisons = counted_queue(lab)
+    rng = random.Random(45)
+    rng.shuffle(requests)
+    num_comparisons()
+    leaving = requests[:NUM_WAITING * 3 // 4]
+    for each in leaving:
+        clock.now_s += 0.125
+        queue.remove(each)
+    average = num_comparisons() / len(leaving)
+    assert average <= MAX_COMPARISONS, (
+        f"{len(leaving)} of {NUM_WAITING} requests were removed, with {average:.0f} comparisons each on average, expected "
+        f"at most {MAX_COMPARISONS}: do not look for the entry, leave it dead")
+    assert len(queue) == NUM_WAITING - len(leaving), f"{len(queue)} requests are left, not {NUM_WAITING - len(leaving)}"
+
+
+# ---- Task 5: looking at all of them
+
+
+@pytest.mark.points(2)
+def test_task_5_iteration_is_in_the_order_of_service(lab):
+    rng = random.Random(46)
+    queue, clock = make_queue(lab)
+    requests = [request(f"r{i}", rng.choice(PRIORITIES), rng.randrange(40) / 4) for i in range(30)]
+    put_all(queue, *requests)
+    for each in requests[:8]:
+        queue.remove(each)
+    clock.now_s = 10.0
+    names = [each.request_id for each in queue]
+    assert len(queue) == 22, f"22 requests waited, and after going through them {len(queue)} do: iterating only looks"
+    served = drain(queue)
+    assert names == served, (f"going through the queue gave {names}, then get() gave {served}. A heap's list is not "
+                             "sorted, only its first entry is sure; and the dead are not to be shown")
+
+
+@pytest.mark.points(1)
+def test_task_5_the_queue_may_change_while_somebody_goes_through_it(lab):
+    queue, _ = make_queue(lab)
+    put_all(queue, *(request(f"r{i:02}") for i in range(20)))
+    seen = []
+    for each in queue:
+        seen.append(each.request_id)
+        queue.remove(each)
+        if len(seen) % 5 == 0:
+            queue.put(request(f"new {len(seen)}"))
+    assert seen == [f"r{i:02}" for i in range(20)], (f"each of 20 requests was removed when the loop came to it; the loop "
+                                                     f"saw {seen}. It goes through those who waited when it began")
+    got = drain(queue)
+    assert got == ["new 5", "new 10", "new 15", "new 20"], f"four were put during the loop; left are {got}"
+
+
+class NaiveQueue:
+    """What the queue must amount to. Computes every effective priority anew at every get: O(n), and plainly right."""
+
+    def __init__(self, rate, clock):
+        self.rate, self.clock, self.requests = rate, clock, []
+
+    def ranked(self):
+        def rank(each):
+            waited_s = self.clock() - each.arrival_time
+            return each.priority - waited_s * self.rate, each.arrival_time
+        return sorted(self.requests, key=rank)  # stable: equals stay in the order of the list
+
+
+@pytest.mark.points(4)
+@pytest.mark.parametrize("rate", [0.0, 0.125, 0.5])
+def test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound(lab, rate):
+    for seed in range(12):
+        rng = random.Random(seed)
+        queue, clock = make_queue(lab, rate)
+        naive, served, num_new = NaiveQueue(rate, clock), [], 0
+        for step in range(120):
+            where = f"rate {rate}, seed {seed}, step {step}, {clock.now_s} s"
+            dice = rng.random()
+            if dice < 0.5:
+                each = request(f"r{num_new}", rng.choice(PRIORITIES))
+                num_new += 1
+                queue.put(each)
+                naive.requests.append(each)
+            elif dice < 0.75 and naive.requests:
+                expected = naive.ranked()[0]
+                got = queue.get()
+                assert got is expected, (
+                    f"{where}: get() gave {got.request_id}, but base - waited * rate of all that wait is "
+                    f"{[(r.request_id, r.priority - (clock.now_s - r.arrival_time) * rate) for r in naive.ranked()]}")
+                naive.requests.remove(got)
+                overtaken = [other for other in naive.requests if other.arrival_time < got.arrival_time]
+                for other in overtaken if rate else ():
+                    until_s = other.arrival_time + other.priority / rate
+                    assert got.arrival_time < until_s, (
+                        f"{where}: {got.request_id} came at {got.arrival_time} s and was served before "
+                        f"{other.request_id}, base {other.priority:d}, which came at {other.arrival_time} s: only those "
+                        f"who come before {until_s} s may overtake it")
+                served.append(got)
+            elif dice < 0.85 and served:
+                back = served.pop(rng.randrange(len(served)))
+                queue.requeue(back)
+                naive.requests.insert(0, back)
+            elif naive.requests:
+                gone = rng.choice(naive.requests)
+                queue.remove(gone)
+                naive.requests.remove(gone)
+            clock.now_s += rng.choice([0, 0, 0.25, 1.5])
+            got, expected = [each.request_id for each in queue], [each.request_id for each in naive.ranked()]
+            assert got == expected, f"{where}: the queue reads {got}, the naive one {expected}"
+            assert len(queue) == len(expected), f"{where}: len is {len(queue)}, but {len(expected)} wait"
