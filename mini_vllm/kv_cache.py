@@ -123,12 +123,10 @@ class KVCacheManager:
         taken = []
         for i in forked:
             block = table[i]
-            # A private block is forked because the index relies on it, which then counts as an owner for a moment.
-            index_share = [block] if block.ref_cnt == 1 else []
-            self.block_pool.touch(index_share)
+            self.block_pool.touch([block])  # for the index, which may be the only one beside us to rely on the block
             table[i] = self.block_pool.fork_block(block)
             taken.append(table[i])
-            self.block_pool.free_blocks(index_share)
+            self.block_pool.free_blocks([block])
         fresh = self.block_pool.get_new_blocks(num_new_blocks)
         if request.request_id not in self._tables and request.num_preemptions == 0:
             self._num_queries += 1

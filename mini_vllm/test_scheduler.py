@@ -139,6 +139,20 @@ def test_a_cached_prompt_computes_one_token_and_twins_share_in_one_step():
     check_outputs(simulation, first, twin)
 
 
+def test_two_that_go_apart_inside_one_cached_block_leave_it_as_it_is():
+    """The first keeps the block for its copy only, so the second seems its one owner. The index is another."""
+    simulation = make(num_blocks=4, budget=32)
+    first = simulation.add(request("first", [0, 1, 2], 1))
+    simulation.run()
+    others = [simulation.add(request(name, [0, token], 1)) for name, token in (("a", 7), ("b", 8))]
+    simulation.run()
+    hits, num_cached = simulation.scheduler.kv_cache.get_computed_blocks(request("again", [0, 1, 2, 3]))
+    assert num_cached == 3
+    again = simulation.add(request("again", [0, 1, 2, 3], 3))
+    simulation.run()
+    check_outputs(simulation, first, *others, again)
+
+
 # ---- rules 5 to 7: preemption
 
 
