@@ -22,6 +22,7 @@ from mini_vllm.request import Priority, Request, RequestOutput, RequestStatus, S
 from mini_vllm.sampler import is_plain_greedy
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
+from mini_vllm.trace import StepTrace
 
 Prompt = str | Sequence[int]
 
@@ -30,7 +31,8 @@ class LLMEngine:
     """Serves many requests at once, a step at a time. Not for several threads."""
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
-                 loaded: LoadedModel | None = None) -> None:
+                 loaded: LoadedModel | None = None, trace: StepTrace | None = None) -> None:
+        """``trace`` records every step; see trace.py."""
         self.config = config or EngineConfig()
         parts = parts or EngineParts()
         self.loaded = loaded or load(self.config.model)
@@ -50,6 +52,7 @@ class LLMEngine:
                                          parts.request_queue(self.config.aging_rate), self.config.watermark)
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
+        self.trace = trace
         self.num_steps = 0
         #: A step that was begun before it was planned: its requests, and their tokens as they will be.
         self._ahead: tuple[list[Request], mx.array] | None = None
@@ -150,7 +153,11 @@ class LLMEngine:
         If the step fails, its requests are computed one by one: those that fail alone end with the error, and the
         others, and the engine, go on.
         """
+        if self.trace is not None:
+            self.trace.start_step(self.scheduler)
         plan = self.scheduler.schedule()
+        if self.trace is not None:
+            self.trace.record_plan(self.scheduler, plan)
         token_ids: dict[str, int] = {}
         logprobs: dict[str, TokenLogprob] = {}
         errors: dict[str, Exception] = {}
@@ -160,6 +167,8 @@ class LLMEngine:
                 token_ids, logprobs = self._compute(plan)
             except Exception as error:
                 token_ids, logprobs, errors = self._compute_apart(plan, error)
+        if self.trace is not None:
+            self.trace.record_computed()
         self.scheduler.update_from_output(plan, token_ids)
         self._fork(plan, token_ids)
         touched: dict[str, SequenceGroup] = {}
@@ -185,6 +194,8 @@ class LLMEngine:
         for output in outputs:
             if output.finished:
                 self._forget(self._groups[output.request_id])
+        if self.trace is not None:
+            self.trace.end_step(token_ids)
         return outputs
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.trace import StepTrace
 
 VOCAB_SIZE = 1000
 #: So many steps in a row that compute nothing, while requests wait and none is to come, mean that none ever will.
@@ -166,8 +167,11 @@ class Clock:
 
 
 class Simulation:
-    def __init__(self, scheduler: Scheduler, cost: CostModel | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, cost: CostModel | None = None, clock: Clock | None = None,
+                 trace: StepTrace | None = None) -> None:
+        """``trace`` records every step, as the engine's does; give it the same clock."""
         self.scheduler = scheduler
+        self.trace = trace
         self.cost = cost or CostModel()
         self.clock = clock or Clock()
         self.model = FakeModel(scheduler.kv_cache.block_size)
@@ -202,7 +206,11 @@ class Simulation:
             self._live[request.request_id] = request
             self.timeline.request_ids.append(request.request_id)
             self.timeline.arrival_s[request.request_id] = at_s
+        if self.trace is not None:
+            self.trace.start_step(scheduler)
         output = scheduler.schedule()
+        if self.trace is not None:
+            self.trace.record_plan(scheduler, output)
         start_s = self.clock.now_s
         tokens = self.model.step(output, scheduler.kv_cache)
         self.clock.now_s += self.cost.seconds(sum(output.num_scheduled_tokens.values()))
@@ -219,6 +227,8 @@ class Simulation:
         step = Step(start_s, self.clock.now_s, dict(output.num_scheduled_tokens), list(tokens),
                     [request.request_id for request in output.preempted], finished, waiting)
         self.timeline.steps.append(step)
+        if self.trace is not None:
+            self.trace.end_step(tokens)
         self._num_idle_steps = 0 if step.num_scheduled_tokens or finished else self._num_idle_steps + 1
         if self._live and self._num_idle_steps >= MAX_IDLE_STEPS and not self._to_come:
             raise RuntimeError(f"{self._num_idle_steps} steps in a row computed nothing, but {', '.join(self._live)} "
