@@ -15,6 +15,7 @@ All K/V of the step is written before any of it is read, so requests of one step
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,8 +27,11 @@ from mini_vllm.backend import mx
 QUERY_TILE = 128
 
 
-class _TileStreams:
-    """A stream of the CPU is one thread, and most of attention is not matrix products: tiles take turns on two."""
+class _TileStreams(threading.local):
+    """A stream of the CPU is one thread, and most of attention is not matrix products: tiles take turns on two.
+
+    Each thread of the program has its own: MLX's streams can be used by the thread that made them, and no other.
+    """
 
     def __init__(self) -> None:
         device = mx.default_device()

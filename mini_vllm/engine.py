@@ -135,6 +135,22 @@ class LLMEngine:
         self._forget(group)
         return group.to_output()
 
+    def fail_all(self, error: Exception) -> list[RequestOutput]:
+        """``step`` itself raised, and no request is to blame: end all of them with the error. The engine is empty then.
+
+        What the broken step was to write may have been indexed, so the whole prefix cache is let go.
+        """
+        outputs = []
+        for request_id in list(self._groups):
+            output = self.abort_request(request_id)
+            for completion in output.outputs:
+                completion.finish_reason = "error"
+            outputs.append(replace(output, error=f"{type(error).__name__}: {error}"))
+        self._ahead = None
+        self.kv_cache.finish_step()
+        self.kv_cache.reset_prefix_cache()
+        return outputs
+
     def has_unfinished_requests(self) -> bool:
         return bool(self._groups)
 

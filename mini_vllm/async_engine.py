@@ -1,0 +1,301 @@
+"""Many callers, one engine: a single thread owns MLX, and asyncio callers stream from it.
+
+    caller ── generate() ──▶ ┌───────┐                        ┌──────────────────┐
+    caller ── generate() ──▶ │ inbox │ ──▶ the engine thread: │ take all messages │──┐
+    caller ── cancelled ───▶ └───────┘                        │ one engine step   │  │ as long as there is work
+                                                              │ hand outputs out  │◀─┘
+       ▲                                                      └──────────────────┘
+       └───────── the latest output of each request, by its caller's own event loop ◀──┘
+
+Nothing but the inbox is shared. The model is loaded, run and let go in that one thread, because MLX's arrays and
+streams belong to the thread that made them. An output is the whole text so far, so a caller that reads slowly misses
+nothing by getting only the latest one, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from mini_vllm.backend import mx
+from mini_vllm.engine import EngineConfig, EngineParts, LLMEngine, Prompt
+from mini_vllm.engine_config import EngineMetrics
+from mini_vllm.request import Priority, RequestOutput, SamplingParams
+
+#: Requests that the engine holds at once, running and waiting.
+MAX_NUM_REQUESTS = 1024
+
+
+class EngineBusyError(RuntimeError):
+    """Too many requests are in the engine already. Nothing was taken in; try again later."""
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine was shut down, or could not start; in that case ``__cause__`` says why."""
+
+
+class _Stream:
+    """What goes from the engine to one caller. ``deliver`` and ``next`` run in the caller's loop, nowhere else."""
+
+    def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.request_id = request_id
+        self.loop = loop
+        self.is_abandoned = False
+        self._news = asyncio.Event()
+        self._latest: RequestOutput | Exception | None = None
+
+    def deliver(self, output: RequestOutput | Exception) -> None:
+        self._latest = output
+        self._news.set()
+
+    async def next(self) -> RequestOutput:
+        await self._news.wait()
+        self._news.clear()
+        if isinstance(self._latest, Exception):
+            raise self._latest
+        return self._latest
+
+
+class AsyncLLMEngine:
+    """``async for output in engine.generate(prompt, params)``. Use it with ``async with``, or call ``shutdown``.
+
+    The thread starts at once and loads the model; requests may come before it is done.
+    """
+
+    def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None, *,
+                 max_num_requests: int = MAX_NUM_REQUESTS,
+                 make_engine: Callable[[], LLMEngine] | None = None) -> None:
+        """``make_engine`` is called in the engine's thread; by default it makes one of ``config`` and ``parts``."""
+        if max_num_requests < 1:
+            raise ValueError(f"max_num_requests is {max_num_requests}, must be at least 1")
+        self.max_num_requests = max_num_requests
+        self._make_engine = make_engine or (lambda: LLMEngine(config, parts))
+        self._inbox: queue.SimpleQueue[Callable[[LLMEngine], None]] = queue.SimpleQueue()
+        #: Requests that the engine holds or will find in the inbox. The engine's thread takes them out.
+        self._streams: dict[str, _Stream] = {}
+        self._lock = threading.Lock()
+        self._num_submitted = 0
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        #: Answers that somebody waits for: of ``call``, and of ``shutdown``.
+        self._calls: set[tuple[asyncio.AbstractEventLoop, asyncio.Future]] = set()
+        self._ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Future]] = []
+        self._thread = threading.Thread(target=self._run, name="mini_vllm engine", daemon=True)
+        atexit.register(self._stop_at_exit)
+        self._thread.start()
+
+    # ---- the callers' side
+
+    async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
+                       priority: Priority = Priority.NORMAL, request_id: str | None = None,
+                       extra_keys: tuple | None = None) -> AsyncIterator[RequestOutput]:
+        """Stream the outputs of one request; the last one is ``finished``.
+
+        Each output has all the text so far; one that nobody fetched in time is skipped. Leaving the loop early, or
+        being cancelled, aborts the request. Raises ValueError if it can never be served, EngineBusyError if there are
+        too many, EngineStoppedError after ``shutdown``. A request that fails on its way ends with its ``error``.
+        """
+        stream = self._submit(prompt, sampling_params, priority, request_id, extra_keys)
+        finished = False
+        try:
+            while not finished:
+                output = await stream.next()
+                finished = output.finished
+                yield output
+        finally:
+            if not finished:
+                stream.is_abandoned = True
+                self._inbox.put(lambda engine: self._abandon(engine, stream))
+
+    def _submit(self, prompt: Prompt, params: SamplingParams | None, priority: Priority, request_id: str | None,
+                extra_keys: tuple | None) -> _Stream:
+        with self._lock:
+            self._check_is_running()
+            if len(self._streams) >= self.max_num_requests:
+                raise EngineBusyError(f"busy: {len(self._streams)} requests are running or waiting, "
+                                      f"the bound is {self.max_num_requests}")
+            if request_id is None:
+                request_id = f"async-{self._num_submitted}"
+            if request_id in self._streams:
+                raise ValueError(f"request id {request_id!r} is in use")
+            self._num_submitted += 1
+            stream = self._streams[request_id] = _Stream(request_id, asyncio.get_running_loop())
+            self._inbox.put(lambda engine: self._add(engine, stream, prompt, params, priority, extra_keys))
+        return stream
+
+    def _check_is_running(self) -> None:
+        if self._error is not None:
+            raise EngineStoppedError(f"the engine has stopped: {self._error}") from self._error
+        if self._is_stopping:
+            raise EngineStoppedError("the engine was shut down")
+
+    async def metrics(self) -> EngineMetrics:
+        """What sharing has saved so far."""
+        return await self.call(lambda engine: engine.metrics())
+
+    async def call(self, function: Callable[[LLMEngine], object]) -> object:
+        """Run ``function`` with the engine, in its thread, between two steps; return what it returns."""
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+
+        def run(engine: LLMEngine) -> None:
+            try:
+                reply = functools.partial(_set_result, answer, function(engine))
+            except Exception as error:
+                reply = functools.partial(_set_exception, answer, error)
+            self._calls.discard((loop, answer))
+            _post(loop, reply)
+
+        with self._lock:
+            self._check_is_running()
+            self._calls.add((loop, answer))
+            self._inbox.put(run)
+        return await answer
+
+    async def wait_until_ready(self) -> None:
+        """The model is loaded. Raises EngineStoppedError, with the cause, if it cannot be."""
+        await self.call(lambda engine: None)
+
+    async def shutdown(self, drain: bool = True) -> None:
+        """Refuse new requests, finish those that are there (or abort them, with ``drain`` off), and end the thread."""
+        with self._lock:
+            self._is_stopping = True
+            is_alive = self._thread.is_alive() and self._error is None
+            if is_alive:
+                loop = asyncio.get_running_loop()
+                end = loop.create_future()
+                self._ends.append((loop, end))
+                self._inbox.put((lambda engine: None) if drain else self._abort_all)
+        if is_alive:
+            await end
+        self._thread.join()
+
+    async def __aenter__(self) -> AsyncLLMEngine:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.shutdown(drain=error[0] is None)
+
+    # ---- the engine's thread
+
+    def _run(self) -> None:
+        try:
+            self._serve(self._make_engine())
+        except BaseException as error:
+            self._error = error
+        finally:
+            mx.clear_streams()  # MLX wants it at the end of a thread; without, the program may crash when it ends
+            self._end()
+
+    def _serve(self, engine: LLMEngine) -> None:
+        while not (self._is_stopping and not self._streams and self._inbox.empty()):
+            self._take_messages(engine)
+            if engine.has_unfinished_requests():
+                self._step(engine)
+
+    def _take_messages(self, engine: LLMEngine) -> None:
+        """All that are there. With nothing to compute, wait for one."""
+        if not engine.has_unfinished_requests():
+            self._inbox.get()(engine)
+        while True:
+            try:
+                message = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            message(engine)
+
+    def _add(self, engine: LLMEngine, stream: _Stream, prompt: Prompt, params: SamplingParams | None,
+             priority: Priority, extra_keys: tuple | None) -> None:
+        try:
+            engine.add_request(prompt, params, stream.request_id, priority, extra_keys)
+        except Exception as error:
+            del self._streams[stream.request_id]
+            _post(stream.loop, functools.partial(stream.deliver, error))
+
+    def _abandon(self, engine: LLMEngine, stream: _Stream) -> None:
+        """Its caller has left. The request may have ended meanwhile, and its id may be another's."""
+        if self._streams.get(stream.request_id) is stream:
+            engine.abort_request(stream.request_id)
+            del self._streams[stream.request_id]
+
+    def _abort_all(self, engine: LLMEngine) -> None:
+        outputs = [engine.abort_request(request_id) for request_id in list(self._streams)]
+        self._hand_out([output for output in outputs if output is not None])
+
+    def _step(self, engine: LLMEngine) -> None:
+        """One step. An error that the engine did not blame on a request ends all that it holds; then it goes on."""
+        try:
+            outputs = engine.step()
+        except Exception as error:
+            outputs = engine.fail_all(error)
+        self._hand_out(outputs)
+
+    def _hand_out(self, outputs: list[RequestOutput]) -> None:
+        """Give every caller a copy of its output, one call a loop; the engine goes on writing into its own."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, RequestOutput]]] = defaultdict(list)
+        for output in outputs:
+            stream = self._streams[output.request_id]
+            if output.finished:
+                del self._streams[output.request_id]
+            if not stream.is_abandoned:
+                by_loop[stream.loop].append((stream, _snapshot(output)))
+        for loop, deliveries in by_loop.items():
+            _post(loop, functools.partial(_deliver_all, deliveries))
+
+    def _end(self) -> None:
+        """The thread is about to end. Whoever still waits hears of it."""
+        atexit.unregister(self._stop_at_exit)
+        with self._lock:
+            self._is_stopping = True
+            error = EngineStoppedError(f"the engine has stopped: {self._error}" if self._error else
+                                       "the engine was shut down")
+            error.__cause__ = self._error
+            for stream in self._streams.values():
+                _post(stream.loop, functools.partial(stream.deliver, error))
+            for loop, answer in self._calls:
+                _post(loop, functools.partial(_set_exception, answer, error))
+            for loop, end in self._ends:
+                _post(loop, functools.partial(_set_result, end, None))
+            self._streams.clear()
+            self._calls.clear()
+
+    def _stop_at_exit(self) -> None:
+        """The program ends and nobody called ``shutdown``. MLX must not be cut off in the middle of a step."""
+        self._is_stopping = True
+        self._inbox.put(self._abort_all)
+        self._thread.join(timeout=10)
+
+
+def _deliver_all(deliveries: list[tuple[_Stream, RequestOutput]]) -> None:
+    for stream, output in deliveries:
+        stream.deliver(output)
+
+
+def _set_result(future: asyncio.Future, result: object) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_exception(future: asyncio.Future, error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _post(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Run ``callback`` in a caller's loop; if that is closed, nobody is there to hear it."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        pass
+
+
+def _snapshot(output: RequestOutput) -> RequestOutput:
+    copies = [replace(each, token_ids=list(each.token_ids), logprobs=each.logprobs and list(each.logprobs))
+              for each in output.outputs]
+    return replace(output, outputs=copies)

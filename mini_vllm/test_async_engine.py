@@ -1,0 +1,260 @@
+"""One thread owns the engine; callers come, stream, leave early, are refused, and break things."""
+
+import asyncio
+import random
+import threading
+
+import pytest
+
+from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError, EngineStoppedError
+from mini_vllm.engine import LLM, EngineConfig, LLMEngine
+from mini_vllm.loader import load
+from mini_vllm.request import Priority, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture
+def folder(checkpoints):
+    return checkpoints("llama3")
+
+
+def make(folder, make_engine=None, max_num_requests=1024, **settings):
+    settings = {"num_blocks": 200, "block_size": 8, "max_num_seqs": 16, "max_num_batched_tokens": 64, **settings}
+    config = EngineConfig(model=folder, **settings)
+    return AsyncLLMEngine(config, max_num_requests=max_num_requests, make_engine=make_engine and make_engine(config))
+
+
+async def last(engine, prompt, params=GREEDY, **options):
+    return [output async for output in engine.generate(prompt, params, **options)][-1]
+
+
+def prompts(count, seed=0):
+    rng = random.Random(seed)
+    return [[rng.randrange(250) for _ in range(rng.randint(1, 40))] for _ in range(count)]
+
+
+def check_nothing_is_left(engine):
+    assert not any(thread.name == "mini_vllm engine" for thread in threading.enumerate())
+    assert not engine._streams
+
+
+def test_streams_grow_and_equal_the_engine_alone(folder):
+    async def main():
+        async with make(folder) as engine:
+            texts = []
+            async for output in engine.generate("hello", GREEDY):
+                texts.append(output.text)
+                is_finished = output.finished
+            return engine, texts, is_finished, await asyncio.gather(*(last(engine, prompt) for prompt in prompts(20)))
+
+    engine, texts, is_finished, outputs = asyncio.run(main())
+    assert is_finished and all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:]))
+    llm = LLM(folder, num_blocks=200, block_size=8)
+    assert texts[-1] == llm.generate(["hello"], GREEDY)[0].text
+    assert [output.token_ids for output in outputs] == [llm.generate([p], GREEDY)[0].token_ids for p in prompts(20)]
+    check_nothing_is_left(engine)
+
+
+def test_200_streams_with_cancellations_and_a_poisoned_request(folder):
+    """Who is not cancelled and not poisoned gets its own tokens; all blocks come home; no thread stays."""
+    poison = [77] * 9
+
+    def make_engine(config):
+        def build():
+            engine = LLMEngine(config)
+            real = engine.runner.step
+
+            def step(requests, copies=()):
+                if any(list(request.token_ids)[:9] == poison for request in requests):
+                    raise ArithmeticError("poison")
+                return real(requests, copies)
+
+            engine.runner.step = step
+            return engine
+        return build
+
+    everyone = prompts(200, seed=1)
+    everyone[60] = poison
+
+    async def main():
+        rng = random.Random(2)
+        engine = make(folder, make_engine, num_blocks=60)
+
+        async def caller(index):
+            outputs, num_wanted = None, rng.randint(1, 11)
+            leaves = index % 5 == 0 and index != 60
+            async for outputs in engine.generate(everyone[index], GREEDY, priority=Priority(index % 3)):
+                if leaves and len(outputs.token_ids) >= num_wanted:
+                    return None
+            return outputs
+
+        tasks = [asyncio.create_task(caller(index)) for index in range(200)]
+        for index in range(1, 200, 7):  # and some are cancelled from outside, at any time
+            asyncio.get_running_loop().call_later(rng.random(), tasks[index].cancel)
+        outputs = await asyncio.gather(*tasks, return_exceptions=True)
+
+        def state(engine):
+            engine.kv_cache.check_integrity()
+            return engine.has_unfinished_requests(), engine.kv_cache.block_pool.get_usage()
+
+        state_at_the_end = await engine.call(state)
+        num_preemptions = await engine.call(lambda engine: engine.scheduler.num_preemptions)
+        await engine.shutdown()
+        return engine, outputs, state_at_the_end, num_preemptions
+
+    engine, outputs, state_at_the_end, num_preemptions = asyncio.run(main())
+    assert outputs[60].error == "ArithmeticError: poison" and outputs[60].finish_reason == "error"
+    llm = LLM(folder, num_blocks=200, block_size=8)
+    num_whole = 0
+    for index, output in enumerate(outputs):
+        if isinstance(output, asyncio.CancelledError) or output is None or index == 60:
+            continue
+        assert output.finish_reason == "length" and output.error is None, f"stream {index}"
+        assert output.token_ids == llm.generate([everyone[index]], GREEDY)[0].token_ids, f"stream {index}"
+        num_whole += 1
+    assert num_whole >= 120 and state_at_the_end == (False, 0.0)
+    check_nothing_is_left(engine)
+
+
+def test_cancelling_frees_the_blocks_and_a_slow_reader_stalls_nobody(folder):
+    async def main():
+        async with make(folder) as engine:
+            slow = engine.generate("slow", LONG)
+            await anext(slow)
+            others = await asyncio.gather(*(last(engine, prompt) for prompt in prompts(5)))
+            assert all(output.finish_reason == "length" for output in others), "while nobody reads the slow one"
+            running = await engine.call(lambda engine: len(engine.scheduler.running))
+            late = await anext(slow)
+            assert len(late.token_ids) > 2, "it gets the latest, not the next"
+            await slow.aclose()
+            left = await engine.call(lambda engine: (engine.has_unfinished_requests(),
+                                                     engine.kv_cache.block_pool.get_usage()))
+            return running, left
+
+    running, left = asyncio.run(main())
+    assert running == 1 and left == (False, 0.0)
+
+
+def test_a_full_engine_is_busy_and_says_so(folder):
+    async def main():
+        async with make(folder, max_num_requests=2) as engine:
+            held = [engine.generate("hello", LONG) for _ in range(2)]
+            await asyncio.gather(*(anext(stream) for stream in held))
+            with pytest.raises(EngineBusyError, match="busy: 2 requests are running or waiting, the bound is 2"):
+                await last(engine, "one too many")
+            await held[0].aclose()
+            await engine.call(lambda engine: None)  # the abort has been seen
+            assert (await last(engine, "now it fits")).finished
+            await held[1].aclose()
+
+    asyncio.run(main())
+
+
+def test_bad_requests_are_refused_with_the_reason(folder):
+    async def main():
+        async with make(folder) as engine:
+            with pytest.raises(ValueError, match="the prompt is empty"):
+                await last(engine, "")
+            stream = engine.generate("hello", LONG, request_id="r")
+            await anext(stream)
+            with pytest.raises(ValueError, match="request id 'r' is in use"):
+                await last(engine, "hello", request_id="r")
+            await stream.aclose()
+            assert (await last(engine, "hello")).finish_reason == "length"
+            assert (await engine.metrics()).num_requests == 2
+
+    asyncio.run(main())
+
+
+def test_a_step_that_breaks_for_no_request_ends_all_and_the_engine_goes_on(folder):
+    async def main():
+        async with make(folder) as engine:
+            await engine.wait_until_ready()
+
+            def break_once(engine):
+                real = engine.scheduler.schedule
+
+                def schedule():
+                    engine.scheduler.schedule = real
+                    real()
+                    raise OSError("the disk of the scheduler is full")
+
+                engine.scheduler.schedule = schedule
+
+            streams = [engine.generate(prompt, LONG) for prompt in prompts(3)]
+            await asyncio.gather(*(anext(stream) for stream in streams))
+            await engine.call(break_once)
+            broken = []
+            for stream in streams:
+                broken.append([output async for output in stream][-1])
+            assert [output.error for output in broken] == ["OSError: the disk of the scheduler is full"] * 3
+            assert [output.finish_reason for output in broken] == ["error"] * 3
+            again = await last(engine, prompts(1)[0])
+            await engine.call(lambda engine: engine.kv_cache.check_integrity())
+            return again
+
+    again = asyncio.run(main())
+    assert again.token_ids == LLM(folder).generate([prompts(1)[0]], GREEDY)[0].token_ids
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_shutdown_drains_or_aborts_and_nothing_follows(folder, drain):
+    async def main():
+        engine = make(folder)
+        tasks = [asyncio.create_task(last(engine, prompt, LONG if not drain else GREEDY)) for prompt in prompts(3)]
+        await engine.wait_until_ready()
+        await asyncio.sleep(0)
+        await engine.shutdown(drain)
+        await engine.shutdown(drain)  # a second time is harmless
+        with pytest.raises(EngineStoppedError, match="the engine was shut down"):
+            await last(engine, "hello")
+        with pytest.raises(EngineStoppedError, match="the engine was shut down"):
+            await engine.metrics()
+        return engine, await asyncio.gather(*tasks)
+
+    engine, outputs = asyncio.run(main())
+    assert {output.finish_reason for output in outputs} == {"length" if drain else "abort"}
+    check_nothing_is_left(engine)
+
+
+def test_a_model_that_cannot_be_loaded_is_reported_to_everybody(tmp_path):
+    async def main():
+        engine = AsyncLLMEngine(EngineConfig(model=tmp_path / "nowhere"))
+        results = await asyncio.gather(last(engine, "hello"), engine.wait_until_ready(), return_exceptions=True)
+        await engine.shutdown()
+        with pytest.raises(EngineStoppedError, match="nowhere"):
+            await last(engine, "hello")
+        return engine, results
+
+    engine, results = asyncio.run(main())
+    assert all(isinstance(result, EngineStoppedError) and "nowhere" in str(result) and result.__cause__ is not None
+               for result in results), results
+    check_nothing_is_left(engine)
+
+
+def test_a_program_that_forgets_the_shutdown_ends_all_the_same(folder):
+    import subprocess
+    import sys
+    code = f"""
+import asyncio
+from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.engine import EngineConfig
+from mini_vllm.request import SamplingParams
+async def main():
+    engine = AsyncLLMEngine(EngineConfig(model={str(folder)!r}, num_blocks=99))
+    async for output in engine.generate("hello", SamplingParams(max_tokens=400, ignore_eos=True)):
+        break
+asyncio.run(main())
+print("end")
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr, run.returncode) == ("end\n", "", 0)
+
+
+def test_an_engine_made_elsewhere_is_not_needed(folder):
+    """Loading in this thread and running in another is what the class is there to prevent."""
+    assert load(folder).config.vocab_size == 300
+    with pytest.raises(ValueError, match="max_num_requests is 0, must be at least 1"):
+        AsyncLLMEngine(max_num_requests=0)
