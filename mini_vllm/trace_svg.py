@@ -1,0 +1,570 @@
+"""A step trace as a picture: requests over steps, and under them the blocks of the pool on the same axis.
+
+    svg = draw_trace(StepTrace.load("run.trace"))
+    Path("run.svg").write_text(svg, encoding="utf-8")
+
+    tokens     ▃ ▇ ▇ ▂ ▂ ▂          bars against the budget of a step
+    step       0 1 2 3 4 5
+    r0  12     █ █ ● ● ● ●▌         a row for each request
+    r1  40     – █ █ ✕ – –
+    block 1    ▒ ▒ ▒ ▒ ▒ ▒          a row for each block
+
+The trace is replayed first (``_History``), because it tells only what changes. Then it is painted. Equal neighbours in a
+row become one shape, so that a long run stays a small file. Colours stand in attributes, not in a style sheet: a
+picture inside a notebook must not restyle the page around it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from xml.sax.saxutils import escape, quoteattr
+
+from mini_vllm.trace import StepTrace
+
+PROMPT, AGAIN, DECODE, FORKED = "prompt", "recomputed", "decode", "forked"
+WAITING, IDLE, PREEMPTED = "waiting", "idle", "preempted"
+USED, SHARED, CACHED, KEPT = "used", "shared", "cached", "kept"
+
+#: Pale for few tokens, dark for many.
+SHADES = {PROMPT: ("#d3e5f8", "#0b4a94"), AGAIN: ("#e9d8f5", "#65189a")}
+COLOURS = {DECODE: "#3f9d5a", FORKED: "#b7dfc1", WAITING: "#a3a3a3", IDLE: "#5d86b3", PREEMPTED: "#d0021b",
+           USED: "#86a3bd", SHARED: "#22303c", CACHED: "#efe6c4", KEPT: "#c4c4c4"}
+#: For the blocks of a request, if there are no more requests than colours.
+REQUEST_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f",
+                   "#8cd17d", "#2f7f78", "#d4a6c8")
+INK, FAINT, GRID, PAPER, END, BAD_END = "#1c1c1c", "#666666", "#e4e4e4", "#ffffff", "#1c1c1c", "#e06c00"
+GOOD_ENDS = ("stop", "length")
+
+MARGIN, STRIP_HEIGHT = 16, 56
+#: Beyond so many shapes in the block panel they are drawn without tooltips.
+MAX_BLOCK_TITLES = 8000
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None) -> str:
+    """The picture of ``num_steps`` steps from ``first_step`` on, as the text of an SVG file. None: to the last step.
+
+    The numbers in its title are those of the steps shown. Raises ValueError for a trace without steps, and for steps
+    that it does not have.
+    """
+    if not trace.steps:
+        raise ValueError("the trace has no steps")
+    last = len(trace.steps) - 1
+    if not 0 <= first_step <= last:
+        raise ValueError(f"first_step is {first_step}, must be from 0 to {last}")
+    if num_steps is None:
+        num_steps = len(trace.steps) - first_step
+    if not 1 <= num_steps <= len(trace.steps) - first_step:
+        raise ValueError(f"num_steps is {num_steps}, must be from 1 to {len(trace.steps) - first_step}: the trace has "
+                         f"{len(trace.steps)} steps, and the first one shown is {first_step}")
+    return _Picture(_History(trace, range(first_step, first_step + num_steps))).draw()
+
+
+# ---- the trace, replayed
+
+
+@dataclass
+class _Run:
+    """Equal cells side by side in one row, from step ``first`` to step ``last``."""
+
+    first: int
+    last: int
+    kind: str
+    num_tokens: int = 0
+    #: Tokens of the request that were computed before ``first``.
+    num_before: int = 0
+    #: How many of ``num_tokens`` had been computed already, and were lost.
+    num_again: int = 0
+    is_sampled: bool = False
+    #: Of a block: the requests whose tables name it.
+    owners: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> str:
+        return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """What one step computed, by kind of token, and how many blocks were in use."""
+
+    num_prompt: int = 0
+    num_again: int = 0
+    num_decode: int = 0
+    num_used_blocks: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt + self.num_again + self.num_decode
+
+
+class _History:
+    """What was so in each step. It begins at step 0 whatever is shown: who computes again has computed before."""
+
+    def __init__(self, trace: StepTrace, shown: range) -> None:
+        self.trace, self.shown = trace, shown
+        self.steps = trace.steps[shown.start:shown.stop]
+        self.prompts: dict[str, int] = {}
+        #: Request id → its runs; a request of these steps has an entry, in the order of appearance.
+        self.rows: dict[str, list[_Run]] = {}
+        self.ends: list[tuple[int, str, str]] = []
+        self.block_runs: dict[int, list[_Run]] = {}
+        self.totals: list[_Totals] = []
+        self._tables: dict[str, list[int]] = {}
+        self._owners: dict[int, set[str]] = {}
+        self._blocks: dict[int, tuple[int, bool]] = {}
+        self._open: dict[int, _Run] = {}
+        self._num_computed: dict[str, int] = {}  # the most tokens that a request ever had computed
+        for index, step in enumerate(trace.steps[:shown.stop]):
+            self._replay(index, step)
+        for block_id, run in sorted(self._open.items()):
+            self._close(block_id, run, shown.stop - 1)
+
+    def _replay(self, index: int, step: dict) -> None:
+        self.prompts.update(step["prompts"])
+        self._replay_blocks(index, step)
+        num_prompt = num_again = num_decode = 0
+        for request_id in step["prompts"]:
+            self._row(index, request_id)
+        sampled = set(step["sampled"])
+        for request_id, (num_before, num_tokens) in step["tokens"].items():
+            end = num_before + num_tokens
+            again = max(min(end, self._num_computed.get(request_id, 0)) - num_before, 0)
+            prompt_end = self.prompts.get(request_id, end if num_tokens > 1 else 0)
+            prompt = max(min(end, prompt_end) - num_before - again, 0)
+            self._num_computed[request_id] = max(end, self._num_computed.get(request_id, 0))
+            num_prompt, num_again = num_prompt + prompt, num_again + again
+            num_decode += num_tokens - prompt - again
+            self._add(request_id, _Run(index, index, AGAIN if again else PROMPT if prompt else DECODE, num_tokens,
+                                       num_before, again, request_id in sampled))
+        others = {request_id: FORKED for request_id in step["sampled"]}  # from a prompt that another computed for it
+        others |= {request_id: WAITING for request_id in step["waiting"]}
+        others |= {request_id: PREEMPTED for request_id in step["preempted"]}
+        for request_id, kind in others.items():
+            if request_id not in step["tokens"] or kind == PREEMPTED:
+                self._add(request_id, _Run(index, index, kind))
+        for request_id in self._tables:
+            if request_id not in step["tokens"] and request_id not in others:
+                self._add(request_id, _Run(index, index, IDLE))
+        for request_id, status in step["finished"].items():
+            self._num_computed.pop(request_id, None)  # another may come under the same id
+            self._row(index, request_id)
+            if index in self.shown:
+                self.ends.append((index, request_id, status))
+        if index in self.shown:
+            num_used = sum(num_owners > 0 for num_owners, _ in self._blocks.values())
+            self.totals.append(_Totals(num_prompt, num_again, num_decode, num_used))
+
+    def _row(self, index: int, request_id: str) -> list[_Run]:
+        return self.rows.setdefault(request_id, []) if index in self.shown else []
+
+    def _add(self, request_id: str, cell: _Run) -> None:
+        runs = self._row(cell.first, request_id)
+        if runs and runs[-1].last == cell.first - 1 and _look(runs[-1]) == _look(cell):
+            runs[-1].last = cell.last
+        else:
+            runs.append(cell)
+
+    def _replay_blocks(self, index: int, step: dict) -> None:
+        touched = {block_id for block_id, *_ in step["blocks"]}
+        self._blocks.update((block_id, (num_owners, findable)) for block_id, num_owners, findable in step["blocks"])
+        for request_id, table in sorted(step["tables"].items()):
+            old, new = set(self._tables.pop(request_id, ())), set(table)
+            if table:
+                self._tables[request_id] = table
+            for block_id in old - new:
+                self._owners[block_id].discard(request_id)
+            for block_id in new - old:
+                self._owners.setdefault(block_id, set()).add(request_id)
+            touched |= old ^ new
+        for block_id in sorted(touched):
+            self._touch(block_id, index)
+
+    def _touch(self, block_id: int, index: int) -> None:
+        """Begin another run if the block is not what it was. A free block that holds nothing has none."""
+        num_owners, findable = self._blocks.get(block_id, (0, False))
+        owners = tuple(sorted(self._owners.get(block_id, ())))
+        kind = (CACHED if findable else None) if num_owners == 0 else \
+            SHARED if max(num_owners, len(owners)) > 1 else USED if owners else KEPT
+        run = self._open.get(block_id)
+        if run is not None and (run.kind, run.owners) == (kind, owners):
+            return
+        if run is not None:
+            self._close(block_id, self._open.pop(block_id), index - 1)
+        if kind is not None:
+            self._open[block_id] = _Run(index, index, kind, owners=owners)
+
+    def _close(self, block_id: int, run: _Run, last: int) -> None:
+        run.first, run.last = max(run.first, self.shown.start), last
+        if run.first <= run.last:
+            self.block_runs.setdefault(block_id, []).append(run)
+
+    def title(self) -> str:
+        num_preemptions = sum(len(step["preempted"]) for step in self.steps)
+        num_all = len(self.trace.steps)
+        return " · ".join((
+            _count(num_all, "step") if len(self.steps) == num_all else
+            f"steps {self.shown.start} to {self.shown.stop - 1} of {num_all}",
+            _count(len(self.rows), "request"), _count(num_preemptions, "preemption"),
+            _count(sum(each.num_tokens for each in self.totals), "token") + " computed",
+            _count(sum(each.num_again for each in self.totals), "token") + " recomputed",
+            f"peak {max(each.num_used_blocks for each in self.totals)} of "
+            f"{_count(self.trace.header['num_blocks'] - 1, 'block')} in use",
+            _count(sum(len(step["copies"]) for step in self.steps), "block") + " copied"))
+
+
+def _look(run: _Run) -> tuple:
+    return run.kind, run.num_tokens, run.num_again, run.is_sampled
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# ---- the picture
+
+
+class _Picture:
+    """Sizes first, then one method for each panel, from top to bottom; ``y`` is where the next one begins."""
+
+    def __init__(self, history: _History) -> None:
+        self.history, self.header = history, history.trace.header
+        num_steps, num_rows = len(history.shown), len(history.rows)
+        self.cell = min(max(math.floor(2 * 1160 / num_steps) / 2, 2), 32)
+        self.row = min(max(600 // max(num_rows, 1), 10), 22)
+        self.num_blocks = self.header["num_blocks"] - 1
+        self.num_block_rows = max(min(self.num_blocks, 24), *history.block_runs, 0)
+        self.block = min(max(480 // max(self.num_block_rows, 1), 1), 14)
+        self.labels = {request_id: _shorten(request_id) for request_id in history.rows}
+        self.colours = dict(zip(history.rows, REQUEST_COLOURS)) if num_rows <= len(REQUEST_COLOURS) else {}
+        widest = max((_width(label, 11) for label in self.labels.values()), default=0)
+        self.left = MARGIN + max(math.ceil(widest + _width("0" * 6, 10)) + 26, 132)
+        self.title = history.title()
+        self.width = max(self.left + self.cell * num_steps + 24 + MARGIN, 2 * MARGIN + math.ceil(_width(self.title, 13)))
+        self.right = self.left + self.cell * num_steps
+        self.most = max((run.num_tokens for runs in history.rows.values() for run in runs if run.kind in SHADES),
+                        default=1)
+        self.tick = _nice(34 / self.cell)
+        self.parts: list[str] = []
+        self.y = MARGIN
+
+    def draw(self) -> str:
+        self._draw_title()
+        self._draw_legend()
+        self._draw_strip()
+        self._draw_axis()
+        self._draw_requests()
+        self._draw_blocks()
+        height = self.y + MARGIN
+        head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:g}" height="{height:g}" '
+                f'viewBox="0 0 {self.width:g} {height:g}" font-family="Helvetica, Arial, sans-serif" role="img" '
+                f'aria-label={_quote(self.title)}>')
+        paper = _shape("rect", width=self.width, height=height, fill=PAPER)
+        return "\n".join((head, paper, *self.parts, "</svg>", ""))
+
+    def _x(self, step: int) -> float:
+        return self.left + (step - self.history.shown.start) * self.cell
+
+    def _add(self, name: str, **attributes: object) -> None:
+        self.parts.append(_shape(name, **attributes))
+
+    def _text(self, x: float, y: float, text: str, size: float = 10, fill: str = FAINT, **attributes: object) -> None:
+        self.parts.append(_shape("text", x=x, y=y, font_size=size, fill=fill, text=text, **attributes))
+
+    def _open(self, **attributes: object) -> None:
+        self.parts.append(_shape("g", **attributes).removesuffix("/>") + ">")
+
+    def _close(self) -> None:
+        self.parts.append("</g>")
+
+    # ---- above the panels
+
+    def _draw_title(self) -> None:
+        header = self.header
+        self._text(MARGIN, self.y + 12, self.title, 13, INK, font_weight="bold", data_part="title")
+        self._text(MARGIN, self.y + 29, f"{self.num_blocks} blocks of {_count(header['block_size'], 'token')}; a step "
+                   f"computes at most {header['max_num_batched_tokens']} tokens of at most "
+                   f"{_count(header['max_num_seqs'], 'sequence')}", 11)
+        self.y += 40
+
+    def _draw_legend(self) -> None:
+        kinds = {run.kind for runs in (*self.history.rows.values(), *self.history.block_runs.values()) for run in runs}
+        statuses = {status for _, _, status in self.history.ends}
+        entries = [("requests:", None), (f"prompt, up to {_count(self.most, 'token')}", PROMPT), ("recomputed", AGAIN),
+                   ("decode", DECODE), ("waits", WAITING), ("preempted", PREEMPTED), ("finished", "end")]
+        entries += [("first token, of a prompt computed by another", FORKED)] * (FORKED in kinds)
+        entries += [("runs, but gets no token", IDLE)] * (IDLE in kinds)
+        entries += [("ended early", "bad end")] * bool(statuses.difference(GOOD_ENDS))
+        entries += [("blocks:", None), ("used by one, in its colour" if self.colours else "used by one", USED),
+                    ("shared", SHARED), ("free, still cached", CACHED), ("free", "free")]
+        entries += [("kept for a copy", KEPT)] * (KEPT in kinds)
+        entries += [("copied into", "copy")] * any(step["copies"] for step in self.history.steps)
+        x, y = MARGIN, self.y
+        for text, kind in entries:
+            if kind is None and x > MARGIN or x + 40 + _width(text, 10) > self.width - MARGIN:
+                x, y = MARGIN, y + 16
+            if kind is None:
+                self._text(x, y + 9, text, 10, INK, font_weight="bold")
+                x += 56
+                continue
+            x += self._draw_swatch(x, y, kind) + 4
+            self._text(x, y + 9, text)
+            x += math.ceil(_width(text, 10)) + 12
+        self.y = y + 26
+
+    def _draw_swatch(self, x: float, y: float, kind: str) -> float:
+        """A sample of what a kind looks like; returns its width."""
+        if kind in SHADES:
+            for i in range(3):
+                self._add("rect", x=x + 9 * i, y=y, width=9, height=10, fill=_shade(kind, i / 2))
+            return 27
+        if kind == PREEMPTED:
+            self._add("path", d=_cross(x + 5, y + 5, 4), stroke=COLOURS[kind], stroke_width=2)
+        elif kind in (WAITING, IDLE):
+            self._draw_line(x, x + 14, y + 5, kind)
+            return 14
+        elif kind in ("end", "bad end"):
+            self._draw_end(x + 2, y, 10, kind == "end")
+        elif kind == "copy":
+            self._add("rect", x=x, y=y, width=10, height=10, fill=COLOURS[USED])
+            self._add("circle", cx=x + 5, cy=y + 5, r=2.5, fill=PAPER, stroke=INK)
+        elif kind == USED and self.colours:
+            colours = list(self.colours.values())[:3]
+            for i, colour in enumerate(colours):
+                self._add("rect", x=x + 7 * i, y=y, width=7, height=10, fill=colour)
+            return 7 * len(colours)
+        else:
+            self._add("rect", x=x + 0.5, y=y + 0.5, width=9, height=9, fill=COLOURS.get(kind, PAPER), stroke="#999999",
+                      stroke_width=1 if kind in ("free", CACHED) else 0)
+        return 10
+
+    def _draw_strip(self) -> None:
+        budget, bottom = self.header["max_num_batched_tokens"], self.y + STRIP_HEIGHT
+        top = max(1, *(each.num_tokens for each in self.history.totals))
+        is_in_sight = budget <= 4 * top  # else the bars would be too small to see
+        top = max(top, budget) if is_in_sight else top
+        self._text(MARGIN, self.y + 8, "tokens in a step", 10, INK, font_weight="bold")
+        for number in (0, top):
+            y = bottom - number / top * (STRIP_HEIGHT - 4)
+            self._text(self.left - 6, y + 3.5, str(number), text_anchor="end")
+            self._add("path", d=f"M{self.left:g} {y:g}H{self.right:g}", stroke=GRID)
+        gap = 1 if self.cell >= 5 else 0
+        self._open(data_panel="tokens", shape_rendering="crispEdges")
+        for index, totals in zip(self.history.shown, self.history.totals):
+            y, x = bottom, self._x(index)
+            for number, colour in ((totals.num_decode, COLOURS[DECODE]), (totals.num_again, _shade(AGAIN, 0.6)),
+                                   (totals.num_prompt, _shade(PROMPT, 0.6))):
+                if number:
+                    height = round(number / top * (STRIP_HEIGHT - 4), 2)
+                    y -= height
+                    self._add("rect", x=x, y=y, width=self.cell - gap, height=height, fill=colour)
+            step = self.history.trace.steps[index]
+            self._add("rect", x=x, y=self.y, width=self.cell, height=STRIP_HEIGHT, fill=PAPER, fill_opacity=0, title=(
+                f"step {index}, {step['start_s'] * 1000:.1f} to {step['end_s'] * 1000:.1f} ms: "
+                f"{totals.num_prompt} prompt, {totals.num_again} recomputed, {totals.num_decode} decode tokens; "
+                f"{_count(totals.num_used_blocks, 'block')} in use"))
+        self._close()
+        if is_in_sight:
+            y = bottom - budget / top * (STRIP_HEIGHT - 4)
+            self._add("path", d=f"M{self.left:g} {y:g}H{self.right:g}", stroke=INK, stroke_dasharray="4 3",
+                      data_part="budget", title=f"a step computes at most {budget} tokens")
+        self._text(MARGIN, self.y + 22, f"budget {budget}" if is_in_sight else f"budget {budget}, not in sight")
+        self.y = bottom + 2
+
+    def _ticks(self, every: int) -> Iterable[int]:
+        shown = self.history.shown
+        return range(-(-shown.start // every) * every, shown.stop, every)
+
+    def _draw_step_numbers(self, y: float) -> None:
+        self._text(MARGIN, y, "step", 10, INK, font_weight="bold")
+        for index in self._ticks(self.tick):
+            self._text(self._x(index) + self.cell / 2, y, str(index), 10, INK, text_anchor="middle")
+
+    def _draw_axis(self) -> None:
+        self._draw_step_numbers(self.y + 12)
+        starts_ms = [step["start_s"] * 1000 for step in self.history.steps]
+        digits = 0 if starts_ms[-1] - starts_ms[0] >= 10 * len(starts_ms) else 1
+        widest = _width(f"{starts_ms[-1]:.{digits}f}", 9)
+        self._text(MARGIN, self.y + 25, "begins at, ms")
+        for index in self._ticks(self.tick * max(_nice((widest + 14) / (self.tick * self.cell)), 1)):
+            self._text(self._x(index) + self.cell / 2, self.y + 25,
+                       f"{starts_ms[index - self.history.shown.start]:.{digits}f}", 9, text_anchor="middle")
+        self.y += 36
+
+    def _draw_grid(self, height: float) -> None:
+        every = self.tick if self.cell < 12 else 1
+        lines = "".join(f"M{self._x(index):g} {self.y:g}v{height:g}" for index in self._ticks(every))
+        self._add("rect", x=self.left, y=self.y, width=self.right - self.left, height=height, fill="none", stroke=GRID)
+        self._add("path", d=lines, stroke=GRID, shape_rendering="crispEdges")
+
+    # ---- requests
+
+    def _draw_requests(self) -> None:
+        self._text(MARGIN, self.y + 8, "request", 10, INK, font_weight="bold")
+        self._text(self.left - 8, self.y + 8, "prompt", text_anchor="end")
+        self.y += 14
+        height = self.row * len(self.history.rows)
+        self._draw_grid(height)
+        ends: dict[str, list[tuple[int, str]]] = {request_id: [] for request_id in self.history.rows}
+        for index, request_id, status in self.history.ends:
+            ends[request_id].append((index, status))
+        for number, (request_id, runs) in enumerate(self.history.rows.items()):
+            self._open(data_request=request_id)
+            self._draw_row(self.y + number * self.row, request_id, runs, ends[request_id])
+            self._close()
+        if self.cell >= 5:  # between the cells of one shape
+            lines = "".join(f"M{self._x(index):g} {self.y:g}v{height:g}" for index in self.history.shown)
+            self._add("path", d=lines, stroke=PAPER, shape_rendering="crispEdges", pointer_events="none")
+        self.y += height + 14
+
+    def _draw_row(self, y: float, request_id: str, runs: list[_Run], ends: list[tuple[int, str]]) -> None:
+        size = min(self.row - 1, 11)
+        middle, num_prompt = y + self.row / 2, self.history.prompts.get(request_id)
+        if request_id in self.colours:
+            self._add("rect", x=MARGIN, y=middle - 4, width=8, height=8, fill=self.colours[request_id])
+        self._text(MARGIN + 13, middle + 0.36 * size, self.labels[request_id], size, INK, font_family="monospace",
+                   title="" if self.labels[request_id] == request_id else request_id)
+        self._text(self.left - 8, middle + 0.36 * size, "?" if num_prompt is None else str(num_prompt),
+                   min(size, 10), text_anchor="end")
+        for run in runs:
+            self._draw_run(y, request_id, run)
+        for index, status in ends:
+            self._draw_end(self._x(index) + self.cell, y + 1, self.row - 2, status in GOOD_ENDS,
+                           f"step {index}: {request_id} ends ({status})")
+
+    def _draw_run(self, y: float, request_id: str, run: _Run) -> None:
+        left, right, title = self._x(run.first), self._x(run.last + 1), f"{run.steps}: {_describe(run, request_id)}"
+        if run.kind in (WAITING, IDLE):
+            self._draw_line(left, right, y + self.row / 2, run.kind, title)
+        elif run.kind == PREEMPTED:
+            for index in range(run.first, run.last + 1):
+                radius = min(self.row, max(self.cell, 8), 14) / 2 - 1.5
+                self._add("path", d=_cross(self._x(index) + self.cell / 2, y + self.row / 2, radius),
+                          stroke=COLOURS[PREEMPTED], stroke_width=2, data_kind=PREEMPTED, title=title)
+        else:
+            part = run.num_tokens / self.most if self.most > 1 else 1.0
+            fill = _shade(run.kind, part) if run.kind in SHADES else COLOURS[run.kind]
+            self._add("rect", x=left, y=y + 1, width=right - left, height=self.row - 2, fill=fill, data_kind=run.kind,
+                      title=title)
+            size = next((size for size in (10, 9, 8) if run.kind in SHADES and size <= self.row - 2
+                         and _width(str(run.num_tokens), size) + 3 <= self.cell), None)
+            if size is not None:
+                for index in range(run.first, run.last + 1):
+                    self._text(self._x(index) + self.cell / 2, y + self.row / 2 + 0.36 * size, str(run.num_tokens),
+                               size, PAPER if part > 0.45 else INK, text_anchor="middle", pointer_events="none")
+
+    def _draw_line(self, left: float, right: float, y: float, kind: str, title: str = "") -> None:
+        self._add("path", d=f"M{left:g} {y:g}H{right:g}", stroke=COLOURS[kind], stroke_width=1.5,
+                  stroke_dasharray="2 2" if kind == IDLE else None, data_kind=kind if title else None, title=title)
+
+    def _draw_end(self, x: float, y: float, height: float, is_good: bool, title: str = "") -> None:
+        """A bar; with a flag if the request did not come to its own end."""
+        flag = "" if is_good else f"l7 {min(height / 2, 4):g}l-7 {min(height / 2, 4):g}"
+        self._add("path", d=f"M{x:g} {y + height:g}V{y:g}{flag}", stroke=END if is_good else BAD_END, stroke_width=2,
+                  fill="none" if is_good else BAD_END, data_end=("good" if is_good else "bad") if title else None,
+                  title=title)
+
+    # ---- blocks
+
+    def _draw_blocks(self) -> None:
+        self._text(MARGIN, self.y + 8, "block", 10, INK, font_weight="bold")
+        self.y += 14
+        height, every = self.num_block_rows * self.block, _nice(12 / self.block)
+        self._draw_grid(height)
+        for block_id in range(1, self.num_block_rows + 1):
+            if block_id % every == 0 or every == 1:
+                self._text(self.left - 8, self.y + (block_id - 0.5) * self.block + 3.5, str(block_id),
+                           text_anchor="end")
+        has_titles = sum(map(len, self.history.block_runs.values())) <= MAX_BLOCK_TITLES
+        self._open(data_panel="blocks", shape_rendering="crispEdges")
+        for block_id, runs in sorted(self.history.block_runs.items()):
+            self._open(data_block=block_id)
+            for run in runs:
+                colour = COLOURS[run.kind]
+                if run.kind == USED:
+                    colour = self.colours.get(run.owners[0], colour)
+                self._add("rect", x=self._x(run.first), y=self.y + (block_id - 1) * self.block,
+                          width=(run.last + 1 - run.first) * self.cell, height=self.block - (self.block >= 4),
+                          fill=colour,
+                          title=f"block {block_id}, {run.steps}: {_describe_block(run)}" if has_titles else "")
+            self._close()
+        self._close()
+        if self.block >= 5:
+            for index, step in zip(self.history.shown, self.history.steps):
+                for source, copy in step["copies"]:
+                    self._add("circle", cx=self._x(index) + self.cell / 2, r=2.5, fill=PAPER, stroke=INK,
+                              cy=self.y + (copy - 0.5) * self.block - 0.5, data_part="copy",
+                              title=f"step {index}: block {source} is copied into block {copy}")
+        self.y += height + 12
+        self._draw_step_numbers(self.y)
+        if self.num_block_rows < self.num_blocks:
+            self.y += 15
+            self._text(MARGIN, self.y, f"Nothing was ever in blocks {self.num_block_rows + 1} to {self.num_blocks}; "
+                       "they are not drawn.")
+
+
+def _describe(run: _Run, request_id: str) -> str:
+    if run.num_tokens:
+        each = "" if run.first == run.last else " each"
+        again = f", {run.num_again}{each} recomputed" if run.num_again else ""
+        sampled = ", one more is sampled" if run.is_sampled and run.kind != DECODE else ""
+        return f"{_count(run.num_tokens, 'token')}{each} of {request_id}, {run.num_before} computed before{again}{sampled}"
+    return request_id + {FORKED: " gets its first token, from a prompt computed by another", WAITING: " waits",
+                         IDLE: " runs, but gets no token", PREEMPTED: " is preempted"}[run.kind]
+
+
+def _describe_block(run: _Run) -> str:
+    if run.kind in (CACHED, KEPT):
+        return "free, still cached" if run.kind == CACHED else "kept for a copy"
+    names = ", ".join(run.owners[:6]) + (f" and {len(run.owners) - 6} more" if len(run.owners) > 6 else "")
+    return f"shared by {names}" if len(run.owners) > 1 else f"{names}, shared with a copy" if run.kind == SHARED else names
+
+
+# ---- small things of SVG
+
+
+def _clean(text: str) -> str:
+    """XML has no way to write control characters."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def _quote(value: object) -> str:
+    return quoteattr(f"{value:.7g}" if isinstance(value, float) else _clean(str(value)))
+
+
+def _shape(name: str, title: str = "", text: str = "", **attributes: object) -> str:
+    """One element; an attribute that is None is left out. ``title`` is what a viewer shows under the pointer."""
+    head = f"<{name}" + "".join(f" {key.replace('_', '-')}={_quote(value)}" for key, value in attributes.items()
+                                if value is not None)
+    inside = (f"<title>{escape(_clean(title))}</title>" if title else "") + escape(_clean(text))
+    return f"{head}>{inside}</{name}>" if inside else f"{head}/>"
+
+
+def _shade(kind: str, part: float) -> str:
+    pale, dark = ([int(colour[i:i + 2], 16) for i in (1, 3, 5)] for colour in SHADES[kind])
+    return "#" + "".join(f"{round(p + (d - p) * min(part, 1.0)):02x}" for p, d in zip(pale, dark))
+
+
+def _cross(x: float, y: float, radius: float) -> str:
+    return (f"M{x - radius:g} {y - radius:g}l{2 * radius:g} {2 * radius:g}"
+            f"M{x - radius:g} {y + radius:g}l{2 * radius:g} {-2 * radius:g}")
+
+
+def _width(text: str, size: float) -> float:
+    """About how wide a text will be; fonts differ, so rather more."""
+    return 0.61 * size * sum(1.7 if unicodedata.east_asian_width(letter) in "WF" else 1.0 for letter in text)
+
+
+def _shorten(text: str, most: int = 24) -> str:
+    """The beginning and the end of an id: those of one batch often differ only there."""
+    return text if len(text) <= most else f"{text[:most - 10]}…{text[-9:]}"
+
+
+def _nice(least: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, 50, … that is at least ``least``."""
+    power = 10 ** max(math.floor(math.log10(max(least, 1))), 0)
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
