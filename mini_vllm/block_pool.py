@@ -341,36 +341,36 @@ class BlockPool:
         block = queue._head
         while block is not queue._tail:
             after = block.next_free
-            _ensure(after is not None and after.prev_free is block, f"the free queue is torn after {block}")
+            _ensure(after is not None and after.prev_free is block, "the free queue is torn after {}", block)
             _ensure(len(free_ids) < self.num_blocks, "the free queue runs in a circle")
             block = after
             free_ids.append(block.block_id)
         free_ids.pop()  # the fake tail
         _ensure(len(free_ids) == self.get_num_free_blocks(),
-                f"{len(free_ids)} blocks are queued, {self.get_num_free_blocks()} counted")
+                "{} blocks are queued, {} counted", len(free_ids), self.get_num_free_blocks())
         free_ids = set(free_ids)
         null = self.null_block
         _ensure(null.block_id == 0 and null.is_null and null.ref_cnt == 0 and null.block_hash is None,
-                f"the null block was changed: {null}")
+                "the null block was changed: {}", null)
         for block in self.blocks[1:]:
-            _ensure(not block.is_null and block.ref_cnt >= 0, f"impossible state: {block}")
-            _ensure((block.ref_cnt == 0) == (block.block_id in free_ids), f"free queue and ref_cnt disagree: {block}")
+            _ensure(not block.is_null and block.ref_cnt >= 0, "impossible state: {}", block)
+            _ensure((block.ref_cnt == 0) == (block.block_id in free_ids), "free queue and ref_cnt disagree: {}", block)
             if block.ref_cnt:
-                _ensure(block.prev_free is None and block.next_free is None, f"an owned block is linked: {block}")
+                _ensure(block.prev_free is None and block.next_free is None, "an owned block is linked: {}", block)
             if block.block_hash is not None:
                 twins = self._cached.get(block.block_hash, {})
-                _ensure(twins.get(block.block_id) is block, f"hashed but not indexed: {block}")
+                _ensure(twins.get(block.block_id) is block, "hashed but not indexed: {}", block)
         _ensure(0 not in free_ids, "the null block is in the free queue")
         num_indexed = 0
         for block_hash, twins in self._cached.items():
-            _ensure(bool(twins), f"an empty entry is left in the index under {block_hash}")
+            _ensure(bool(twins), "an empty entry is left in the index under {}", block_hash)
             for block in twins.values():
                 num_indexed += 1
-                _ensure(block.block_hash == block_hash, f"indexed under {block_hash}, but holds {block}")
+                _ensure(block.block_hash == block_hash, "indexed under {}, but holds {}", block_hash, block)
         _ensure(num_indexed == sum(block.block_hash is not None for block in self.blocks), "index and hashes disagree")
         for source, copy in self.pending_copies:
             _ensure(source.ref_cnt > 0 and copy.ref_cnt > 0,
-                    f"one side of the pending copy {source.block_id} → {copy.block_id} is free")
+                    "one side of the pending copy {} → {} is free", source.block_id, copy.block_id)
 
 
 def _is_longer(new: Hashable, old: Hashable) -> bool:
@@ -379,6 +379,6 @@ def _is_longer(new: Hashable, old: Hashable) -> bool:
             and new.extra_keys == old.extra_keys and new.token_ids[:len(old.token_ids)] == old.token_ids)
 
 
-def _ensure(condition: bool, complaint: str) -> None:
+def _ensure(condition: bool, complaint: str, *values: object) -> None:
     if not condition:
-        raise RuntimeError(f"block pool integrity: {complaint}")
+        raise RuntimeError("block pool integrity: " + complaint.format(*values))

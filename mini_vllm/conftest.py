@@ -21,39 +21,21 @@ ARCHITECTURES = {
 }
 
 
-def write_tokenizer(folder: Path) -> None:
-    """One token a byte, and an end-of-text token."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
-
-
 def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: object) -> Path:
-    """A random network with weights large enough that its choices are no near-ties."""
+    """A small random network; with ``shards`` above 1, in several files and an index."""
     from mini_vllm.backend import mx
-    from mini_vllm.model import ModelConfig
-    from mini_vllm.weights import checkpoint_shapes
-    folder.mkdir(parents=True, exist_ok=True)
+    from mini_vllm.random_model import random_weights, write_byte_tokenizer, write_random_checkpoint
     config = {**SHAPE, **changes}
-    mx.random.seed(seed)
-    weights = {name: 3 * mx.random.uniform(-1, 1, shape) * shape[-1] ** -0.5 if len(shape) > 1
-               else mx.random.normal(shape) * 0.1 + (1.0 if "norm" in name else 0.0)
-               for name, shape in checkpoint_shapes(ModelConfig.from_dict(config)).items()}
-    names = sorted(weights)
     if shards == 1:
-        mx.save_safetensors(str(folder / "model.safetensors"), weights)
-    else:
-        files = {name: f"model-{1 + i % shards:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(names)}
-        for file in set(files.values()):
-            mx.save_safetensors(str(folder / file), {n: weights[n] for n in names if files[n] == file})
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        return write_random_checkpoint(folder, config, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = random_weights(config, seed)
+    files = {name: f"model-{1 + i % shards:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(sorted(weights))}
+    for file in set(files.values()):
+        mx.save_safetensors(str(folder / file), {name: weights[name] for name in weights if files[name] == file})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     (folder / "config.json").write_text(json.dumps(config))
-    write_tokenizer(folder)
+    write_byte_tokenizer(folder)
     return folder
 
 

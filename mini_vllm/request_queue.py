@@ -56,8 +56,6 @@ class PriorityQueueWithAging:
         self._check_absent(request)
         if request.arrival_time is None:
             request.arrival_time = self.clock()
-        elif not math.isfinite(request.arrival_time):
-            raise ValueError(f"request {request.request_id!r}: arrival_time is {request.arrival_time}, must be finite")
         self._push(request, next(self._tickets_behind))
 
     def requeue(self, request: Request) -> None:
@@ -121,5 +119,7 @@ class PriorityQueueWithAging:
             raise ValueError(f"request id {request.request_id!r} is in the queue already")
 
     def _push(self, request: Request, ticket: int) -> None:
+        if not math.isfinite(request.arrival_time):
+            raise ValueError(f"request {request.request_id!r}: arrival_time is {request.arrival_time}, must be finite")
         self._waiting[request.request_id] = ticket, request
         heapq.heappush(self._heap, (*self.order(request), ticket, request.request_id))

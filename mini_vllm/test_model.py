@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.conftest import ARCHITECTURES, write_checkpoint, write_tokenizer
+from mini_vllm.conftest import ARCHITECTURES, write_checkpoint
 from mini_vllm.engine import LLM, SamplingParams
 from mini_vllm.loader import LoadError, export_folder, find_model, load
 from mini_vllm.model import ModelConfig, UnsupportedModel
 from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.random_model import write_byte_tokenizer
 
 mlx_lm_utils = pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install 'mini-vllm[test]'")
 
@@ -301,7 +302,7 @@ def test_config_classes_speak_for_themselves():
 
 
 def test_the_byte_tokenizer_of_these_tests_round_trips(tmp_path):
-    write_tokenizer(tmp_path)
+    write_byte_tokenizer(tmp_path)
     from mini_vllm.tokenizer import Tokenizer
     tokenizer = Tokenizer.from_folder(tmp_path)
     assert tokenizer.decode(tokenizer.encode("Zoë: 日本 🦊")) == "Zoë: 日本 🦊"

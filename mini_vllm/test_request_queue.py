@@ -101,7 +101,8 @@ def test_what_is_refused_changes_nothing():
                                     (queue.requeue, make("b"), "'b' has no arrival time"),
                                     (queue.remove, make("b"), "'b' is not in the queue"),
                                     (queue.remove, make("a"), "'a' is not in the queue"),
-                                    (queue.put, make("c", arrival_time=math.nan), "arrival_time is nan")):
+                                    (queue.put, make("c", arrival_time=math.nan), "arrival_time is nan"),
+                                    (queue.requeue, make("c", arrival_time=math.inf), "arrival_time is inf")):
         with pytest.raises(ValueError, match=message):
             call(argument)
     assert drain(queue) == ["a"]

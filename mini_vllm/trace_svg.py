@@ -9,9 +9,9 @@
     r1  40     – █ █ ✕ – –
     block 1    ▒ ▒ ▒ ▒ ▒ ▒          a row for each block
 
-The trace is replayed first (``_History``), because it tells only what changes. Then it is painted. Equal neighbours in a
-row become one shape, so that a long run stays a small file. Colours stand in attributes, not in a style sheet: a
-picture inside a notebook must not restyle the page around it.
+The trace is replayed first (``_History``), because it tells only what changes. Then it is painted (``_Picture``).
+Equal neighbours in a row become one shape, so that a long run stays a small file. Colours stand in attributes, not in a
+style sheet: a picture inside a notebook must not restyle the page around it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape, quoteattr
 
 from mini_vllm.trace import StepTrace
@@ -34,8 +34,8 @@ SHADES = {PROMPT: ("#d3e5f8", "#0b4a94"), AGAIN: ("#e9d8f5", "#65189a")}
 COLOURS = {DECODE: "#3f9d5a", FORKED: "#b7dfc1", WAITING: "#a3a3a3", IDLE: "#5d86b3", PREEMPTED: "#d0021b",
            USED: "#86a3bd", SHARED: "#22303c", CACHED: "#efe6c4", KEPT: "#c4c4c4"}
 #: For the blocks of a request, if there are no more requests than colours.
-REQUEST_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f",
-                   "#8cd17d", "#2f7f78", "#d4a6c8")
+REQUEST_COLOURS = ("#4e79a7", "#f28e2b", "#2fa39a", "#d37295", "#edc948", "#9c755f", "#8d7cc3", "#a3b83c", "#e8776b",
+                   "#63b7dc", "#6b7a2f", "#d9a6c2")
 INK, FAINT, GRID, PAPER, END, BAD_END = "#1c1c1c", "#666666", "#e4e4e4", "#ffffff", "#1c1c1c", "#e06c00"
 GOOD_ENDS = ("stop", "length")
 
@@ -87,6 +87,11 @@ class _Run:
     def steps(self) -> str:
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
+    def is_continued_by(self, cell: _Run) -> bool:
+        num_after = self.num_before + self.num_tokens * (self.last + 1 - self.first)
+        return replace(self, first=cell.first, last=cell.last, num_before=num_after) == cell \
+            and self.last + 1 == cell.first
+
 
 @dataclass(frozen=True)
 class _Totals:
@@ -117,6 +122,7 @@ class _History:
         self._tables: dict[str, list[int]] = {}
         self._owners: dict[int, set[str]] = {}
         self._blocks: dict[int, tuple[int, bool]] = {}
+        self._num_used_blocks = 0
         self._open: dict[int, _Run] = {}
         self._num_computed: dict[str, int] = {}  # the most tokens that a request ever had computed
         for index, step in enumerate(trace.steps[:shown.stop]):
@@ -156,22 +162,24 @@ class _History:
             if index in self.shown:
                 self.ends.append((index, request_id, status))
         if index in self.shown:
-            num_used = sum(num_owners > 0 for num_owners, _ in self._blocks.values())
-            self.totals.append(_Totals(num_prompt, num_again, num_decode, num_used))
+            self.totals.append(_Totals(num_prompt, num_again, num_decode, self._num_used_blocks))
 
     def _row(self, index: int, request_id: str) -> list[_Run]:
         return self.rows.setdefault(request_id, []) if index in self.shown else []
 
     def _add(self, request_id: str, cell: _Run) -> None:
         runs = self._row(cell.first, request_id)
-        if runs and runs[-1].last == cell.first - 1 and _look(runs[-1]) == _look(cell):
+        if runs and runs[-1].is_continued_by(cell):
             runs[-1].last = cell.last
         else:
             runs.append(cell)
 
     def _replay_blocks(self, index: int, step: dict) -> None:
-        touched = {block_id for block_id, *_ in step["blocks"]}
-        self._blocks.update((block_id, (num_owners, findable)) for block_id, num_owners, findable in step["blocks"])
+        touched = set()
+        for block_id, ref_cnt, findable in step["blocks"]:
+            self._num_used_blocks += (ref_cnt > 0) - (self._blocks.get(block_id, (0, False))[0] > 0)
+            self._blocks[block_id] = ref_cnt, findable
+            touched.add(block_id)
         for request_id, table in sorted(step["tables"].items()):
             old, new = set(self._tables.pop(request_id, ())), set(table)
             if table:
@@ -186,10 +194,12 @@ class _History:
 
     def _touch(self, block_id: int, index: int) -> None:
         """Begin another run if the block is not what it was. A free block that holds nothing has none."""
-        num_owners, findable = self._blocks.get(block_id, (0, False))
+        ref_cnt, findable = self._blocks.get(block_id, (0, False))
         owners = tuple(sorted(self._owners.get(block_id, ())))
-        kind = (CACHED if findable else None) if num_owners == 0 else \
-            SHARED if max(num_owners, len(owners)) > 1 else USED if owners else KEPT
+        if ref_cnt == 0:
+            kind = CACHED if findable else None
+        else:
+            kind = SHARED if max(ref_cnt, len(owners)) > 1 else USED if owners else KEPT
         run = self._open.get(block_id)
         if run is not None and (run.kind, run.owners) == (kind, owners):
             return
@@ -217,10 +227,6 @@ class _History:
             _count(sum(len(step["copies"]) for step in self.steps), "block") + " copied"))
 
 
-def _look(run: _Run) -> tuple:
-    return run.kind, run.num_tokens, run.num_again, run.is_sampled
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -244,8 +250,8 @@ class _Picture:
         widest = max((_width(label, 11) for label in self.labels.values()), default=0)
         self.left = MARGIN + max(math.ceil(widest + _width("0" * 6, 10)) + 26, 132)
         self.title = history.title()
-        self.width = max(self.left + self.cell * num_steps + 24 + MARGIN, 2 * MARGIN + math.ceil(_width(self.title, 13)))
         self.right = self.left + self.cell * num_steps
+        self.width = max(self.right + 24, MARGIN + math.ceil(_width(self.title, 13))) + MARGIN
         self.most = max((run.num_tokens for runs in history.rows.values() for run in runs if run.kind in SHADES),
                         default=1)
         self.tick = _nice(34 / self.cell)
@@ -309,11 +315,11 @@ class _Picture:
                 x, y = MARGIN, y + 16
             if kind is None:
                 self._text(x, y + 9, text, 10, INK, font_weight="bold")
-                x += 56
+                x += 62
                 continue
             x += self._draw_swatch(x, y, kind) + 4
             self._text(x, y + 9, text)
-            x += math.ceil(_width(text, 10)) + 12
+            x += math.ceil(_width(text, 9)) + 14
         self.y = y + 26
 
     def _draw_swatch(self, x: float, y: float, kind: str) -> float:
@@ -372,7 +378,7 @@ class _Picture:
             y = bottom - budget / top * (STRIP_HEIGHT - 4)
             self._add("path", d=f"M{self.left:g} {y:g}H{self.right:g}", stroke=INK, stroke_dasharray="4 3",
                       data_part="budget", title=f"a step computes at most {budget} tokens")
-        self._text(MARGIN, self.y + 22, f"budget {budget}" if is_in_sight else f"budget {budget}, not in sight")
+        self._text(MARGIN, self.y + 22, f"budget {budget}" if is_in_sight else f"budget {budget}, far above")
         self.y = bottom + 2
 
     def _ticks(self, every: int) -> Iterable[int]:
@@ -433,7 +439,8 @@ class _Picture:
         for run in runs:
             self._draw_run(y, request_id, run)
         for index, status in ends:
-            self._draw_end(self._x(index) + self.cell, y + 1, self.row - 2, status in GOOD_ENDS,
+            is_there = any(run.first <= index <= run.last for run in runs)  # else it went before the step
+            self._draw_end(self._x(index + is_there) + 1.5, y + 1, self.row - 2, status in GOOD_ENDS,
                            f"step {index}: {request_id} ends ({status})")
 
     def _draw_run(self, y: float, request_id: str, run: _Run) -> None:
@@ -464,7 +471,7 @@ class _Picture:
     def _draw_end(self, x: float, y: float, height: float, is_good: bool, title: str = "") -> None:
         """A bar; with a flag if the request did not come to its own end."""
         flag = "" if is_good else f"l7 {min(height / 2, 4):g}l-7 {min(height / 2, 4):g}"
-        self._add("path", d=f"M{x:g} {y + height:g}V{y:g}{flag}", stroke=END if is_good else BAD_END, stroke_width=2,
+        self._add("path", d=f"M{x:g} {y + height:g}V{y:g}{flag}", stroke=END if is_good else BAD_END, stroke_width=3,
                   fill="none" if is_good else BAD_END, data_end=("good" if is_good else "bad") if title else None,
                   title=title)
 
@@ -503,8 +510,8 @@ class _Picture:
         self._draw_step_numbers(self.y)
         if self.num_block_rows < self.num_blocks:
             self.y += 15
-            self._text(MARGIN, self.y, f"Nothing was ever in blocks {self.num_block_rows + 1} to {self.num_blocks}; "
-                       "they are not drawn.")
+            self._text(MARGIN, self.y, f"Blocks {self.num_block_rows + 1} to {self.num_blocks} are free and empty all "
+                       "the time, and not drawn.")
 
 
 def _describe(run: _Run, request_id: str) -> str:
@@ -512,7 +519,8 @@ def _describe(run: _Run, request_id: str) -> str:
         each = "" if run.first == run.last else " each"
         again = f", {run.num_again}{each} recomputed" if run.num_again else ""
         sampled = ", one more is sampled" if run.is_sampled and run.kind != DECODE else ""
-        return f"{_count(run.num_tokens, 'token')}{each} of {request_id}, {run.num_before} computed before{again}{sampled}"
+        return (f"{_count(run.num_tokens, 'token')}{each} of {request_id}, {run.num_before} computed before"
+                f"{again}{sampled}")
     return request_id + {FORKED: " gets its first token, from a prompt computed by another", WAITING: " waits",
                          IDLE: " runs, but gets no token", PREEMPTED: " is preempted"}[run.kind]
 
@@ -521,7 +529,9 @@ def _describe_block(run: _Run) -> str:
     if run.kind in (CACHED, KEPT):
         return "free, still cached" if run.kind == CACHED else "kept for a copy"
     names = ", ".join(run.owners[:6]) + (f" and {len(run.owners) - 6} more" if len(run.owners) > 6 else "")
-    return f"shared by {names}" if len(run.owners) > 1 else f"{names}, shared with a copy" if run.kind == SHARED else names
+    if run.kind == USED:
+        return names
+    return f"shared by {names}" if len(run.owners) > 1 else f"{names}, and kept for a copy"
 
 
 # ---- small things of SVG

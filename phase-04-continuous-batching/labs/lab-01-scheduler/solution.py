@@ -89,14 +89,14 @@ class Scheduler:
         """Let a request wait for its turn.
 
         After: it is in ``waiting`` (``put``) and in ``requests``, under its id.
-        Raises ValueError, with the value and the bound in the message, for a request that could never be served:
+        Raises ValueError, and nothing has changed then, if
 
         - its id is in use, by one that waits or by one that runs;
-        - its ``num_sequences`` (the n of n samples) is above ``max_num_seqs``;
+        - its ``num_sequences`` (how many samples of the prompt it will be) is above ``max_num_seqs``;
         - its ``num_tokens`` tokens need more blocks than the pool has (``num_blocks``).
 
-        Nothing has changed then. To let it wait would be worse than to refuse it: nobody is passed over, so everybody
-        behind it would wait for ever, too.
+        The message names the value and the bound. To let such a request wait would be worse than to refuse it: nobody
+        is passed over, so everybody behind it would wait for ever, too.
         """
         # TASK 1: Scheduler.add_request
         if request.request_id in self.requests:
@@ -159,9 +159,10 @@ class Scheduler:
     def _schedule_running(self, plan: dict[str, int], budget: int) -> int:
         """Give the running requests their tokens; return what is left of the budget.
 
-        In the order of ``running``, but those with one token to go before all others. Each gets all its tokens that are
-        not computed yet, or what the budget leaves. For each, slots are made (``kv_cache.allocate_slots``), and then
-        ``plan`` says under its id how many tokens it computes.
+        A request has ``num_tokens - num_computed_tokens`` tokens to go. They are served in the order of ``running``,
+        but those with one token to go before all others. Each gets all its tokens to go, or what the budget leaves. For
+        each, slots are made (``kv_cache.allocate_slots``), and then ``plan`` says under its id how many tokens it
+        computes.
         Who gets nothing is not in ``plan``: because the budget is spent, or because there is no block (allocate_slots
         gave None). ``running`` and the requests themselves do not change here.
         """
@@ -205,8 +206,8 @@ class Scheduler:
         """The step that ``output`` planned has run.
 
         First the KV cache is told so (``kv_cache.finish_step``). Then each request of the step for which ``token_ids``
-        has a token, by its id, gets it as an output token. The others are in the middle of their prompt: nothing was
-        sampled for them.
+        has a token, by its id, gets it as an output token (``request.append_output_token``). The others are in the
+        middle of their prompt: nothing was sampled for them.
         """
         # TASK 3: Scheduler.update_from_output
         self.kv_cache.finish_step()
@@ -249,7 +250,7 @@ class Scheduler:
         Returns 0 if there is no room, and nothing has changed then.
 
         Task 5: before slots are made, ask ``_has_room``. If it says no, and the hit ends inside a block, try once more
-        without that last block: it costs a block to copy it into, and its tokens can be computed as well. If there is
+        without that last block: it costs a block to copy it into, and its tokens can be computed instead. If there is
         no room even so, return 0.
         """
         # TASK 4: Scheduler._admit

@@ -47,7 +47,7 @@ class PriorityQueueWithAging:
         # END TASK
         #: The entries (*order, ticket, request). No two have the same ticket, so requests are never compared.
         self._heap: list[tuple[float, float, int, Request]] = []
-        #: Request id → its ticket, and itself.
+        #: Request id → its ticket, and itself. Only who waits is here.
         self._waiting: dict[str, tuple[int, Request]] = {}
         #: ``next(self._tickets)`` is larger than all tickets before.
         self._tickets = itertools.count()
@@ -84,8 +84,8 @@ class PriorityQueueWithAging:
 
         After: it has an ``arrival_time``; one that it brought along is kept, and 0.0 is a time like any other. Of
         requests with the same ``order``, the one that was put first is served first.
-        Raises ValueError if a request of that id is waiting already, or if the ``arrival_time`` that it brought is not
-        finite (with the value in the message); nothing changes then.
+        Raises ValueError if a request of that id is waiting already (the message names the id), or if the
+        ``arrival_time`` that it brought is not finite (the message has the value); nothing changes then.
         """
         # TASK 2: PriorityQueueWithAging.put
         self._check_absent(request)
@@ -132,8 +132,8 @@ class PriorityQueueWithAging:
 
         Its equals are those with the same ``order``; it overtakes nobody who has a smaller one. Of equals that come
         back, the one that comes back last goes first: a scheduler takes its victims from behind.
-        Raises ValueError if a request of that id is waiting already, or if this one has no ``arrival_time``, so that
-        it never was in a queue; nothing changes then.
+        Raises ValueError, with the id, if a request of that id is waiting already, or if this one has no
+        ``arrival_time``, so that it never was in a queue; nothing changes then.
         """
         # TASK 3: PriorityQueueWithAging.requeue
         self._check_absent(request)
@@ -151,8 +151,9 @@ class PriorityQueueWithAging:
         # END TASK
 
     def remove(self, request: Request) -> None:
-        """Take out a request from wherever it stands. O(log n) on average. Raises ValueError if it does not wait here.
+        """Take out a request from wherever it stands. O(log n) on average.
 
+        Raises ValueError, with the id, if this very request does not wait here; nothing changes then.
         A heap can only give up its first entry cheaply, so leave the entry where it is, *dead*, and let ``peek`` drop
         it when it comes to the front. A dead entry never speaks for anybody, not even for a request of the same id that
         is put in later.

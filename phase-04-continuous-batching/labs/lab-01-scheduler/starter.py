@@ -1,0 +1,223 @@
+"""The scheduler: who computes how many tokens in the next step.
+
+There are no phases. A request has ``num_tokens`` and ``num_computed_tokens``, and a step computes some of the
+difference: a whole prompt, a chunk of one, or the one token that was sampled last.
+
+The rules of this lab:
+
+ 1. **Limits.** A step computes at most ``max_num_batched_tokens`` tokens (the *budget*). At most ``max_num_seqs``
+    sequences run (the *seats*).
+ 2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
+    decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
+ 3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
+    is computed in chunks, in the same steps in which others decode.
+ 4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if there
+    are seats for all its sequences, and blocks for *all* its tokens (not just the first chunk) beside those which the
+    running ones still need for theirs. What the prefix cache has of it is adopted, not computed.
+ 5. **What can never fit** is refused when it comes.
+ 6. **Abort** takes a request out wherever it is, and its blocks come home.
+
+A running request that needs a block when there is none gets nothing in this step. Lab 4.2 does better.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from mini_vllm.block_pool import KVCacheBlock
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.request_queue import PriorityQueueWithAging
+
+#: The part of the pool that admission leaves free.
+WATERMARK = 0.01
+
+
+@dataclass(frozen=True)
+class SchedulerOutput:
+    """The plan of one step. Given."""
+
+    #: Request id → tokens to compute, in the order of the batch.
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    #: The same requests, in the same order: those with one token first.
+    requests: list[Request] = field(default_factory=list)
+    #: Blocks to copy before anything is written: (source, destination).
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    #: Requests that lost their blocks and wait again. Empty in this lab.
+    preempted: list[Request] = field(default_factory=list)
+    #: Requests that outgrew the pool. Empty in this lab.
+    finished: list[Request] = field(default_factory=list)
+
+
+class Scheduler:
+    """Requests that wait and requests that run, over one KV cache.
+
+    A request that waits holds no blocks. One that runs has a seat, and blocks for what has been computed of it.
+    """
+
+    def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024,
+                 queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK) -> None:
+        """Given."""
+        for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}, must be a whole number, at least 1")
+        if max_num_batched_tokens < max_num_seqs:
+            raise ValueError(f"max_num_batched_tokens is {max_num_batched_tokens}, must be at least max_num_seqs "
+                             f"({max_num_seqs}): each running request computes a token a step")
+        if not 0 <= watermark < 1:
+            raise ValueError(f"watermark is {watermark}, must be a part of the pool, from 0 to below 1")
+        self.kv_cache = kv_cache
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
+        self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
+        #: Those that wait, the next one in front.
+        self.waiting = PriorityQueueWithAging() if queue is None else queue
+        #: Those that run, in the order in which they were admitted.
+        self.running: list[Request] = []
+        #: All that wait or run, by id.
+        self.requests: dict[str, Request] = {}
+
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        """How many blocks ``num_tokens`` tokens need. Given."""
+        return -(-num_tokens // self.kv_cache.block_size)
+
+    # ---- Task 1: coming
+
+    def add_request(self, request: Request) -> None:
+        """Let a request wait for its turn.
+
+        After: it is in ``waiting`` (``put``) and in ``requests``, under its id.
+        Raises ValueError, and nothing has changed then, if
+
+        - its id is in use, by one that waits or by one that runs;
+        - its ``num_sequences`` (how many samples of the prompt it will be) is above ``max_num_seqs``;
+        - its ``num_tokens`` tokens need more blocks than the pool has (``num_blocks``).
+
+        The message names the value and the bound. To let such a request wait would be worse than to refuse it: nobody
+        is passed over, so everybody behind it would wait for ever, too.
+        """
+        raise NotImplementedError("Task 1: Scheduler.add_request")
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether anybody waits or runs."""
+        raise NotImplementedError("Task 1: Scheduler.has_unfinished_requests")
+
+    # ---- Task 2: going
+
+    def finish(self, request: Request, status: RequestStatus) -> None:
+        """A request that waits or runs here ends here, with this status.
+
+        After: it is neither in ``requests`` nor in ``running`` nor in ``waiting``. If it ran, its blocks have come home
+        (``kv_cache.free``), and its seat is free. ``request.status`` is ``status``.
+        """
+        raise NotImplementedError("Task 2: Scheduler.finish")
+
+    def abort_request(self, request_id: str) -> Request | None:
+        """Take a request out wherever it is, as FINISHED_ABORTED, and return it. None if it is nowhere."""
+        raise NotImplementedError("Task 2: Scheduler.abort_request")
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """The prompt has been computed: ``child`` shares all of it and runs on from there. Given."""
+        self.kv_cache.fork(parent, child)
+        child.num_computed_tokens, child.num_cached_tokens = parent.num_computed_tokens, parent.num_cached_tokens
+        child.arrival_time = parent.arrival_time
+        child.status = RequestStatus.RUNNING
+        parent.num_sequences -= 1
+        self.running.append(child)
+        self.requests[child.request_id] = child
+
+    # ---- Task 3: a step for those who run
+
+    def _schedule_running(self, plan: dict[str, int], budget: int) -> int:
+        """Give the running requests their tokens; return what is left of the budget.
+
+        A request has ``num_tokens - num_computed_tokens`` tokens to go. They are served in the order of ``running``,
+        but those with one token to go before all others. Each gets all its tokens to go, or what the budget leaves. For
+        each, slots are made (``kv_cache.allocate_slots``), and then ``plan`` says under its id how many tokens it
+        computes.
+        Who gets nothing is not in ``plan``: because the budget is spent, or because there is no block (allocate_slots
+        gave None). ``running`` and the requests themselves do not change here.
+        """
+        raise NotImplementedError("Task 3: Scheduler._schedule_running")
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan a step. The step itself is computed by somebody else, from what is returned here.
+
+        First ``_schedule_running``, with the whole budget; then, if anybody waits, ``_schedule_waiting`` (Task 4) with
+        what is left. When the plan is complete, and not before, each of its requests moves on: its
+        ``num_computed_tokens`` grows by the tokens that it computes in this step.
+
+        Returns the plan as a SchedulerOutput. Both ``num_scheduled_tokens`` and ``requests`` list those that compute
+        one token before those that compute more, and leave them in the order of ``plan`` otherwise: the model runner
+        wants it so. ``copies`` are the pairs (source's id, copy's id) of the blocks in
+        ``kv_cache.block_pool.pending_copies``.
+        """
+        raise NotImplementedError("Task 3: Scheduler.schedule")
+
+    def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
+        """The step that ``output`` planned has run.
+
+        First the KV cache is told so (``kv_cache.finish_step``). Then each request of the step for which ``token_ids``
+        has a token, by its id, gets it as an output token (``request.append_output_token``). The others are in the
+        middle of their prompt: nothing was sampled for them.
+        """
+        raise NotImplementedError("Task 3: Scheduler.update_from_output")
+
+    # ---- Task 4: admission
+
+    def _schedule_waiting(self, plan: dict[str, int], budget: int) -> None:
+        """Admit from the front of the queue, while somebody waits and there is budget.
+
+        Seats: the ``num_sequences`` of all that run, and of the one to be admitted, are at most ``max_num_seqs``
+        together. If there are seats for the first in the queue, and ``_admit`` gives it tokens, it leaves the queue,
+        joins the end of ``running``, and ``plan`` says how many tokens it computes. If not, it stays where it is, and
+        so do all behind it: nobody is passed over.
+        """
+        raise NotImplementedError("Task 4: Scheduler._schedule_waiting")
+
+    def _admit(self, request: Request, budget: int) -> int:
+        """Adopt what is cached of ``request``, and make slots for as many further tokens as the budget allows.
+
+        ``get_computed_blocks`` finds the hits and says how many tokens they hold; ``allocate_slots`` adopts them
+        together with the slots it makes, or gives None.
+        Returns how many tokens it is to compute now, cached ones not counted. After: its ``num_computed_tokens`` and
+        its ``num_cached_tokens`` are what was found in the cache (``schedule`` adds what it computes), its status is
+        RUNNING.
+        Returns 0 if there is no room, and nothing has changed then.
+
+        Task 5: before slots are made, ask ``_has_room``. If it says no, and the hit ends inside a block, try once more
+        without that last block: it costs a block to copy it into, and its tokens can be computed instead. If there is
+        no room even so, return 0.
+        """
+        raise NotImplementedError("Task 4: Scheduler._admit")
+
+    # ---- Task 5: room for all of it
+
+    def _num_promised_blocks(self) -> int:
+        """Blocks that the running requests still need for the tokens that they have.
+
+        For each: the blocks for its ``num_tokens`` tokens, less those in its table (``kv_cache.get_block_ids``). A
+        table may be longer than that; then it needs none, and not fewer than none.
+        """
+        raise NotImplementedError("Task 5: Scheduler._num_promised_blocks")
+
+    def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
+        """Whether *all* tokens of a waiting request fit, however few of them the next step would compute.
+
+        It needs new blocks for all its tokens, except what ``hits`` hold; and one block more if ``num_cached`` ends
+        inside a block, because the last hit is copied before it is written into. Beside these there must be room for
+        ``_num_promised_blocks`` and for ``_num_blocks_set_aside``.
+        Room is what is free in the pool. A hit that stands in the free queue (``ref_cnt`` 0) is about to leave it, so
+        it is no room.
+        """
+        raise NotImplementedError("Task 5: Scheduler._has_room")
+
+    def _num_blocks_set_aside(self, request: Request) -> int:
+        """Blocks that admission leaves alone. Given.
+
+        A few for running ones to grow into (the watermark), and one for each further sequence of ``request``, which
+        begins by copying the last block of the prompt. None while nobody runs: who is alone may have the whole pool.
+        """
+        return self.num_watermark_blocks + request.num_sequences - 1 if self.running else 0

@@ -1,0 +1,739 @@
+"""Lab 4.1, the scheduler. Each test pins one rule; its failure says which, and draws the schedule.
+
+There is no model here. ``mini_vllm.simulation`` has a fake one, whose K/V of a token is the token itself: it reads the
+whole context of a request back through its block table before it says the next token. Time is what a cost model says.
+"""
+
+import random
+import re
+
+import pytest
+
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
+from mini_vllm.scheduler import SchedulerOutput
+from mini_vllm.simulation import FakeModel, Simulation, Step, Timeline, decode_alone
+
+LEGEND = ("(A number: so many tokens of a prompt. ●: one token. –: waiting. A column is a step, the last row its sum. "
+          "A step that raised is not drawn.)")
+
+
+def ask(name, num_prompt, num_output=1, start=0, priority=Priority.NORMAL, num_sequences=1):
+    """A request of so many prompt tokens, from token ``start`` on, that ends after so many output tokens."""
+    request = Request(name, range(start, start + num_prompt), SamplingParams(max_tokens=num_output), priority)
+    request.num_sequences = num_sequences
+    return request
+
+
+def make_scheduler(lab, seats=4, budget=8, num_blocks=100, size=4, cache="off", watermark=0.0):
+    """``num_blocks`` that can be given out, of ``size`` tokens. ``cache``: off, blocks (whole ones) or tree."""
+    kv_cache = KVCacheManager(num_blocks + 1, size, enable_caching=cache != "off",
+                              tree_class=PrefixTree if cache == "tree" else None)
+    return lab.Scheduler(kv_cache, seats, budget, watermark=watermark)
+
+
+class Model(FakeModel):
+    """The fake model; before it computes, it looks whether the plan can be meant."""
+
+    def step(self, output, kv_cache):
+        for request in output.requests:
+            num_new = output.num_scheduled_tokens[request.request_id]
+            assert 0 < num_new <= request.num_computed_tokens <= request.num_tokens, (
+                f"request {request.request_id!r} has {request.num_tokens} tokens; schedule() gave it {num_new}, its "
+                f"num_computed_tokens is now {request.num_computed_tokens}, with num_cached_tokens "
+                f"{request.num_cached_tokens}. Every token is counted once: as cached, or as computed in one step")
+        return super().step(output, kv_cache)
+
+
+def simulate(lab, *requests, **settings):
+    """A simulation to which ``requests`` come at once."""
+    simulation = Simulation(make_scheduler(lab, **settings))
+    simulation.model = Model(simulation.scheduler.kv_cache.block_size)
+    for request in requests:
+        simulation.add(request)
+    return simulation
+
+
+class Bench:
+    """A scheduler whose running requests were put there by hand: nobody has to be admitted. It steps and draws."""
+
+    def __init__(self, lab, **settings):
+        self.scheduler = make_scheduler(lab, **settings)
+        self.kv_cache = self.scheduler.kv_cache
+        self.model = Model(self.kv_cache.block_size)
+        self.timeline = Timeline()
+
+    def seat(self, request, num_computed=None):
+        """Let a request run, with its first ``num_computed`` tokens computed; with all of them, it decodes."""
+        num_computed = num_computed or request.num_tokens
+        self.kv_cache.allocate_slots(request, num_computed)
+        request.num_computed_tokens, request.status, request.arrival_time = num_computed, RequestStatus.RUNNING, 0.0
+        output = SchedulerOutput({request.request_id: num_computed}, [request])
+        for token_id in self.model.step(output, self.kv_cache).values():
+            request.append_output_token(token_id)
+        self.kv_cache.finish_step()
+        self.scheduler.running.append(request)
+        self.scheduler.requests[request.request_id] = request
+        self.timeline.request_ids.append(request.request_id)
+        return request
+
+    def step(self):
+        """One step; what it computed, by id, in the order of the batch."""
+        output = told_with_picture(self, self.scheduler.schedule)
+        tokens = told_with_picture(self, self.model.step, output, self.kv_cache)
+        told_with_picture(self, self.scheduler.update_from_output, output, tokens)
+        self.timeline.steps.append(Step(0.0, 0.0, dict(output.num_scheduled_tokens), list(tokens), [], [], []))
+        return dict(output.num_scheduled_tokens)
+
+
+def picture(drawn):
+    return f"\n{drawn.timeline}\n{LEGEND}" if drawn.timeline.steps else ""
+
+
+def told_with_picture(drawn, function, *args):
+    """``function(*args)``. What breaks in it is told with the picture so far; an unwritten body speaks for itself."""
+    try:
+        return function(*args)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        raise AssertionError(f"step {len(drawn.timeline.steps)} broke. {kind}{str(error).split(chr(10))[0]}"
+                             f"{picture(drawn)}") from error
+
+
+def run(simulation, num_steps=None):
+    """Let it run, to the end or for so many steps."""
+    if num_steps is None:
+        told_with_picture(simulation, simulation.run, 2000)
+    for _ in range(num_steps or 0):
+        told_with_picture(simulation, simulation.step)
+    return simulation.timeline
+
+
+def rows(timeline):
+    """Request id → the tokens that it computed in each step, 0 where it got none."""
+    return {name: [step.num_scheduled_tokens.get(name, 0) for step in timeline.steps] for name in timeline.request_ids}
+
+
+def names(requests):
+    return [request.request_id for request in requests]
+
+
+def num_used(scheduler):
+    pool = scheduler.kv_cache.block_pool
+    return pool.num_blocks - 1 - pool.get_num_free_blocks()
+
+
+def assert_all_home(scheduler, drawn):
+    """Nobody is left, and every block came back."""
+    left = names(scheduler.waiting), names(scheduler.running), list(scheduler.requests)
+    assert left == ([], [], []), f"all ended, but (waiting, running, requests) is {left}{picture(drawn)}"
+    assert num_used(scheduler) == 0, f"all ended, but {num_used(scheduler)} blocks are in use{picture(drawn)}"
+    scheduler.kv_cache.check_integrity()
+
+
+def assert_outputs(requests, drawn):
+    """Every request said what it says when it has the model to itself."""
+    for request in requests:
+        expected = decode_alone(request.prompt_token_ids, request.sampling_params.max_tokens)
+        assert request.output_token_ids == expected, (
+            f"request {request.request_id!r} said {request.output_token_ids}, but alone it says {expected}: a schedule "
+            f"must not change what is said{picture(drawn)}")
+
+
+def must_refuse(scheduler, request, value, bound, rule):
+    """add_request raises a ValueError that names one of ``value`` and one of ``bound``, and nothing changes."""
+    call = f"add_request of {request!r}"
+    before = (names(scheduler.waiting), list(scheduler.requests.values()), scheduler.running[:])
+    try:
+        scheduler.add_request(request)
+    except ValueError as error:
+        message = str(error)
+    else:
+        raise AssertionError(f"{call} went through, expected a ValueError: {rule}")
+    now = (names(scheduler.waiting), list(scheduler.requests.values()), scheduler.running[:])
+    assert now == before, (f"{call} was refused, but (waiting, requests, running) went from {before} to {now}: check "
+                           "first, then change")
+    found = re.findall(r"\w+", message)
+    for what, numbers in (("value", value), ("bound", bound)):
+        assert not numbers or any(str(number) in found for number in numbers), (
+            f"{call} was refused with {message!r}, which does not name the {what} ({' or '.join(map(str, numbers))}): "
+            "an error says what was wrong, and what would have been right")
+
+
+# ---- Task 1: coming
+
+
+@pytest.mark.points(1)
+def test_task_1_a_request_that_came_waits(lab):
+    scheduler = make_scheduler(lab)
+    assert scheduler.has_unfinished_requests() is False, "nobody came yet, but has_unfinished_requests() is not False"
+    a, b = ask("a", 5), ask("b", 3)
+    scheduler.add_request(a)
+    scheduler.add_request(b)
+    got = names(scheduler.waiting), names(scheduler.running), scheduler.requests
+    assert got == (["a", "b"], [], {"a": a, "b": b}), (
+        f"after add_request of a and b, (waiting, running, requests) is {got}, expected a and b to wait, in that "
+        "order, and both to be in requests under their ids")
+    assert (a.status, num_used(scheduler)) == (RequestStatus.WAITING, 0), (
+        f"a came and waits: its status is {a.status.name} and {num_used(scheduler)} blocks are in use, expected "
+        "WAITING and 0. Blocks are taken when a request is admitted")
+    assert scheduler.has_unfinished_requests() is True, "a and b wait, but has_unfinished_requests() is not True"
+
+
+@pytest.mark.points(1)
+def test_task_1_an_id_in_use_is_refused(lab):
+    bench = Bench(lab)
+    bench.seat(ask("runs", 5))
+    bench.scheduler.add_request(ask("waits", 5))
+    for name in ("waits", "runs"):
+        must_refuse(bench.scheduler, ask(name, 3), [name], [],
+                    f"a request with the id {name!r} {name} already; answers could not be told apart")
+
+
+@pytest.mark.points(2)
+def test_task_1_a_prompt_larger_than_the_pool_is_refused(lab):
+    scheduler = make_scheduler(lab, num_blocks=6)
+    must_refuse(scheduler, ask("r", 25), [25, 7], [6, 24],
+                "25 tokens need 7 blocks of 4, and the pool has 6. It would wait for ever, and everybody behind it")
+    scheduler.add_request(ask("fits", 24))
+    assert names(scheduler.waiting) == ["fits"], (
+        f"24 tokens fill the 6 blocks of the pool exactly; waiting is {names(scheduler.waiting)}, expected ['fits']. "
+        "Block 0, the null block, is not among the 6 (num_blocks)")
+
+
+@pytest.mark.points(1)
+def test_task_1_more_sequences_than_seats_are_refused(lab):
+    scheduler = make_scheduler(lab, seats=3)
+    must_refuse(scheduler, ask("r", 6, num_sequences=5), [5], [3], "5 samples need 5 seats, and there are 3")
+    scheduler.add_request(ask("fits", 6, num_sequences=3))
+    assert names(scheduler.waiting) == ["fits"], "3 samples have room in 3 seats, but the request does not wait"
+
+
+# ---- Task 2: going
+
+
+@pytest.mark.points(2)
+def test_task_2_a_finished_request_gives_seat_and_blocks_back(lab):
+    bench = Bench(lab)
+    a, b = bench.seat(ask("a", 10)), bench.seat(ask("b", 6, start=50))
+    scheduler = bench.scheduler
+    scheduler.finish(a, RequestStatus.FINISHED_LENGTH)
+    got = a.status, names(scheduler.running), list(scheduler.requests), num_used(scheduler)
+    assert got == (RequestStatus.FINISHED_LENGTH, ["b"], ["b"], 2), (
+        f"a (3 blocks) and b (2 blocks) ran, and finish(a, FINISHED_LENGTH) was called: (a's status, running, "
+        f"requests, blocks in use) is {got}, expected FINISHED_LENGTH, ['b'], ['b'], 2")
+    scheduler.finish(b, RequestStatus.FINISHED_STOPPED)
+    assert_all_home(scheduler, bench)
+    scheduler.add_request(ask("a", 10))
+    assert names(scheduler.waiting) == ["a"], "a is finished, so its id is free; but a new request 'a' does not wait"
+
+
+@pytest.mark.points(1)
+def test_task_2_abort_takes_a_waiting_request_out_of_the_queue(lab):
+    scheduler = make_scheduler(lab)
+    requests = [ask(name, 5) for name in "abc"]
+    for request in requests:
+        scheduler.add_request(request)
+    returned = scheduler.abort_request("b")
+    got = names(scheduler.waiting), list(scheduler.requests), requests[1].status
+    assert got == (["a", "c"], ["a", "c"], RequestStatus.FINISHED_ABORTED), (
+        f"a, b, c waited and b was aborted: (waiting, requests, b's status) is {got}, expected ['a', 'c'], ['a', 'c'], "
+        "FINISHED_ABORTED")
+    assert returned is requests[1], f"abort_request('b') returned {returned!r}, expected the request that it took out"
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("num_computed", [4, 10], ids=["mid-prompt", "decoding"])
+def test_task_2_abort_takes_a_running_request_out_of_the_batch(lab, num_computed):
+    bench = Bench(lab)
+    scheduler = bench.scheduler
+    a, b = bench.seat(ask("a", 10), num_computed), bench.seat(ask("b", 6, start=50))
+    returned = scheduler.abort_request("a")
+    got = names(scheduler.running), list(scheduler.requests), a.status, num_used(scheduler)
+    assert got == (["b"], ["b"], RequestStatus.FINISHED_ABORTED, 2), (
+        f"a ran with {num_computed} of 10 prompt tokens computed, b holds 2 blocks, and a was aborted: (running, "
+        f"requests, a's status, blocks in use) is {got}, expected ['b'], ['b'], FINISHED_ABORTED, 2")
+    assert returned is a, f"abort_request('a') returned {returned!r}, expected the request that it took out"
+    assert b.status is RequestStatus.RUNNING, f"a was aborted, and b's status is {b.status.name}, expected RUNNING"
+
+
+@pytest.mark.points(1)
+def test_task_2_abort_of_nobody_is_none(lab):
+    scheduler = make_scheduler(lab)
+    scheduler.add_request(ask("a", 5))
+    got = scheduler.abort_request("nobody"), scheduler.abort_request("a") is not None, scheduler.abort_request("a")
+    assert got == (None, True, None), (
+        f"abort of an id that never came, of a, and of a again gave (it, whether a request came back, it) {got}, "
+        "expected (None, True, None): a client may hang up twice, or too late")
+    assert not scheduler.has_unfinished_requests(), "the only request was aborted, but one is said to be unfinished"
+
+
+# ---- Task 3: a step for those who run
+
+
+@pytest.mark.points(1)
+def test_task_3_whoever_decodes_computes_one_token(lab):
+    bench = Bench(lab)
+    requests = [bench.seat(ask("a", 5)), bench.seat(ask("b", 8, start=50)), bench.seat(ask("c", 2, start=90))]
+    output = bench.scheduler.schedule()
+    assert output.num_scheduled_tokens == {"a": 1, "b": 1, "c": 1}, (
+        f"a, b and c decode; schedule() gave them {output.num_scheduled_tokens}, expected one token each")
+    assert output.requests == requests, (f"requests is {names(output.requests)}, expected a, b, c: the same requests "
+                                         "as in num_scheduled_tokens, in the same order")
+    got = [request.num_computed_tokens for request in requests]
+    assert got == [6, 9, 3], (f"5, 8 and 2 tokens were computed, one each is planned; num_computed_tokens is {got}, "
+                              "expected [6, 9, 3]: schedule() advances it once by what the step computes")
+    got = output.copies, output.preempted, output.finished
+    assert got == ([], [], []), f"nothing is copied, preempted or outgrown here; (copies, preempted, finished) is {got}"
+
+
+@pytest.mark.points(2)
+def test_task_3_those_with_one_token_to_go_come_first(lab):
+    bench = Bench(lab, seats=4, budget=8)
+    bench.seat(ask("long", 40), num_computed=8)  # admitted first, and 32 tokens to go
+    bench.seat(ask("a", 3, start=50))
+    bench.seat(ask("b", 3, start=60))
+    got = bench.step()
+    assert got == {"a": 1, "b": 1, "long": 6}, (
+        f"running are long (32 tokens to go), a and b (1 token to go each), the budget is 8; the step computed {got}, "
+        "expected one token each of a and b, and 6 of long. Who decodes waits for nobody's prompt; the prompt gets "
+        f"what is left{picture(bench)}")
+    assert list(got) == ["a", "b", "long"], f"the batch reads {list(got)}, expected a, b, long: single tokens first"
+
+
+@pytest.mark.points(2)
+def test_task_3_a_long_prompt_is_computed_in_chunks(lab):
+    bench = Bench(lab, budget=8)
+    bench.seat(ask("a", 3, start=50))
+    long = bench.seat(ask("long", 22), num_computed=4)
+    for _ in range(5):
+        bench.step()
+    got, expected = rows(bench.timeline), {"a": [1, 1, 1, 1, 1], "long": [7, 7, 4, 1, 1]}
+    assert got == expected, (
+        f"the budget is 8, a decodes and long has 18 of 22 prompt tokens to go: five steps computed {got}, expected "
+        f"{expected}. A chunk is what the budget leaves, and the last one is what is left of the prompt"
+        f"{picture(bench)}")
+    sampled = [i for i, step in enumerate(bench.timeline.steps) if "long" in step.sampled]
+    assert sampled == [2, 3, 4] and len(long.output_token_ids) == 3, (
+        f"long was given a token in the steps {sampled}, and has {len(long.output_token_ids)}; expected steps 2, 3, 4: "
+        f"none before its prompt is complete, one a step from then on{picture(bench)}")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_budget_is_one_for_all(lab):
+    bench = Bench(lab, budget=8)
+    for i, name in enumerate(("p", "q", "r")):
+        bench.seat(ask(name, 9, start=100 * i), num_computed=4)  # 5 tokens to go
+    got = [bench.step(), bench.step()]
+    assert got == [{"p": 5, "q": 3}, {"p": 1, "q": 2, "r": 5}], (
+        f"the budget is 8, and p, q, r have 5 prompt tokens to go each. Two steps computed {got}, expected first 5 of "
+        "p and the 3 that are left of q, nothing of r; then one of p, who decodes, 2 of q and 5 of r. Who gets nothing "
+        f"is not in the plan{picture(bench)}")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need(lab):
+    bench = Bench(lab, budget=8)
+    bench.seat(ask("a", 6))
+    bench.seat(ask("long", 27, start=50), num_computed=1)
+    got = []
+    for _ in range(3):
+        bench.step()
+        got.append(tuple(len(bench.kv_cache.get_block_ids(name)) for name in ("a", "long")))
+    assert got == [(2, 2), (2, 4), (3, 6)], (
+        f"block size 4; a has 6 tokens computed and computes one a step, long has 1 and computes 7 a step. Blocks of "
+        f"(a, long) after each step: {got}, expected [(2, 2), (2, 4), (3, 6)]. allocate_slots counts from "
+        f"num_computed_tokens, so that must not have moved when it is called{picture(bench)}")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_token_is_appended_only_where_one_was_sampled(lab):
+    bench = Bench(lab)
+    a, b = bench.seat(ask("a", 4)), bench.seat(ask("b", 20, start=50), num_computed=4)
+    output = bench.scheduler.schedule()
+    before = list(a.output_token_ids)
+    bench.scheduler.update_from_output(output, {"a": 7})
+    got = a.output_token_ids, b.output_token_ids
+    assert got == (before + [7], []), (
+        f"a decoded and b computed a chunk; update_from_output(output, {{'a': 7}}) left their outputs at {got}, "
+        f"expected {(before + [7], [])}: b is in the middle of its prompt, nothing was sampled for it")
+
+
+@pytest.mark.points(2)
+def test_task_3_copies_are_planned_and_then_done_with(lab):
+    bench = Bench(lab)
+    scheduler, pool = bench.scheduler, bench.kv_cache.block_pool
+    parent, child = bench.seat(ask("parent", 6, num_sequences=2)), ask("child", 6)
+    scheduler.fork(parent, child)
+    child.append_output_token(999)
+    shared = bench.kv_cache.get_block_ids("parent")[1]
+    output = scheduler.schedule()
+    now = {name: bench.kv_cache.get_block_ids(name)[1] for name in ("parent", "child")}
+    copy = now["parent"] if now["child"] == shared else now["child"]
+    assert output.copies == [(shared, copy)], (
+        f"parent and child share the half-filled block {shared}, both write into it, and their tables now name {now}; "
+        f"copies is {output.copies}, expected [({shared}, {copy})]: the pairs of block_pool.pending_copies, as ids")
+    scheduler.update_from_output(output, bench.model.step(output, bench.kv_cache))
+    assert list(pool.pending_copies) == [], (
+        "the step has run and update_from_output was called, but the copy is still pending: kv_cache.finish_step() "
+        "says that it is made. Made twice, it would overwrite what was written since")
+
+
+# ---- Task 4: admission
+
+
+@pytest.mark.points(3)
+def test_task_4_a_small_mixed_case_step_by_step(lab):
+    requests = [ask("a", 5, 4), ask("b", 12, 3, start=20), ask("c", 3, 2, start=40), ask("d", 4, 2, start=60)]
+    simulation = simulate(lab, *requests, seats=3, budget=8)
+    got = rows(run(simulation))
+    expected = {"a": [5, 1, 1, 1, 0, 0], "b": [3, 7, 2, 1, 1, 0], "c": [0, 0, 3, 1, 0, 0], "d": [0, 0, 0, 0, 4, 1]}
+    assert got == expected, (
+        f"3 seats, a budget of 8, prompts of 5, 12, 3, 4 tokens, outputs of 4, 3, 2, 2. Tokens a step:\n     got "
+        f"{got}\nexpected {expected}\nStep 0 has 3 tokens left for b. In step 1 a decodes first and b gets 7. Step 2 "
+        "finishes b's prompt and has room for c. d waits for a seat: a's and c's are free after step 3"
+        f"{picture(simulation)}")
+    assert_outputs(requests, simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(2)
+def test_task_4_a_late_request_joins_the_batch_at_once(lab):
+    old = [ask("a", 4, 20), ask("b", 4, 20, start=20)]
+    simulation = simulate(lab, *old, seats=4, budget=16)
+    late = simulation.add(ask("late", 6, 3, start=50), at_s=0.05)
+    run(simulation)
+    longest_s = 2 * simulation.cost.seconds(16)
+    waited_s = simulation.timeline.first_token_s("late")
+    assert waited_s <= longest_s, (
+        f"late came while a and b decoded, with seats, budget and blocks to spare, and waited {waited_s * 1000:.0f} ms "
+        f"for its first token, expected at most {longest_s * 1000:.0f} ms (the step that ran when it came, and its "
+        f"own). A batch is open: one may join and leave it in any step{picture(simulation)}")
+    got = rows(simulation.timeline)
+    assert all(got["a"][:20]) and all(got["b"][:20]), (
+        f"a and b decode, and each computes a token in every step, also in the one in which late computes its prompt; "
+        f"got {got}{picture(simulation)}")
+    assert_outputs([*old, late], simulation)
+
+
+@pytest.mark.points(3)
+def test_task_4_a_long_prompt_never_stalls_those_who_decode(lab):
+    budget = 64
+    decoders = [ask(name, 10, 60, start=i * 20) for i, name in enumerate("abc")]
+    simulation = simulate(lab, *decoders, seats=8, budget=budget, num_blocks=400, size=16)
+    long = simulation.add(ask("long", 2000, 4, start=100), at_s=0.2)
+    timeline = run(simulation)
+    got = rows(timeline)
+    bound_s = simulation.cost.seconds(budget)
+    for name in "abc":
+        worst_s = max(timeline.gaps_s(name))
+        assert worst_s <= bound_s + 1e-9, (
+            f"a prompt of 2000 tokens came while {name} decoded, and {name} then waited {worst_s * 1000:.0f} ms "
+            f"between two tokens; expected at most {bound_s * 1000:.0f} ms, a step of {budget} tokens"
+            f"{picture(simulation)}")
+    chunks = [n for n in got["long"] if n > 1]
+    assert chunks == [61] * 32 + [48], (
+        f"three requests decode, so 61 of the budget of 64 are left a step: 2000 tokens are 32 chunks of 61 and one of "
+        f"48; the prompt was computed in chunks of {chunks}. Use what the budget leaves{picture(simulation)}")
+    assert_outputs([*decoders, long], simulation)
+
+
+@pytest.mark.points(1)
+def test_task_4_there_are_only_so_many_seats(lab):
+    requests = [ask(name, 2, 3 + i, start=10 * i) for i, name in enumerate("abcd")]
+    simulation = simulate(lab, *requests, seats=2, budget=16)
+    got = rows(run(simulation))
+    expected = {"a": [2, 1, 1, 0, 0, 0, 0, 0, 0, 0], "b": [2, 1, 1, 1, 0, 0, 0, 0, 0, 0],
+                "c": [0, 0, 0, 2, 1, 1, 1, 1, 0, 0], "d": [0, 0, 0, 0, 2, 1, 1, 1, 1, 1]}
+    assert got == expected, (
+        f"2 seats, four requests, outputs of 3, 4, 5, 6 tokens. Tokens a step:\n     got {got}\nexpected {expected}\n"
+        f"c takes a's seat in the step after a ended, d takes b's{picture(simulation)}")
+
+
+@pytest.mark.points(1)
+def test_task_4_every_sequence_of_a_request_takes_a_seat(lab):
+    simulation = simulate(lab, ask("a", 2, 3), ask("three", 2, 2, start=20, num_sequences=3), ask("b", 2, 2, start=40),
+                          seats=4, budget=16)
+    run(simulation, 1)
+    got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
+    assert got == (["a", "three"], ["b"]), (
+        f"4 seats: a is one sequence, three will be forked into 3. (running, waiting) is {got}, expected a and three "
+        f"to run, and b to wait: num_sequences are counted, not requests{picture(simulation)}")
+    run(simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(2)
+def test_task_4_nobody_is_passed_over(lab):
+    simulation = simulate(lab, ask("a", 2, 5), ask("b", 2, 3, start=20),
+                          ask("three", 2, 2, start=40, num_sequences=3), ask("small", 2, 1, start=60),
+                          seats=4, budget=16)
+    got = rows(run(simulation))
+    assert got["three"][:4] == [0, 0, 0, 2] and got["small"][:5] == [0, 0, 0, 0, 0], (
+        f"4 seats, a and b run; three needs 3 of them and waits for b to end (after step 2); small would fit at once, "
+        f"but stands behind three. Tokens a step: {got}. If small overtook it, a stream of small ones would keep three "
+        f"waiting for ever{picture(simulation)}")
+
+
+@pytest.mark.points(1)
+def test_task_4_the_queue_decides_who_is_next(lab):
+    requests = [ask("low", 2, 2, priority=Priority.LOW), ask("normal", 2, 2, start=20),
+                ask("high", 2, 2, start=40, priority=Priority.HIGH)]
+    simulation = simulate(lab, *requests, seats=1, budget=8)
+    got = rows(run(simulation))
+    expected = {"low": [0, 0, 0, 0, 2, 1], "normal": [0, 0, 2, 1, 0, 0], "high": [2, 1, 0, 0, 0, 0]}
+    assert got == expected, (
+        f"one seat; low, normal and high came at once, and the queue puts high in front. Tokens a step: {got}, "
+        f"expected {expected}: admit what waiting.peek() says{picture(simulation)}")
+
+
+@pytest.mark.points(2)
+def test_task_4_who_finds_no_room_stays_in_front_of_the_queue(lab):
+    a, b, c = ask("a", 10, 3), ask("b", 12, 2, start=20), ask("c", 2, 2, start=40)
+    simulation = simulate(lab, a, b, c, num_blocks=5, budget=32)
+    run(simulation, 1)
+    got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
+    assert got == (["a"], ["b", "c"]), (
+        f"a holds 3 of 5 blocks, b needs 3, and c stands behind b: (running, waiting) is {got}, expected ['a'], ['b', "
+        f"'c']{picture(simulation)}")
+    got = b.status, b.num_computed_tokens, num_used(simulation.scheduler)
+    assert got == (RequestStatus.WAITING, 0, 3), (
+        f"b was not admitted: its (status, num_computed_tokens) and the blocks in use are {got}, expected WAITING, 0 "
+        f"and a's 3. What was not admitted has not changed{picture(simulation)}")
+    run(simulation)
+    assert_outputs([a, b, c], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("cache, num_prompt", [("blocks", 9), ("tree", 9), ("tree", 12)])
+def test_task_4_a_cached_prompt_computes_one_token(lab, cache, num_prompt):
+    simulation = simulate(lab, ask("first", num_prompt, 4), cache=cache, budget=16)
+    again = simulation.add(ask("again", num_prompt, 4), at_s=10.0)
+    run(simulation)
+    got, expected = rows(simulation.timeline)["again"], [0] * 4 + [1] * 4
+    assert got == expected, (
+        f"the same {num_prompt} tokens came twice, the second time when the first was done and all but the last token "
+        f"are cached; tokens a step of the second: {got}, expected {expected}: one token to compute, for the "
+        f"logits{picture(simulation)}")
+    assert again.num_cached_tokens == num_prompt - 1, (
+        f"{num_prompt - 1} of {num_prompt} tokens were found in the cache, and num_cached_tokens is "
+        f"{again.num_cached_tokens}{picture(simulation)}")
+    assert_outputs([again], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("cache", ["blocks", "tree"])
+def test_task_4_the_same_prompt_twice_in_one_step_is_computed_once(lab, cache):
+    a, b = ask("a", 9, 5), ask("b", 9, 5)
+    simulation = simulate(lab, a, b, cache=cache, budget=16)
+    run(simulation, 1)
+    step = simulation.timeline.steps[0].num_scheduled_tokens
+    assert step == {"a": 9, "b": 1}, (
+        f"a and b are the same 9 tokens and came together. Step 0 computed {step}, expected 9 of a and 1 of b: a's "
+        f"full blocks are findable from the moment its slots are made{picture(simulation)}")
+    assert list(step) == ["b", "a"], (
+        f"the batch reads {list(step)}, expected b (one token) before a (nine), although a was admitted first"
+        f"{picture(simulation)}")
+    tables = [simulation.scheduler.kv_cache.get_block_ids(name) for name in "ab"]
+    assert tables[0][:2] == tables[1][:2], (
+        f"the tables of a and b are {tables}, expected the first two blocks to be the same: adopt the hits by giving "
+        f"them to allocate_slots{picture(simulation)}")
+    assert (a.num_cached_tokens, b.num_cached_tokens) == (0, 8), (
+        f"num_cached_tokens of a and b are {a.num_cached_tokens} and {b.num_cached_tokens}, expected 0 and 8"
+        f"{picture(simulation)}")
+    run(simulation)
+    assert_outputs([a, b], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(2)
+def test_task_4_cached_tokens_cost_no_budget(lab):
+    simulation = simulate(lab, ask("first", 21), cache="blocks", budget=24)
+    later = [ask("again", 21, 2), ask("other", 30, 2, start=100)]
+    for request in later:
+        simulation.add(request, at_s=10.0)
+    run(simulation)
+    got, expected = rows(simulation.timeline), {"first": [21, 0, 0], "again": [0, 1, 1], "other": [0, 23, 7]}
+    got = {name: row[:3] for name, row in got.items()}
+    assert got == expected, (
+        f"the budget is 24. again has 20 of its 21 tokens in the cache, other has none of 30. Tokens a step: {got}, "
+        f"expected {expected}: what is cached is not computed, so it takes nothing from others{picture(simulation)}")
+
+
+@pytest.mark.points(2)
+def test_task_4_abort_whether_waiting_mid_prompt_or_decoding(lab):
+    requests = [ask("decodes", 3, 9), ask("prompt", 30, 9, start=20), ask("waits", 5, 9, start=60),
+                ask("stays", 5, 6, start=80)]
+    simulation = simulate(lab, *requests, seats=3, budget=8, cache="tree")
+    run(simulation, 2)
+    got = [(request.status.value, request.num_computed_tokens) for request in requests]
+    assert got == [("running", 4), ("running", 12), ("waiting", 0), ("waiting", 0)], (
+        f"after two steps (status, num_computed_tokens) of {names(requests)} are {got}, expected decodes to run with "
+        f"4, prompt with 12 (5 and 7), and the others to wait{picture(simulation)}")
+    for name in ("waits", "prompt", "decodes"):
+        simulation.abort(name)
+        simulation.scheduler.kv_cache.check_integrity()
+    assert num_used(simulation.scheduler) == 0, (
+        f"all that ran were aborted, but {num_used(simulation.scheduler)} blocks are in use{picture(simulation)}")
+    run(simulation)
+    got = rows(simulation.timeline)["stays"]
+    assert got == [0, 0, 5, 1, 1, 1, 1, 1], (
+        f"three were aborted after step 1, stays is alone and computes {got}, expected its 5 tokens in step 2, then "
+        f"one a step{picture(simulation)}")
+    assert_outputs(requests[3:], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("cache", ["off", "blocks", "tree"])
+def test_task_4_random_traffic_keeps_the_limits_and_says_the_right_thing(lab, cache):
+    num_mixed = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        seats = rng.randint(1, 6)
+        budget = seats + rng.randint(0, 12)
+        simulation = simulate(lab, seats=seats, budget=budget, num_blocks=160, size=rng.randint(2, 5), cache=cache,
+                              watermark=0.01)
+        scheduler, requests, aborted = simulation.scheduler, [], []
+        for i in range(14):
+            request = ask(f"r{i}", rng.choice([1, 2, 5, 17, 40]), rng.randint(1, 8), start=rng.choice([0, 0, 3]),
+                          num_sequences=rng.choice([1, 1, 1, rng.randint(1, seats)]))
+            requests.append(simulation.add(request, at_s=rng.choice([0, rng.random()])))
+        while not simulation.is_done:
+            run(simulation, 1)
+            planned = simulation.timeline.steps[-1].num_scheduled_tokens
+            where = f"seed {seed}, step {len(simulation.timeline.steps) - 1}, budget {budget}, {seats} seats"
+            assert sum(planned.values()) <= budget, (
+                f"{where}: the step computed {sum(planned.values())} tokens, {planned}{picture(simulation)}")
+            num_seqs = sum(request.num_sequences for request in requests if request.request_id in planned)
+            assert num_seqs <= seats, f"{where}: the step had {num_seqs} sequences, {planned}{picture(simulation)}"
+            num_mixed += len(set(planned.values())) > 1 and 1 in planned.values()
+            if len(simulation.timeline.steps) % 8 == 0:
+                scheduler.kv_cache.check_integrity()
+            if scheduler.requests and rng.random() < 0.05:
+                aborted.append(rng.choice(list(scheduler.requests)))
+                simulation.abort(aborted[-1])
+        assert_outputs([request for request in requests if request.request_id not in aborted], simulation)
+        assert_all_home(scheduler, simulation)
+    assert num_mixed > 0, "in 20 runs of random traffic no step had both single tokens and chunks: nothing was mixed"
+
+
+# ---- Task 5: room for all of it
+
+
+@pytest.mark.points(3)
+def test_task_5_a_prompt_is_admitted_whole_or_not_at_all(lab):
+    a, b = ask("a", 9, 4), ask("b", 24, 2, start=20)
+    simulation = simulate(lab, a, b, num_blocks=8, budget=12)
+    run(simulation, 2)
+    got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
+    assert got == (["a"], ["b"]), (
+        f"a holds 3 of 8 blocks. b's first chunk would need 1 to 3, but b as a whole needs 6, and 5 are free. "
+        f"(running, waiting) is {got}, expected ['a'], ['b']: half a prompt helps nobody, and its "
+        f"blocks are gone for the others{picture(simulation)}")
+    got = rows(run(simulation))
+    assert got["b"] == [0, 0, 0, 0, 12, 12, 1], (
+        f"a ends after step 3 and b has the pool to itself: it computes {got['b']} tokens a step, expected [0, 0, 0, "
+        f"0, 12, 12, 1]{picture(simulation)}")
+    assert_outputs([a, b], simulation)
+
+
+@pytest.mark.points(2)
+def test_task_5_cached_blocks_that_are_free_are_no_room(lab):
+    first, runs = ask("first", 12), ask("runs", 4, 8, start=50)
+    long = ask("long", 26)  # begins with first's 12 tokens
+    simulation = simulate(lab, first, num_blocks=7, budget=6, cache="blocks")
+    run(simulation)
+    simulation.add(runs)
+    run(simulation, 2)
+    simulation.add(long)
+    run(simulation, 1)
+    got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
+    assert got == (["runs"], ["long"]), (
+        f"runs holds 2 of 7 blocks; 5 are free, 3 of them with the first 12 tokens of long. long adopts those 3 and "
+        f"needs 4 new ones, but only 2 are left then. (running, waiting) is {got}, expected ['runs'], ['long']: a hit "
+        f"that stands in the free queue is about to leave it{picture(simulation)}")
+    run(simulation)
+    assert_outputs([first, runs, long], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(1)
+def test_task_5_blocks_that_are_shared_need_no_room(lab):
+    runs, same = ask("runs", 17, 4), ask("same", 18, 2)
+    simulation = simulate(lab, runs, num_blocks=6, budget=32, cache="blocks")
+    run(simulation, 1)
+    simulation.add(same)
+    run(simulation, 1)
+    got = names(simulation.scheduler.running)
+    assert got == ["runs", "same"], (
+        f"runs holds 5 of 6 blocks. same has 18 tokens, 16 of them in the 4 full blocks of runs: it needs 1 new block, "
+        f"and 1 is free. Running are {got}, expected both: what a hit holds needs no new block{picture(simulation)}")
+    run(simulation)
+    assert_outputs([runs, same], simulation)
+
+
+@pytest.mark.points(2)
+def test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away(lab):
+    bench = Bench(lab, num_blocks=7, budget=8)
+    bench.seat(ask("grows", 9))
+    bench.seat(ask("half", 20, start=50), num_computed=12)  # its last 8 tokens need 2 blocks, and 1 is free
+    bench.scheduler.add_request(ask("small", 2, start=90))
+    output = bench.scheduler.schedule()
+    assert "small" not in output.num_scheduled_tokens, (
+        f"1 of 7 blocks is free. half runs, has 8 of its 20 tokens to go and needs 2 blocks for them, so it could not "
+        f"go on in this step; small, who waits, was given the last block: {output.num_scheduled_tokens}. Blocks that "
+        "the running ones need for the tokens they have are not free for others")
+
+
+@pytest.mark.points(2)
+def test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit(lab):
+    first, other = ask("first", 16), Request("other", [*range(13), 80, 81, 82], SamplingParams(max_tokens=1))
+    simulation = simulate(lab, first, num_blocks=4, budget=16, cache="tree")
+    simulation.add(other, at_s=1.0)
+    run(simulation)
+    assert_outputs([first, other], simulation)
+    assert other.num_cached_tokens == 12, (
+        f"the pool has 4 blocks. other has 16 tokens, of which 13 are cached: three blocks and one token of a fourth. "
+        f"To keep that token, the fourth block would be copied into a fifth, which does not exist. num_cached_tokens "
+        f"is {other.num_cached_tokens}, expected 12{picture(simulation)}")
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(1)
+def test_task_5_some_blocks_are_set_aside_while_somebody_runs(lab):
+    simulation = simulate(lab, ask("a", 4, 3), ask("b", 32, 2, start=50), num_blocks=10, budget=64, watermark=0.2)
+    got = rows(run(simulation))
+    expected = {"a": [4, 1, 1, 0, 0], "b": [0, 0, 0, 32, 1]}
+    assert got == expected, (
+        f"10 blocks, of which 2 are set aside while somebody runs. a holds 1, 9 are free, b needs 8. Tokens a step: "
+        f"{got}, expected {expected}: 8 + 2 are more than 9, so b waits until a ends; then it is alone, and nothing is "
+        f"set aside{picture(simulation)}")
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("cache", ["off", "blocks", "tree"])
+def test_task_5_random_prompts_in_a_small_pool_all_end(lab, cache):
+    """Requests of one output token never grow. So whoever was admitted whole is never short of a block."""
+    for seed in range(25):
+        rng = random.Random(seed)
+        size, num_blocks, budget = rng.randint(1, 4), rng.randint(4, 12), rng.randint(4, 12)
+        simulation = simulate(lab, budget=budget, num_blocks=num_blocks, size=size, cache=cache)
+        requests = [simulation.add(ask(f"r{i}", rng.randint(1, num_blocks * size), 1, start=rng.choice([0, 0, 1, 50])),
+                                   at_s=rng.random()) for i in range(12)]
+        while not simulation.is_done:
+            run(simulation, 1)
+            planned = simulation.timeline.steps[-1].num_scheduled_tokens
+            idle = [name for name in names(simulation.scheduler.running) if name not in planned]
+            assert not idle or sum(planned.values()) == budget, (
+                f"seed {seed}, {num_blocks} blocks of {size}, budget {budget}: {idle} ran, but got nothing in step "
+                f"{len(simulation.timeline.steps) - 1} for want of a block. Nobody grows here, so somebody was "
+                f"admitted who did not fit as a whole{picture(simulation)}")
+            simulation.scheduler.kv_cache.check_integrity()
+        assert_outputs(requests, simulation)
+        assert_all_home(simulation.scheduler, simulation)

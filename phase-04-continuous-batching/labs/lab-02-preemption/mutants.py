@@ -1,0 +1,273 @@
+"""Mistakes people make when memory runs out, and the test that catches each."""
+
+from course.mutants import Mutant
+
+MUTANTS = [
+    # ---- Task 1
+    Mutant(
+        name="ignores-the-watermark",
+        story="Fills the pool to the last block; the next decoded token preempts whom it has just admitted.",
+        replace="        return self.num_watermark_blocks + request.num_sequences - 1\n",
+        by="        return request.num_sequences - 1\n",
+        killed_by="test_task_1_admission_leaves_the_watermark_free",
+    ),
+    Mutant(
+        name="keeps-the-watermark-in-an-empty-pool",
+        story="A prompt that needs the whole pool waits for blocks that are free already, for ever.",
+        replace="        if not self.running:\n            return 0\n",
+        by="",
+        killed_by="test_task_1_who_is_alone_may_have_the_whole_pool",
+    ),
+    Mutant(
+        name="forgets-the-copies-of-samples",
+        story="Three samples of a prompt begin with a copy of its last block each, but nobody left room.",
+        replace="        return self.num_watermark_blocks + request.num_sequences - 1\n",
+        by="        return self.num_watermark_blocks\n",
+        killed_by="test_task_1_samples_of_a_prompt_bring_their_copies",
+    ),
+    Mutant(
+        name="admits-by-the-first-chunk",
+        story="Asks for room for what the next step computes. The rest of the prompt then preempts others.",
+        replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
+        by="        num_new = self._num_blocks_for(min(request.num_tokens, num_cached + self.max_num_batched_tokens - "
+           "len(self.running))) - len(hits)\n",
+        killed_by="test_task_1_a_first_chunk_is_not_enough_to_be_admitted",
+    ),
+    Mutant(
+        name="admits-in-a-step-that-preempted",
+        story="Gives the blocks that somebody has just lost to the next one in the queue.",
+        replace="        if not step.preempted:\n            self._schedule_waiting(step)\n",
+        by="        self._schedule_waiting(step)\n",
+        killed_by="test_task_3_a_step_that_preempted_admits_nobody",
+    ),
+    # ---- Task 2
+    Mutant(
+        name="keeps-the-computed-count",
+        story="The blocks are gone, but its tokens still count as computed.",
+        replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
+        by="        self.kv_cache.free(request)\n",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+    ),
+    Mutant(
+        name="throws-the-output-away",
+        story="Starts the request from its prompt again. The reader sees the answer begin twice.",
+        replace="        request.num_preemptions += 1\n",
+        by="        request.num_preemptions += 1\n        request.output_token_ids.clear()\n"
+           "        request.all_token_ids = list(request.prompt_token_ids)\n",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+    ),
+    Mutant(
+        name="keeps-the-blocks",
+        story="Only the books say that it was preempted; nobody gets a block by it.",
+        replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
+        by="        request.num_computed_tokens = 0\n",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+    ),
+    Mutant(
+        name="status-stays-running",
+        story="It waits, and whoever looks at its status believes that it runs.",
+        replace="        request.status = RequestStatus.PREEMPTED\n",
+        by="",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+    ),
+    Mutant(
+        name="stays-in-running",
+        story="Waits and runs at once, and will be chosen as victim again and again.",
+        replace="        self.running.remove(request)\n        self.kv_cache.free(request)\n"
+                "        request.num_computed_tokens = 0\n",
+        by="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+    ),
+    Mutant(
+        name="put-instead-of-requeue",
+        story="Goes behind all who came at the same time, as if it had just arrived.",
+        replace="        self.waiting.requeue(request)\n",
+        by="        self.waiting.put(request)\n",
+        killed_by="test_task_2_a_preempted_request_waits_in_front_of_its_equals_and_keeps_its_age",
+    ),
+    Mutant(
+        name="starts-to-age-anew",
+        story="Sets its arrival to now: a LOW request that is preempted often enough never ends.",
+        replace="        self.waiting.requeue(request)\n",
+        by="        request.arrival_time = self.waiting.clock()\n        self.waiting.requeue(request)\n",
+        killed_by="test_task_2_a_preempted_request_waits_in_front_of_its_equals_and_keeps_its_age",
+    ),
+    Mutant(
+        name="forgets-before-it-frees",
+        story="Sets the computed count to 0 first. The cache then believes that the last block holds nothing.",
+        replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
+        by="        request.num_computed_tokens = 0\n        self.kv_cache.free(request)\n",
+        killed_by="test_task_2_it_finds_its_own_blocks_again",
+    ),
+    Mutant(
+        name="does-not-count-on-the-request",
+        story="Only the scheduler counts. The cache takes the one that comes back for a new one, and reports its own "
+              "blocks as hits.",
+        replace="        request.num_preemptions += 1\n",
+        by="",
+        killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+    ),
+    Mutant(
+        name="bills-what-it-found-again",
+        story="cached_tokens grows with every preemption, up to more than the prompt has.",
+        replace="        request.num_computed_tokens = num_cached\n        request.status = RequestStatus.RUNNING\n",
+        by="        request.num_computed_tokens = request.num_cached_tokens = num_cached\n"
+           "        request.status = RequestStatus.RUNNING\n",
+        killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+    ),
+    Mutant(
+        name="resumes-from-nothing",
+        story="Adopts what the cache still has, and then counts it as not computed.",
+        replace="        request.num_computed_tokens = num_cached\n        request.status = RequestStatus.RUNNING\n",
+        by="        request.num_computed_tokens = 0\n        request.status = RequestStatus.RUNNING\n",
+        killed_by="test_task_2_it_finds_its_own_blocks_again",
+    ),
+    # ---- Task 3
+    Mutant(
+        name="the-first-gives-way",
+        story="The request that has waited and computed longest loses everything.",
+        replace="        return max(reversed(self.running), key=self.waiting.order)  # max keeps the first of equals\n",
+        by="        return self.running[0]\n",
+        killed_by="test_task_3_the_later_one_gives_way_and_comes_back",
+    ),
+    Mutant(
+        name="the-latest-gives-way-whatever-its-priority",
+        story="Pops the end of running: right as long as all have the same priority.",
+        replace="        return max(reversed(self.running), key=self.waiting.order)  # max keeps the first of equals\n",
+        by="        return self.running[-1]\n",
+        killed_by="test_task_3_the_lowest_priority_gives_way_not_the_latest",
+    ),
+    Mutant(
+        name="the-lowest-priority-whatever-its-age",
+        story="Forgets aging: who has aged into service by waiting is thrown out of it again.",
+        replace="key=self.waiting.order)  # max keeps the first of equals\n",
+        by="key=lambda request: request.priority)\n",
+        killed_by="test_task_3_an_old_low_one_is_served_before_a_new_normal_one",
+    ),
+    Mutant(
+        name="of-equals-the-first",
+        story="max keeps the first of equals, which in running is the oldest.",
+        replace="max(reversed(self.running), key=self.waiting.order)",
+        by="max(self.running, key=self.waiting.order)",
+        killed_by="test_task_3_of_equals_the_one_admitted_last_gives_way",
+    ),
+    Mutant(
+        name="never-gives-way-itself",
+        story="Takes the last of the others, so the least urgent request throws out a more urgent one.",
+        replace="            victim = self._choose_victim()\n",
+        by="            others = [other for other in reversed(self.running) if other is not request]\n"
+           "            victim = max(others or [request], key=self.waiting.order)\n",
+        killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+    ),
+    Mutant(
+        name="gives-way-and-goes-on",
+        story="Preempts itself and is then planned as if it had slots.",
+        replace="            if victim is request:\n                return False\n",
+        by="            if victim is request:\n                break\n",
+        killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+    ),
+    Mutant(
+        name="does-not-say-whom-it-preempted",
+        story="The plan names no victims; so the step admits somebody, too.",
+        replace="            step.preempted.append(victim)\n",
+        by="",
+        killed_by="test_task_3_the_plan_says_who_was_preempted",
+    ),
+    # ---- Task 4
+    Mutant(
+        name="the-victim-stays-in-the-plan",
+        story="Its tokens are computed in blocks that belong to somebody else by now.",
+        replace="        step.budget += step.plan.pop(victim.request_id)\n",
+        by="        step.budget += step.plan[victim.request_id]\n",
+        killed_by="test_task_4_a_victim_that_was_planned_leaves_the_plan",
+    ),
+    Mutant(
+        name="the-budget-does-not-come-back",
+        story="The step computes less than it could: the victim's tokens are given to nobody.",
+        replace="        step.budget += step.plan.pop(victim.request_id)\n",
+        by="        step.plan.pop(victim.request_id)\n",
+        killed_by="test_task_4_the_victims_tokens_return_to_the_budget",
+    ),
+    Mutant(
+        name="unwritten-blocks-stay-findable",
+        story="The index names a block that nobody has written. Whoever adopts it reads garbage.",
+        replace="        self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(victim.request_id)[first:])\n",
+        by="",
+        killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
+    ),
+    Mutant(
+        name="preempts-before-it-takes-back",
+        story="By then the block table is empty, and nothing is left to take out of the index.",
+        replace="            if victim.request_id in step.plan:\n                self._take_back(victim, step)\n"
+                "            self.preempt(victim)\n",
+        by="            self.preempt(victim)\n            if victim.request_id in step.plan:\n"
+           "                self._take_back(victim, step)\n",
+        killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
+    ),
+    Mutant(
+        name="forgets-all-of-the-victims-blocks",
+        story="Takes what was computed long ago out of the index, too; all of it is computed again.",
+        replace="[first:])\n",
+        by="[:])\n",
+        killed_by="test_task_4_what_the_victim_had_computed_stays_findable",
+    ),
+    Mutant(
+        name="one-victim-is-enough",
+        story="Preempts once and does not ask again whether there is room now.",
+        replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
+        by="        if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
+        killed_by="test_task_4_several_may_have_to_give_way_to_one",
+    ),
+    # ---- Task 5
+    Mutant(
+        name="preempts-for-what-can-never-fit",
+        story="Takes everybody's blocks for a request that the empty pool could not hold.",
+        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n"
+                "            self._end_outgrown(request, step)\n            return False\n",
+        by="",
+        killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
+    ),
+    Mutant(
+        name="tries-what-can-never-fit-for-ever",
+        story="Leaves a request that has outgrown the pool in front of the queue, and everybody behind it.",
+        replace="            if self._has_outgrown(request.num_tokens):\n                self._end_outgrown(request, step)\n"
+                "                continue\n",
+        by="",
+        killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
+    ),
+    Mutant(
+        name="ends-it-on-paper-only",
+        story="Sets the status and leaves the request, and its blocks, where they are.",
+        replace="        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)\n",
+        by="        request.status = RequestStatus.FINISHED_KV_CACHE_FULL\n",
+        killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+    ),
+    Mutant(
+        name="ends-it-without-a-word",
+        story="Nobody is told that it has ended; its reader waits for ever.",
+        replace="        step.finished.append(request)\n",
+        by="        pass\n",
+        killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+    ),
+    Mutant(
+        name="refuses-what-just-fits",
+        story="A prompt that fills the pool to the last slot is turned away.",
+        replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
+        by="        return self._num_blocks_for(num_tokens) >= self.num_blocks\n",
+        killed_by="test_task_5_a_prompt_larger_than_the_pool_is_refused_at_once",
+    ),
+    Mutant(
+        name="counts-the-null-block-as-room",
+        story="A prompt one block too large is let in, and waits for ever for a block that is never given out.",
+        replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
+        by="        return self._num_blocks_for(num_tokens) > self.kv_cache.block_pool.num_blocks\n",
+        killed_by="test_task_5_a_prompt_larger_than_the_pool_is_refused_at_once",
+    ),
+    Mutant(
+        name="abort-forgets-the-queue",
+        story="Knows two states, waiting and running; one that was preempted stays in the queue and comes back.",
+        replace="        else:\n            self.waiting.remove(request)\n",
+        by="        elif request.status is RequestStatus.WAITING:\n            self.waiting.remove(request)\n",
+        killed_by="test_task_5_a_preempted_request_can_be_aborted",
+    ),
+]

@@ -1,0 +1,716 @@
+"""Lab 4.2, preemption. Each test pins one rule; its failure says which, and draws the schedule.
+
+The model is a fake one (``mini_vllm.simulation``): it keeps every token under (block, offset) and reads a request's
+whole context back before it says the next token. A block that was lost, reused too early or never written is found in
+the step in which it matters.
+
+In the pictures a number is so many tokens of a request in one step, ● is one token, ✕ a preemption, – waiting.
+"""
+
+import random
+import textwrap
+
+import pytest
+
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
+from mini_vllm.request_queue import PriorityQueueWithAging
+from mini_vllm.simulation import Clock, CostModel, Simulation, decode_alone
+
+HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
+NO_CACHE, WHOLE_BLOCKS, TREE = "no cache", "whole blocks", "tree"
+
+
+class Server(Simulation):
+    """A simulation that checks after every step what must hold whatever the schedule is. A step takes 10 ms."""
+
+    def __init__(self, lab, num_blocks, *, block_size=4, cache=NO_CACHE, max_num_seqs=4, budget=32, watermark=0.0,
+                 aging_rate=0.1):
+        """``num_blocks`` can be used; the null block comes on top."""
+        kv_cache = KVCacheManager(num_blocks + 1, block_size, cache != NO_CACHE,
+                                  tree_class=PrefixTree if cache == TREE else None)
+        clock = Clock()
+        queue = PriorityQueueWithAging(aging_rate, clock)
+        super().__init__(lab.Scheduler(kv_cache, max_num_seqs, budget, queue, watermark), CostModel(0.010, 0.0), clock)
+        self.num_prompts = 0
+
+    def arrive(self, request_id, prompt, max_tokens=8, priority=NORMAL, at_step=0, arrival_time=None):
+        """``prompt``: tokens, or how many (then all prompts differ from their first token on)."""
+        if isinstance(prompt, int):
+            self.num_prompts += 1
+            prompt = range(1000 * self.num_prompts, 1000 * self.num_prompts + prompt)
+        request = Request(request_id, prompt, SamplingParams(max_tokens=max_tokens), priority, arrival_time)
+        return self.add(request, max(at_step * 0.010 - 0.005, 0.0))
+
+    def step(self):
+        scheduler, was_running = self.scheduler, list(self.scheduler.running)
+        what = f"step {len(self.timeline.steps)}"
+        num_computed = {request.request_id: request.num_computed_tokens for request in was_running}
+        try:
+            step = super().step()
+            scheduler.kv_cache.check_integrity()
+        except (NotImplementedError, AssertionError):
+            raise
+        except Exception as error:
+            raise AssertionError(f"{what}: {type(error).__name__}: {error}\n{self}") from error
+        num_tokens = sum(step.num_scheduled_tokens.values())
+        assert num_tokens <= scheduler.max_num_batched_tokens, (
+            f"{what} computes {num_tokens} tokens, at most {scheduler.max_num_batched_tokens} are allowed\n{self}")
+        num_running = len(scheduler.running)
+        assert num_running <= scheduler.max_num_seqs, (
+            f"{what}: {num_running} requests run, at most {scheduler.max_num_seqs} may\n{self}")
+        for request_id in step.preempted:
+            assert request_id not in step.num_scheduled_tokens, (
+                f"{what} preempts {request_id} and lets it compute {step.num_scheduled_tokens[request_id]} tokens all "
+                f"the same: a victim leaves the plan\n{self}")
+        admitted = [request.request_id for request in scheduler.running if request not in was_running]
+        assert not (step.preempted and admitted), (
+            f"{what} preempts {step.preempted} and admits {admitted}: a step that preempted admits nobody\n{self}")
+        self.check_who_is_where(what)
+        for request_id, request in scheduler.requests.items():
+            if request_id in step.preempted:
+                self.check_not_found(what, request, num_computed[request_id])
+        return step
+
+    def check_who_is_where(self, what):
+        scheduler = self.scheduler
+        for request in scheduler.running:
+            assert request.status is RequestStatus.RUNNING, (
+                f"{what}: {request} is in running, but its status is {request.status.name}, expected RUNNING\n{self}")
+        for request in scheduler.waiting:
+            table = scheduler.kv_cache.get_block_ids(request.request_id)
+            assert request not in scheduler.running and request.status is not RequestStatus.RUNNING, (
+                f"{what}: {request} waits, and runs at the same time\n{self}")
+            assert (table, request.num_computed_tokens) == ([], 0), (
+                f"{what}: {request} waits, holds the blocks {table}, and {request.num_computed_tokens} of its tokens "
+                f"count as computed; expected no block and 0: who waits holds nothing\n{self}")
+
+    def check_not_found(self, what, request, num_computed):
+        """Of a request that has its text for itself, no more is found than was computed."""
+        probe = Request("probe", [*request.all_token_ids, 0], extra_keys=request.extra_keys)
+        num_found = self.scheduler.kv_cache.get_computed_blocks(probe)[1]
+        assert num_found <= num_computed or not self.texts_differ, (
+            f"{what} preempts {request.request_id}, of which {num_computed} tokens were computed before, but whoever "
+            f"has the same text now finds {num_found} of them in the cache: blocks that it was to write in this step, "
+            f"and does not write, must not be findable\n{self}")
+
+    #: No prompt begins like another.
+    texts_differ = True
+
+    def end(self, num_preemptions=None):
+        """Run until all have ended, and see that the pool is empty, and the books too."""
+        for _ in range(2_000):
+            if self.is_done:
+                break
+            self.step()
+        else:
+            raise AssertionError(f"after 2,000 steps {list(self.scheduler.requests)} did not end\n{self}")
+        scheduler = self.scheduler
+        usage = scheduler.kv_cache.block_pool.get_usage()
+        assert usage == 0, f"all requests have ended, but {usage:.0%} of the pool is in use, expected 0%\n{self}"
+        left = (list(scheduler.requests), list(scheduler.running), list(scheduler.waiting))
+        assert left == ([], [], []), (f"all requests have ended, but (requests, running, waiting) is {left}, expected "
+                                      f"nothing in any of them\n{self}")
+        if num_preemptions is not None:
+            assert scheduler.num_preemptions == num_preemptions, (
+                f"scheduler.num_preemptions is {scheduler.num_preemptions}, expected {num_preemptions}\n{self}")
+        return self
+
+    def __str__(self):
+        num_steps = len(self.timeline.steps)
+        return f"The schedule so far:\n{self.timeline.draw(max(num_steps - 20, 0), 20)}" if num_steps else ""
+
+
+def assert_picture(server, expected, rule):
+    """The schedule is just this. The line with the sums is left out."""
+    def plain(text):
+        lines = [line.rstrip() for line in textwrap.dedent(text).strip("\n").splitlines()]
+        return "\n".join(line for line in lines if line and not line.startswith("sum"))
+    got, expected = plain(str(server.timeline)), plain(expected)
+    assert got == expected, f"{rule}\nThe schedule is\n{got}\nexpected\n{expected}"
+
+
+def assert_outputs(server, *requests):
+    """Everybody says what it would have said alone."""
+    for request in requests:
+        expected = decode_alone(request.prompt_token_ids, request.sampling_params.max_tokens)
+        got = request.output_token_ids
+        assert (got, request.status) == (expected, RequestStatus.FINISHED_LENGTH), (
+            f"{request} ended as {request.status.name} with the output {got}; alone it says {expected}: a preemption "
+            f"must not change one token\n{server}")
+
+
+def ids(requests):
+    return [request.request_id for request in requests]
+
+
+# ---- Task 1: room to grow
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("watermark, num_tokens, is_admitted", [(0.2, 16, True), (0.2, 17, False), (0.01, 20, True),
+                                                                (0.01, 21, False), (0.0, 24, True), (0.0, 25, False)])
+def test_task_1_admission_leaves_the_watermark_free(lab, watermark, num_tokens, is_admitted):
+    server = Server(lab, 10, watermark=watermark, budget=64)
+    server.arrive("a", 16)
+    server.arrive("b", num_tokens)
+    server.step()
+    got = ids(server.scheduler.running)
+    num_blocks, num_kept = -(-num_tokens // 4), server.scheduler.num_watermark_blocks
+    assert got == (["a", "b"] if is_admitted else ["a"]), (
+        f"a pool of 10 blocks, watermark {watermark} ({num_kept} blocks); a took 4 blocks, b needs {num_blocks}: "
+        f"running is {got}, but b must {'' if is_admitted else 'not '}be admitted: 4 + {num_blocks} + {num_kept} is "
+        f"{4 + num_blocks + num_kept}")
+
+
+@pytest.mark.points(2)
+def test_task_1_who_is_alone_may_have_the_whole_pool(lab):
+    server = Server(lab, 5, watermark=0.3)
+    server.arrive("a", 20)
+    server.step()
+    got = ids(server.scheduler.running)
+    assert got == ["a"], (f"a needs all 5 blocks of the pool, and nobody runs: running is {got}, expected ['a']. With "
+                          "a watermark of 2 blocks it would wait for room that nobody can ever make")
+
+
+@pytest.mark.points(1)
+def test_task_1_samples_of_a_prompt_bring_their_copies(lab):
+    got = []
+    for num_free_blocks in (4, 3):
+        server = Server(lab, 4 + num_free_blocks, watermark=0.1)  # 1 block
+        server.arrive("a", 16)
+        server.arrive("b", 3).num_sequences = 3
+        server.step()
+        got.append("b" in ids(server.scheduler.running))
+    assert got == [True, False], (
+        f"a runs; b, with num_sequences 3, needs 1 block, 2 for copies of it and 1 for the watermark. With 4 free "
+        f"blocks, and then with 3, it was admitted: {got}, expected [True, False]")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_first_chunk_is_not_enough_to_be_admitted(lab):
+    server = Server(lab, 4, budget=8)
+    server.arrive("a", 7)
+    server.arrive("b", 12, at_step=1)
+    for _ in range(2):
+        server.step()
+    assert_picture(server, """
+        step    0   1
+        a       7   ●
+        b           –
+        """, "b has 12 tokens, 3 blocks. In step 1 two are free, and b's first chunk, 7 tokens, would take just these. "
+             "It waits: there must be blocks for all its tokens")
+
+
+# ---- Task 2: out, and in again
+
+
+def server_with_one_running(lab, cache=NO_CACHE):
+    """``a`` has 7 tokens of prompt and 3 of output; 9 are computed, in blocks of 4. Nothing else is there."""
+    server = Server(lab, 8, cache=cache)
+    a = server.arrive("a", 7, max_tokens=6)
+    for _ in range(3):
+        server.step()
+    return server, a
+
+
+@pytest.mark.points(3)
+def test_task_2_preempt_takes_the_blocks_and_leaves_the_output(lab):
+    server, a = server_with_one_running(lab)
+    scheduler, output = server.scheduler, list(a.output_token_ids)
+    scheduler.preempt(a)
+    usage = scheduler.kv_cache.block_pool.get_usage()
+    table = scheduler.kv_cache.get_block_ids("a")
+    assert (usage, table) == (0.0, []), (
+        f"after preempt(a), the only request, a holds the blocks {table} and {usage:.0%} of the pool is in use, "
+        "expected [] and 0%: its blocks go")
+    assert a.output_token_ids == output and a.num_tokens == 10, (
+        f"after preempt(a) its output is {a.output_token_ids} and it has {a.num_tokens} tokens; expected {output} and "
+        "10: what it has said stays")
+    assert a.num_computed_tokens == 0, (f"after preempt(a) num_computed_tokens is {a.num_computed_tokens}, expected 0: "
+                                        "without blocks nothing is computed")
+    assert a.status is RequestStatus.PREEMPTED, f"after preempt(a) its status is {a.status.name}, expected PREEMPTED"
+    got = (ids(scheduler.running), ids(scheduler.waiting), ids(scheduler.requests.values()))
+    assert got == ([], ["a"], ["a"]), (f"after preempt(a) (running, waiting, requests) is {got}, expected ([], ['a'], "
+                                       "['a']): it waits, and is still the scheduler's")
+    got = (a.num_preemptions, scheduler.num_preemptions)
+    assert got == (1, 1), (f"after one preemption (a.num_preemptions, scheduler.num_preemptions) is {got}, "
+                           "expected (1, 1)")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_preempted_request_waits_in_front_of_its_equals_and_keeps_its_age(lab):
+    server = Server(lab, 20, max_num_seqs=1)
+    server.arrive("a", 4, arrival_time=0.0)
+    server.arrive("b", 4, arrival_time=0.0)
+    server.arrive("c", 4, arrival_time=0.0)
+    server.arrive("urgent", 4, priority=HIGH, at_step=2)
+    server.arrive("later", 4, at_step=2)
+    for _ in range(4):
+        server.step()
+    scheduler, a = server.scheduler, server.scheduler.requests["a"]
+    scheduler.preempt(a)
+    assert a.arrival_time == 0.0, (f"after preempt(a) its arrival_time is {a.arrival_time}, expected 0.0: a requeued "
+                                   "request keeps its age")
+    got = ids(scheduler.waiting)
+    assert got == ["urgent", "a", "b", "c", "later"], (
+        f"a, b and c are of the same age and priority. a ran and was preempted; the queue is {got}, expected "
+        "['urgent', 'a', 'b', 'c', 'later']: in front of its equals (requeue, not put), behind what is more urgent")
+
+
+@pytest.mark.points(2)
+def test_task_2_all_its_tokens_are_computed_again_and_it_goes_on(lab):
+    server, a = server_with_one_running(lab)
+    server.scheduler.preempt(a)
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5
+        a       7   ●   ●  10   ●   ●
+        """, "a was preempted after step 2, with 7 tokens of prompt and 3 of output, and nothing is cached: step 3 "
+             "computes all 10 of them again, and gives the next token")
+    assert_outputs(server, a)
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("cache, num_tokens", [(WHOLE_BLOCKS, "2"), (TREE, "●")])
+def test_task_2_it_finds_its_own_blocks_again(lab, cache, num_tokens):
+    server, a = server_with_one_running(lab, cache)
+    server.scheduler.preempt(a)
+    server.end(num_preemptions=1)
+    rule = "blocks 0 and 1 are full and found again" if cache == WHOLE_BLOCKS else (
+        "the tree finds all 9, in the half-filled block too, if kv_cache.free still saw how many were computed")
+    assert_picture(server, f"""
+        step    0   1   2   3   4   5
+        a       7   ●   ●   {num_tokens}   ●   ●
+        """, f"a was preempted with 10 tokens, 9 of them computed. Nobody took its blocks; {rule}")
+    assert_outputs(server, a)
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("cache, num_cached", [(WHOLE_BLOCKS, 8), (TREE, 10)])
+def test_task_2_what_it_finds_again_is_not_counted_again(lab, cache, num_cached):
+    server = Server(lab, 12, cache=cache)
+    server.texts_differ = False
+    server.arrive("first", range(12), max_tokens=1)
+    b = server.arrive("b", [*range(10), 500, 501, 502], max_tokens=6, at_step=2)
+    for _ in range(5):
+        server.step()
+    kv_cache = server.scheduler.kv_cache
+    before = (b.num_cached_tokens, kv_cache.stats.num_queries, kv_cache.stats.num_hit_tokens)
+    assert before == (num_cached, 2, num_cached), (
+        f"b was admitted and found {num_cached} tokens of another request: (num_cached_tokens, queries, tokens found) "
+        f"is {before}, expected {(num_cached, 2, num_cached)}")
+    server.scheduler.preempt(b)
+    server.step()
+    got = (b.num_cached_tokens, kv_cache.stats.num_queries, kv_cache.stats.num_hit_tokens)
+    assert b.num_computed_tokens == 17 and b.status is RequestStatus.RUNNING, (
+        f"b has come back: expected 17 tokens computed and RUNNING, but it is {b}")
+    assert got == before, (
+        f"b was preempted and came back: (num_cached_tokens, queries, tokens found) went from {before} to {got}. What "
+        "it found this time it had computed itself; it saved nothing, and is not to be reported as cached. (The KV "
+        "cache tells a request that comes back by its num_preemptions)")
+    server.end()
+    assert_outputs(server, b)
+
+
+@pytest.mark.points(1)
+def test_task_2_a_request_may_be_preempted_again_and_again(lab):
+    server, a = server_with_one_running(lab)
+    for _ in range(3):
+        server.scheduler.preempt(a)
+        server.step()
+    server.end(num_preemptions=3)
+    assert a.num_preemptions == 3, f"a was preempted 3 times, its num_preemptions is {a.num_preemptions}"
+    assert_outputs(server, a)
+
+
+# ---- Task 3: somebody gives way
+
+
+@pytest.mark.points(2)
+def test_task_3_the_later_one_gives_way_and_comes_back(lab):
+    server = Server(lab, 4)
+    a, b = server.arrive("a", 7, max_tokens=6), server.arrive("b", 5, max_tokens=6)
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5   6   7   8   9
+        a       7   ●   ●   ●   ●   ●
+        b       5   ●   ✕   –   –   –   7   ●   ●   ●
+        """, "4 blocks of 4 tokens: a and b hold two each. In step 2 a's ninth token needs a third. b came later and "
+             "gives way; when a is done, b computes its 7 tokens again and goes on")
+    assert_outputs(server, a, b)
+
+
+@pytest.mark.points(1)
+def test_task_3_the_plan_says_who_was_preempted(lab):
+    server = Server(lab, 4)
+    server.arrive("a", 7)
+    server.arrive("b", 5)
+    for _ in range(2):
+        server.step()
+    output = server.scheduler.schedule()
+    got = (ids(output.preempted), output.num_scheduled_tokens, ids(output.requests), ids(output.finished))
+    assert got == (["b"], {"a": 1}, ["a"], []), (
+        f"the step in which a takes b's blocks: (preempted, num_scheduled_tokens, requests, finished) is {got}, "
+        "expected (['b'], {'a': 1}, ['a'], [])")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_lowest_priority_gives_way_not_the_latest(lab):
+    server = Server(lab, 6)
+    requests = [server.arrive("high", 7, 4, HIGH), server.arrive("low", 5, 4, LOW),
+                server.arrive("normal", 5, 4, NORMAL, at_step=1)]
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step      0   1   2   3   4   5
+        high      7   ●   ●   ●
+        low       5   ●   ✕   –   7   ●
+        normal        5   ●   ●   ●
+        """, "in step 2 high needs a block. low came before normal, but would be served after it, so low gives way")
+    assert_outputs(server, *requests)
+
+
+@pytest.mark.points(2)
+def test_task_3_an_old_low_one_is_served_before_a_new_normal_one(lab):
+    server = Server(lab, 6)
+    requests = [server.arrive("high", 7, 4, HIGH, arrival_time=0.0), server.arrive("old", 5, 4, LOW, arrival_time=0.0),
+                server.arrive("new", 5, 4, NORMAL, arrival_time=20.0)]
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5
+        high    7   ●   ●   ●
+        old     5   ●   ●   ●
+        new     5   ●   ✕   –   7   ●
+        """, "old (LOW) came 20 s before new (NORMAL); at 0.1 levels a second that is two levels. Who is served last "
+             "is what waiting.order says: 2 + 0 for old, 1 + 2 for new")
+    assert_outputs(server, *requests)
+
+
+@pytest.mark.points(2)
+def test_task_3_of_equals_the_one_admitted_last_gives_way(lab):
+    server = Server(lab, 6)
+    requests = [server.arrive(name, 7, 4) for name in "abc"]
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5
+        a       7   ●   ●   ●
+        b       7   ●   ●   ●
+        c       7   ●   ✕   –   9   ●
+        """, "a, b and c came at the same time and have the same priority. In step 2 a needs a block, then b: c, who "
+             "was admitted last, gives way, and its two blocks serve both")
+    assert_outputs(server, *requests)
+
+
+@pytest.mark.points(2)
+def test_task_3_who_asks_may_be_the_one_to_give_way(lab):
+    server = Server(lab, 5)
+    a, b = server.arrive("a", 7), server.arrive("b", 6)
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5   6   7   8   9  10  11  12
+        a       7   ●   ●   ●   ●   ●   ●   ●
+        b       6   ●   ●   ✕   –   –   –   –   9   ●   ●   ●   ●
+        """, "in step 2 a took the last block. In step 3 b needs one; b itself would be served last, so b gives way "
+             "and computes nothing, instead of taking a's blocks")
+    assert_outputs(server, a, b)
+
+
+@pytest.mark.points(3)
+def test_task_3_a_step_that_preempted_admits_nobody(lab):
+    server = Server(lab, 6, budget=16)
+    requests = [server.arrive("a", 7, 6), server.arrive("b", 13, 6, LOW), server.arrive("c", 3, 3, HIGH, at_step=2)]
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5   6   7   8   9  10
+        a       7   ●   ●   ●   ●   ●
+        b       9   4   ✕   –   –   –  14   ●   ●   ●   ●
+        c               –   3   ●   ●
+        """, "in step 2 b gives 4 blocks, of which a takes one. c, who has just come, needs one, and waits for step 3 "
+             "all the same: a step that preempted admits nobody")
+    assert_outputs(server, *requests)
+
+
+# ---- Task 4: a victim that was planned already
+
+
+@pytest.mark.points(3)
+def test_task_4_a_victim_that_was_planned_leaves_the_plan(lab):
+    server = Server(lab, 5)
+    low, high = server.arrive("low", 6, 6, LOW), server.arrive("high", 7, 6, HIGH, at_step=1)
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5   6   7   8   9
+        low     6   ●   ●   ✕   –   –   –   9   ●   ●
+        high        7   ●   ●   ●   ●   ●
+        """, "low was admitted first, so in step 3 it is planned first, and takes the last block. Then high asks for "
+             "one: low gives way though it was planned already, and computes nothing in this step")
+    assert_outputs(server, low, high)
+
+
+@pytest.mark.points(2)
+def test_task_4_the_victims_tokens_return_to_the_budget(lab):
+    server = Server(lab, 4, max_num_seqs=3, budget=4)
+    requests = [server.arrive("low", 2, 6, LOW), server.arrive("high", 3, 6, HIGH, at_step=1),
+                server.arrive("prompt", 6, 3, NORMAL, at_step=2)]
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step      0   1   2   3   4   5   6   7   8   9  10
+        low       2   ●   ●   ✕   –   –   –   4   ●   ●   ●
+        high          3   ●   ●   ●   ●   ●
+        prompt            2   3   ●   ●   ●
+        """, "4 tokens a step. In step 3 low is given one and high asks for a block: low gives way, its token returns, "
+             "high takes one and prompt the other 3")
+    assert_outputs(server, *requests)
+
+
+@pytest.mark.points(3)
+def test_task_4_blocks_that_will_not_be_written_are_not_findable(lab):
+    server = Server(lab, 7, cache=WHOLE_BLOCKS, budget=11)
+    requests = [server.arrive("x", 3, 6, HIGH), server.arrive("y", 3, 6, HIGH), server.arrive("low", 2, 6, LOW),
+                server.arrive("prompt", 16, 2, NORMAL, at_step=1)]
+    low = requests[2]
+    for _ in range(3):
+        server.step()  # in step 2 x and y take the last blocks; low fills its block; then prompt asks for two
+    requests.append(server.arrive("same", [*low.all_token_ids, 9], 4, HIGH, at_step=3))
+    server.end()
+    assert_picture(server, """
+        step      0   1   2   3   4   5   6   7   8   9  10
+        x         3   ●   ●   ●   ●   ●
+        y         3   ●   ●   ●   ●   ●
+        low       2   ●   ✕   –   –   –   –   4   ●   ●   ●
+        prompt        8   ✕   –   –   –  10   2   ●
+        same                  5   ●   ●   ●
+        """, "in step 2 low was to compute its fourth token and so to fill its block, which then was in the index "
+             "already. prompt takes that block from it; and since one is not enough, gives way itself. In step 3 comes "
+             "one with low's four tokens and one more. It must compute all 5: nobody wrote that block")
+    assert_outputs(server, *requests)
+
+
+@pytest.mark.points(2)
+def test_task_4_what_the_victim_had_computed_stays_findable(lab):
+    for cache in (WHOLE_BLOCKS, TREE):
+        server = Server(lab, 5, cache=cache)
+        low, high = server.arrive("low", 6, 6, LOW), server.arrive("high", 7, 6, HIGH, at_step=1)
+        server.end(num_preemptions=1)
+        assert_picture(server, """
+            step    0   1   2   3   4   5   6   7   8   9
+            low     6   ●   ●   ✕   –   –   –   ●   ●   ●
+            high        7   ●   ●   ●   ●   ●
+            """, f"cache: {cache}. low gave way in step 3, with 8 tokens computed in 2 blocks, and high needed only "
+                 "its third. In step 7 low finds the two again and computes one token, not 9: only what was to be "
+                 "written in step 3 is forgotten")
+        assert_outputs(server, low, high)
+
+
+@pytest.mark.points(2)
+def test_task_4_several_may_have_to_give_way_to_one(lab):
+    server = Server(lab, 8, max_num_seqs=5, budget=12)
+    requests = [server.arrive("x", 3, 6, HIGH), server.arrive("y", 3, 6, HIGH), server.arrive("low 1", 2, 6, LOW),
+                server.arrive("low 2", 2, 6, LOW), server.arrive("prompt", 16, 1, NORMAL, at_step=1)]
+    server.end(num_preemptions=2)
+    assert_picture(server, """
+        step      0   1   2   3   4   5   6
+        x         3   ●   ●   ●   ●   ●
+        y         3   ●   ●   ●   ●   ●
+        low 1     2   ●   ✕   4   ●   ●   ●
+        low 2     2   ●   ✕   4   ●   ●   ●
+        prompt        8   8
+        """, "in step 2 x and y take the last blocks, then prompt asks for two. low 2 gives one, which is not enough, "
+             "and then low 1 gives one. Both were planned already")
+    assert_outputs(server, *requests)
+
+
+@pytest.mark.points(2)
+def test_task_4_samples_that_share_all_their_blocks_give_way_together(lab):
+    server = Server(lab, 6, cache=WHOLE_BLOCKS)
+    scheduler, kv_cache = server.scheduler, server.scheduler.kv_cache
+    high = Request("high", range(100, 108), SamplingParams(max_tokens=4), HIGH, arrival_time=0.0)
+    leader = Request("sample 0", range(8), SamplingParams(max_tokens=4), LOW, arrival_time=0.0)
+    samples = [Request(f"sample {i}", range(8), SamplingParams(max_tokens=4), LOW) for i in (1, 2)]
+    leader.num_sequences = 3
+    scheduler.add_request(high)
+    scheduler.add_request(leader)
+    plans, first_tokens = [], {}
+    while scheduler.has_unfinished_requests() and len(plans) < 40:
+        output = scheduler.schedule()
+        plans.append((output.num_scheduled_tokens, ids(output.preempted)))
+        tokens = server.model.step(output, kv_cache)  # reads every context back
+        scheduler.update_from_output(output, tokens)
+        if len(plans) == 1:  # the prompt is computed: each sample has another first token, and shares all the rest
+            for token, sample in enumerate(samples):
+                scheduler.fork(leader, sample)
+                sample.append_output_token(token)
+        for request in list(scheduler.requests.values()):
+            first_tokens.setdefault(request.request_id, request.output_token_ids[:1])
+            if len(request.output_token_ids) >= 4:
+                scheduler.finish(request, RequestStatus.FINISHED_LENGTH)
+        kv_cache.check_integrity()
+    expected = ({"high": 1, "sample 0": 1}, ["sample 2", "sample 1"])
+    assert plans[1] == expected, (
+        f"6 blocks: high holds 2, three samples share 2. In step 1 each needs one more; high and sample 0 take the "
+        f"last. (num_scheduled_tokens, preempted) of that step is {plans[1]}, expected {expected}: sample 2 gives way "
+        "and frees nothing, since the others use its blocks too; so sample 1, which asks, gives way as well")
+    for request in (high, leader, *samples):
+        first = first_tokens[request.request_id]
+        alone = first + decode_alone(request.prompt_token_ids + first, 3)
+        got = request.output_token_ids
+        assert got == alone, f"{request} said {got}, alone it says {alone}; the steps were {plans}"
+    assert kv_cache.block_pool.get_usage() == 0, f"all have ended, but the pool is not empty; the steps were {plans}"
+
+
+# ---- Task 5: what cannot fit, and what nobody wants any more
+
+
+@pytest.mark.points(1)
+def test_task_5_a_prompt_larger_than_the_pool_is_refused_at_once(lab):
+    server = Server(lab, 4)
+    for num_tokens in (17, 100):
+        try:
+            server.scheduler.add_request(Request("too large", range(num_tokens)))
+        except ValueError:
+            continue
+        raise AssertionError(f"4 blocks of 4 tokens: add_request took a prompt of {num_tokens} tokens, expected a "
+                             "ValueError: nobody could ever serve it, and it would stand in front of all others")
+    a, b = server.arrive("a", 16, 1), server.arrive("b", 3, 3)
+    server.end(num_preemptions=0)
+    assert_picture(server, """
+        step    0   1   2   3
+        a      16
+        b       –   3   ●   ●
+        """, "17 tokens are too many for 4 blocks of 4, and were refused; 16 just fit, and b waits for them")
+    assert_outputs(server, a, b)
+
+
+@pytest.mark.points(3)
+def test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody(lab):
+    server = Server(lab, 5)
+    big, small = server.arrive("big", 10, 100), server.arrive("small", 12, 3, at_step=1)
+    finished = []
+    while not big.status.is_finished:
+        step = server.step()
+        finished = step.finished
+    server.end(num_preemptions=0)
+    assert_picture(server, """
+        step     0   1   2   3   4   5   6   7   8   9  10  11  12  13
+        big     10   ●   ●   ●   ●   ●   ●   ●   ●   ●   ●
+        small        –   –   –   –   –   –   –   –   –   –  12   ●   ●
+        """, "5 blocks of 4 tokens. After step 10 big has 21 tokens, and 20 slots are all there is. In step 11 it "
+             "ends; it preempts nobody, not even itself, so small is admitted in the same step")
+    assert big.status is RequestStatus.FINISHED_KV_CACHE_FULL, (
+        f"big outgrew the pool and ended as {big.status.name}, expected FINISHED_KV_CACHE_FULL")
+    expected = decode_alone(big.prompt_token_ids, 11)
+    assert big.output_token_ids == expected, (f"big ended with the output {big.output_token_ids}, expected {expected}: "
+                                              "what it has said stays")
+    assert finished == ["big"], f"big ended in a step that reports {finished} as finished, expected ['big']"
+    assert_outputs(server, small)
+
+
+@pytest.mark.points(1)
+def test_task_5_the_plan_says_who_outgrew_the_pool(lab):
+    server = Server(lab, 2)
+    a = server.arrive("a", 7, 100)
+    for _ in range(2):
+        server.step()
+    output = server.scheduler.schedule()
+    got = (ids(output.finished), ids(output.preempted), output.num_scheduled_tokens)
+    assert got == (["a"], [], {}), (f"a has 9 tokens, the pool has 8 slots: (finished, preempted, "
+                                    f"num_scheduled_tokens) of the plan is {got}, expected (['a'], [], {{}})")
+    got = (server.scheduler.has_unfinished_requests(), server.scheduler.kv_cache.block_pool.get_usage(), a.status.name)
+    assert got == (False, 0.0, "FINISHED_KV_CACHE_FULL"), (
+        f"(has_unfinished_requests, usage of the pool, status of a) is {got}, expected (False, 0.0, "
+        "'FINISHED_KV_CACHE_FULL')")
+
+
+@pytest.mark.points(3)
+def test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue(lab):
+    server = Server(lab, 4)
+    a, b = server.arrive("a", 14, 100), server.arrive("b", 4, 2, at_step=1)
+    for _ in range(3):
+        server.step()
+    server.scheduler.preempt(a)  # 16 tokens were computed, it has 17; so an engine does when a step broke
+    step = server.step()
+    got = (a.status.name, step.finished, step.num_scheduled_tokens)
+    assert got == ("FINISHED_KV_CACHE_FULL", ["a"], {"b": 4}), (
+        f"a waits with 17 tokens, for which 4 blocks of 4 are too few, and b stands behind it. After a step (status of "
+        f"a, finished, num_scheduled_tokens) is {got}, expected ('FINISHED_KV_CACHE_FULL', ['a'], {{'b': 4}}): what "
+        f"can never be admitted ends, and the next one is looked at\n{server}")
+    expected = decode_alone(a.prompt_token_ids, 3)
+    assert a.output_token_ids == expected, f"a ended with the output {a.output_token_ids}, expected {expected}"
+    server.end(num_preemptions=1)
+    assert_outputs(server, b)
+
+
+@pytest.mark.points(2)
+def test_task_5_a_preempted_request_can_be_aborted(lab):
+    server = Server(lab, 4)
+    a, b = server.arrive("a", 7, 6), server.arrive("b", 5, 6)
+    for _ in range(4):
+        server.step()
+    got = server.scheduler.abort_request("b")
+    server.abort("b")
+    assert got is b and b.status is RequestStatus.FINISHED_ABORTED, (
+        f"b had been preempted and waited; abort_request('b') gave {got}, expected b itself, FINISHED_ABORTED")
+    assert b not in server.scheduler.waiting and "b" not in server.scheduler.requests, (
+        f"b was aborted while it waited, but it is still in the queue ({ids(server.scheduler.waiting)}) or in requests "
+        f"({list(server.scheduler.requests)})")
+    server.end(num_preemptions=1)
+    assert_picture(server, """
+        step    0   1   2   3   4   5
+        a       7   ●   ●   ●   ●   ●
+        b       5   ●   ✕   –
+        """, "b was preempted in step 2 and aborted after step 3: it does not come back")
+    assert_outputs(server, a)
+    got = server.scheduler.abort_request("b")
+    assert got is None, f"abort_request of a request that is gone gave {got}, expected None"
+
+
+# ---- everything at once
+
+
+def run_traffic(lab, seed, cache):
+    """Random requests, tiny pools. Returns the server, and those of its requests that ended by themselves."""
+    rng = random.Random(f"{seed} {cache}")
+    num_blocks, block_size, max_num_seqs = rng.randint(5, 9), rng.choice((2, 3, 4)), rng.randint(3, 5)
+    server = Server(lab, num_blocks, block_size=block_size, cache=cache, max_num_seqs=max_num_seqs,
+                    budget=max_num_seqs + rng.randint(0, 8), watermark=rng.choice((0.0, 0.01, 0.3)),
+                    aging_rate=rng.choice((0.0, 0.1, 20.0)))
+    server.texts_differ = False
+    num_slots, requests, aborted = num_blocks * block_size, [], set()
+    for i in range(rng.randint(4, 8)):
+        prompt = [rng.randint(0, 2) for _ in range(rng.randint(1, max(num_slots // 3, 1)))]
+        if requests and rng.random() < 0.4:
+            other = rng.choice(requests).prompt_token_ids
+            prompt = (other[:rng.randint(1, len(other))] + prompt)[:num_slots]
+        max_tokens = rng.randint(3, num_slots)
+        if rng.random() < 0.9:
+            max_tokens = max(min(max_tokens, num_slots - len(prompt)), 1)  # otherwise it may outgrow the pool
+        requests.append(server.arrive(f"r{i}", prompt, max_tokens, rng.choice(list(Priority)), rng.randint(0, 4)))
+    num_steps = 0
+    while not server.is_done:
+        assert num_steps < 1_000, f"seed {seed}, {cache}: after 1,000 steps not everybody has ended\n{server}"
+        live = sorted(server.scheduler.requests)
+        if live and rng.random() < 0.02:
+            aborted.add(rng.choice(live))
+            for request_id in aborted.intersection(live):
+                server.abort(request_id)
+        server.step()
+        num_steps += 1
+    server.end()
+    for request in requests:
+        expected = decode_alone(request.prompt_token_ids, request.sampling_params.max_tokens)
+        got = request.output_token_ids
+        if request.request_id in aborted or request.status is RequestStatus.FINISHED_KV_CACHE_FULL:
+            expected = expected[:len(got)]
+        assert got == expected, (f"seed {seed}, {cache}: {request} said {got}, alone it says {expected}: no schedule "
+                                 f"may change a token\n{server}")
+    return server
+
+
+@pytest.mark.task(5)
+@pytest.mark.points(5)
+@pytest.mark.parametrize("cache", [NO_CACHE, WHOLE_BLOCKS, TREE])
+def test_random_traffic_in_tiny_pools_says_what_everybody_says_alone(lab, cache):
+    num_preemptions = sum(run_traffic(lab, seed, cache).scheduler.num_preemptions for seed in range(60))
+    assert num_preemptions >= 60, (f"60 runs in tiny pools: {num_preemptions} preemptions, expected at least 60. If "
+                                   "nobody is ever preempted, nothing was tested")
