@@ -1,4 +1,4 @@
-"""``mini-vllm generate | chat | pull | doctor``: the engine from a terminal."""
+"""``mini-vllm generate | chat | bench | trace | pull | doctor``: the engine from a terminal."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     generate.add_argument("--n", type=int, default=1, help="continuations of each prompt")
     generate.add_argument("--stats", action="store_true", help="close with what sharing has saved")
     generate.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
+    generate.add_argument("--trace", type=Path, metavar="FILE", help="record every step; `mini-vllm trace FILE` draws it")
     generate.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
     _add_sampling(generate, max_tokens=128)
     generate.set_defaults(run=run_generate)
@@ -50,6 +51,17 @@ def make_parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", help="what the model should know or be")
     _add_sampling(chat, max_tokens=512)
     chat.set_defaults(run=run_chat)
+
+    bench = commands.add_parser("bench", help="measure", description="Measure, and print ratios taken in one run.")
+    _add_throughput(bench.add_subparsers(required=True, metavar="what"))
+
+    trace = commands.add_parser("trace", help="draw a step trace",
+                                description="Draw a trace of steps as an SVG: requests over steps, and the block pool.")
+    trace.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
+    trace.add_argument("--out", type=Path, help="default: the file's name with .svg")
+    trace.add_argument("--first-step", type=int, default=0)
+    trace.add_argument("--num-steps", type=int, help="default: to the end")
+    trace.set_defaults(run=run_trace)
 
     get = commands.add_parser("pull", help="fetch a model", description="Fetch a model that does not ship.")
     get.add_argument("model", help=f"one of {', '.join(KNOWN)}")
@@ -82,8 +94,10 @@ def run_generate(arguments: argparse.Namespace) -> int:
     prompts = list(_read_prompts(arguments, sys.stdin))
     params = _params(arguments, arguments.n)
     from mini_vllm.engine import EngineConfig, LLMEngine  # after the arguments are known to be good: it loads MLX
+    from mini_vllm.trace import StepTrace
+    trace = StepTrace() if arguments.trace else None
     engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory,
-                                    enable_prefix_caching=not arguments.no_prefix_caching))
+                                    enable_prefix_caching=not arguments.no_prefix_caching), trace=trace)
     started_s = time.perf_counter()
     outputs: dict[str, RequestOutput] = {}
     printer = JsonPrinter(sys.stdout) if arguments.json else TextPrinter(sys.stdout, len(prompts) * arguments.n)
@@ -114,6 +128,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
     print(usage_line(outputs.values(), time.perf_counter() - started_s), file=sys.stderr)
     if arguments.stats:
         print(engine.metrics(), file=sys.stderr)
+    if trace is not None:
+        trace.save(arguments.trace)
     return INTERRUPTED if interrupted else 1 if num_refused else 0
 
 
@@ -251,6 +267,73 @@ def _answer(engine, messages: list[dict[str, str]], params: SamplingParams) -> s
         print(f"mini-vllm: {output.error}", file=sys.stderr)
     print(usage_line([output], time.perf_counter() - started_s), file=sys.stderr)
     return output.text
+
+
+# ---- bench, trace
+
+
+def _add_throughput(commands) -> None:
+    from mini_vllm.benchmark.workloads import WORKLOADS
+    lines = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
+    throughput = commands.add_parser(
+        "throughput", help="one request at a time, our batching, mlx-lm's", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
+                    f"workloads:\n{lines}")
+    throughput.add_argument("--workload", action="append", choices=[*WORKLOADS, "all"], metavar="NAME",
+                            help="may be given several times (default: decode-16, mixed-16, mixed-64, long-arrival)")
+    throughput.add_argument("--model", default="tiny-tales", help="default: %(default)s")
+    throughput.add_argument("--random", metavar="SHAPE", help="random weights in the shape of qwen3-27m, instead of a model")
+    throughput.add_argument("--arm", action="append", choices=["one", "ours", "mlx-lm"], help="default: all three")
+    throughput.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
+    throughput.add_argument("--json", type=Path, metavar="FILE", help="save the results")
+    throughput.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg or .pdf)")
+    throughput.set_defaults(run=run_throughput)
+
+
+def run_throughput(arguments: argparse.Namespace) -> int:
+    from mini_vllm.benchmark import throughput
+    from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
+    from mini_vllm.loader import load
+    from mini_vllm.progress_bar import progress_bar
+    from mini_vllm.random_model import load_random
+    names = arguments.workload or ["decode-16", "mixed-16", "mixed-64", "long-arrival"]
+    names = list(WORKLOADS) if "all" in names else names
+    arms = [dict(one=throughput.ONE_AT_A_TIME, ours=throughput.BATCHED, **{"mlx-lm": throughput.PEER})[arm]
+            for arm in dict.fromkeys(arguments.arm or ("one", "ours", "mlx-lm"))]
+    loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
+    workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
+                 for name in names]
+    from mini_vllm.backend import blas
+    print(f"{loaded.name}, BLAS: {blas.name}; greedy; {arguments.rounds} interleaved rounds, medians")
+    everything, speed_ups = [], {}
+    for workload in workloads:
+        num_requests = len(workload.items) * len(arms) * arguments.rounds
+        with progress_bar(num_requests, sys.stderr.isatty()) as advance:
+            results, speed_ups[workload.name] = throughput.run_comparison_benchmark(loaded, workload, arms,
+                                                                                    arguments.rounds, advance)
+        everything += results
+        print(f"\n{workload.name}: {workload.about}\n{throughput.format_table(results)}")
+        for arm, ratio in speed_ups[workload.name].items():
+            print(f"mini_vllm against {arm}: {ratio:.2f}x")
+        for result in results:
+            if result.profile_s:
+                print(throughput.format_profile(result))
+    if arguments.json:
+        throughput.save_json(arguments.json, loaded.name, everything, speed_ups)
+    if arguments.plot:
+        from mini_vllm.benchmark.plot import plot_results
+        plot_results(everything, loaded.name, arguments.plot)
+    return 0
+
+
+def run_trace(arguments: argparse.Namespace) -> int:
+    from mini_vllm.trace import StepTrace
+    from mini_vllm.trace_svg import draw_trace
+    picture = draw_trace(StepTrace.load(arguments.file), first_step=arguments.first_step, num_steps=arguments.num_steps)
+    out = arguments.out or arguments.file.with_suffix(".svg")
+    out.write_text(picture, encoding="utf-8")
+    print(out)
+    return 0
 
 
 # ---- pull, doctor

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,18 +32,18 @@ ADVICE = {
 }
 
 
-def measure_gflops(num_rows: int, seconds: float = 0.3) -> float:
+def measure_gflops(num_rows: int, seconds: float = 0.3, multiply: Callable = lambda x, weight: x @ weight.T) -> float:
     """GFLOP/s of one product after another for at least ``seconds``, the cost of starting each included."""
     if num_rows < 1:
         raise ValueError(f"num_rows is {num_rows}, must be at least 1")
     if seconds <= 0:
         raise ValueError(f"seconds is {seconds}, must be above 0")
     x, weight = _operands(num_rows)
-    mx.eval(x @ weight.T)  # the first product starts threads and takes memory
+    mx.eval(multiply(x, weight))  # the first product starts threads and takes memory
     num_products = 0
     start = time.perf_counter()
     while (elapsed_s := time.perf_counter() - start) < seconds:
-        mx.eval(x @ weight.T)
+        mx.eval(multiply(x, weight))
         num_products += 1
     return 2 * num_rows * WIDTH_IN * WIDTH_OUT * num_products / elapsed_s / 1e9
 

@@ -21,7 +21,7 @@ RANDOM_MODELS = {
 
 
 def load_random(name: str, seed: int = 0) -> LoadedModel:
-    """A model of RANDOM_MODELS. The same seed gives the same weights. Raises ValueError for a name that is not there."""
+    """A model of RANDOM_MODELS; the same seed gives the same weights. Raises ValueError for a name not there."""
     if name not in RANDOM_MODELS:
         raise ValueError(f"there is no random model {name!r}, only {', '.join(RANDOM_MODELS)}")
     with tempfile.TemporaryDirectory() as folder:

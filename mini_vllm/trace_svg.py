@@ -77,7 +77,7 @@ class _Run:
     num_tokens: int = 0
     #: Tokens of the request that were computed before ``first``.
     num_before: int = 0
-    #: How many of ``num_tokens`` had been computed already, and were lost.
+    #: How many of ``num_tokens`` the request had had already, computed or found in the cache, and lost.
     num_again: int = 0
     is_sampled: bool = False
     #: Of a block: the requests whose tables name it.
@@ -88,9 +88,9 @@ class _Run:
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
     def is_continued_by(self, cell: _Run) -> bool:
-        num_after = self.num_before + self.num_tokens * (self.last + 1 - self.first)
-        return replace(self, first=cell.first, last=cell.last, num_before=num_after) == cell \
-            and self.last + 1 == cell.first
+        """Whether the next step does the same, and with the tokens that follow."""
+        num_before = self.num_before + self.num_tokens * (self.last + 1 - self.first)
+        return cell == replace(self, first=self.last + 1, last=self.last + 1, num_before=num_before)
 
 
 @dataclass(frozen=True)

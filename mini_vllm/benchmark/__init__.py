@@ -6,4 +6,16 @@
     python -m mini_vllm.benchmark pool         a decode step with a small and with a large pool
     python -m mini_vllm.benchmark prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm
     python -m mini_vllm.benchmark attention    the ways to attend over blocks, which decided how the engine does it
+
+    mini-vllm bench throughput                 one request at a time, our batching, mlx-lm's BatchGenerator
 """
+
+from __future__ import annotations
+
+
+def __getattr__(name: str) -> object:
+    """``BenchmarkResult`` and ``run_comparison_benchmark``, imported when asked for: they load MLX."""
+    if name in ("BenchmarkResult", "run_comparison_benchmark"):
+        from mini_vllm.benchmark import throughput
+        return getattr(throughput, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

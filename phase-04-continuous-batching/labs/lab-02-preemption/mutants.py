@@ -191,7 +191,8 @@ MUTANTS = [
     Mutant(
         name="unwritten-blocks-stay-findable",
         story="The index names a block that nobody has written. Whoever adopts it reads garbage.",
-        replace="        self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(victim.request_id)[first:])\n",
+        replace="        self.kv_cache.block_pool.evict_blocks("
+                "self.kv_cache.get_block_ids(victim.request_id)[first:])\n",
         by="",
         killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
     ),
@@ -230,8 +231,8 @@ MUTANTS = [
     Mutant(
         name="tries-what-can-never-fit-for-ever",
         story="Leaves a request that has outgrown the pool in front of the queue, and everybody behind it.",
-        replace="            if self._has_outgrown(request.num_tokens):\n                self._end_outgrown(request, step)\n"
-                "                continue\n",
+        replace="            if self._has_outgrown(request.num_tokens):\n"
+                "                self._end_outgrown(request, step)\n                continue\n",
         by="",
         killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
     ),

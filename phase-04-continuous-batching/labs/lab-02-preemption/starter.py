@@ -162,10 +162,10 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is what it will be after it.
 
-        Task 1: those who run are planned first (``_schedule_running``), then those who wait are admitted
-        (``_schedule_waiting``); both fill ``step``. A step that preempted somebody (``step.preempted``) admits nobody:
-        the blocks that became free are for those who run, and the one that just lost them would come straight back.
-        The rest is given.
+        Task 1: make the two calls that are missing; what follows them is given. Those who run are planned first
+        (``_schedule_running``), then those who wait are admitted (``_schedule_waiting``). Both fill ``step``. A step
+        that preempted somebody (``step.preempted``) admits nobody: the blocks that became free are for those who run,
+        and the one that has just lost them would come straight back.
         """
         step = _Step(budget=self.max_num_batched_tokens)
         raise NotImplementedError("Task 1: Scheduler.schedule")
@@ -186,8 +186,8 @@ class Scheduler:
     def _schedule_running(self, step: _Step) -> None:
         """Give the running ones their tokens. Given.
 
-        As in lab 4.1, but for one line: whoever gets no slots does not just go without, ``_make_room`` sees to it. One
-        that lost its blocks to somebody earlier in this step is passed over.
+        As in lab 4.1, but who gets no slots does not just go without: ``_make_room`` says whether it has some after
+        all. And one that lost its blocks to somebody earlier in this step is passed over.
         """
         for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
             num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)
@@ -202,8 +202,8 @@ class Scheduler:
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the front of the queue while there is budget, a seat and room. Given.
 
-        As in lab 4.1, but for the first two cases: one that outgrew the pool ends (``_end_outgrown``, Task 5), instead
-        of standing in front of all others for ever; and one that comes back is ``_resume``d (Task 2).
+        As in lab 4.1, but for one case: a request may have been preempted when it had more tokens than the pool has
+        slots. It ends (``_end_outgrown``), instead of standing in front of all others for ever.
         """
         while len(self.waiting) and step.budget:
             request = self.waiting.peek()
@@ -220,7 +220,10 @@ class Scheduler:
             step.budget -= num_new_tokens
 
     def _admit(self, request: Request, budget: int) -> int:
-        """Adopt what is cached and make slots for as many further tokens as the budget allows; 0: no room. Given."""
+        """Adopt what is cached and make slots for as many further tokens as the budget allows; 0: no room. Given.
+
+        As in lab 4.1, but one that was preempted and comes back is ``_resume``d.
+        """
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
         while not self._has_room(request, hits, num_cached):
             num_half = num_cached % self.kv_cache.block_size
@@ -257,7 +260,7 @@ class Scheduler:
 
         ``num_watermark_blocks``, for running ones to grow into. And one for each sequence of ``request`` after the
         first (``num_sequences``): a sample begins by copying the last block of the prompt.
-        None at all while nobody runs: who is alone may have the whole pool, and nobody would ever make more room.
+        0 while nobody runs: who is alone may have the whole pool. If it waited, nobody would ever make more room.
         """
         raise NotImplementedError("Task 1: Scheduler._num_blocks_set_aside")
 

@@ -1,0 +1,118 @@
+"""Workloads with a name and a seed: the same requests, in the same order, for everybody who measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+#: Token ids are drawn below this, or below the model's vocabulary if that is smaller.
+MAX_TOKEN_ID = 10_000
+
+
+@dataclass(frozen=True)
+class Item:
+    """One request. It arrives when so many tokens have been put out in all: the same moment for every server."""
+
+    prompt: list[int]
+    num_tokens: int
+    after_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    about: str
+    items: list[Item]
+    #: Settings of the engine that belong to it.
+    settings: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(item.prompt) for item in self.items)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.items)
+
+    @property
+    def max_len(self) -> int:
+        return max(len(item.prompt) + item.num_tokens for item in self.items)
+
+
+def _random(seed: int, count: int, prompt_tokens: tuple[int, int], output_tokens: tuple[int, int],
+            vocab_size: int) -> list[Item]:
+    """Lengths from both bounds, inclusive."""
+    rng = np.random.default_rng(seed)
+    lengths = [(rng.integers(prompt_tokens[0], prompt_tokens[1] + 1), rng.integers(output_tokens[0],
+                                                                                 output_tokens[1] + 1))
+               for _ in range(count)]
+    return [Item(rng.integers(0, vocab_size, num_prompt).tolist(), int(num_output))
+            for num_prompt, num_output in lengths]
+
+
+def _shared_prefix(seed: int, vocab_size: int) -> list[Item]:
+    rng = np.random.default_rng(seed)
+    shared = rng.integers(0, vocab_size, 512).tolist()
+    return [Item(shared + rng.integers(0, vocab_size, rng.integers(16, 97)).tolist(), int(rng.integers(16, 65)))
+            for _ in range(32)]
+
+
+def _chat(seed: int, vocab_size: int) -> list[Item]:
+    """8 conversations of 4 turns. A turn sends the whole history, with answers fixed beforehand, so that every server
+    gets the same; it begins when all of the turn before have been answered."""
+    rng = np.random.default_rng(seed)
+    histories: list[list[int]] = [rng.integers(0, vocab_size, 64).tolist() for _ in range(8)]
+    items, after = [], 0
+    for _ in range(4):
+        turn = []
+        for history in histories:
+            history += rng.integers(0, vocab_size, rng.integers(24, 97)).tolist()
+            turn.append(Item(list(history), int(rng.integers(24, 65)), after))
+            history += rng.integers(0, vocab_size, turn[-1].num_tokens).tolist()
+        after += sum(item.num_tokens for item in turn)
+        items += turn
+    return items
+
+
+def _long_arrival(seed: int, vocab_size: int) -> list[Item]:
+    """16 requests decode; when each has some 32 tokens, a prompt of 2000 tokens comes."""
+    decoders = _random(seed, 16, (24, 40), (192, 192), vocab_size)
+    rng = np.random.default_rng(seed + 1)
+    return [*decoders, Item(rng.integers(0, vocab_size, 2000).tolist(), 8, after_tokens=16 * 32)]
+
+
+WORKLOADS = {
+    "mixed-16": ("16 requests at once, prompts of 32–512 tokens, outputs of 16–128",
+                 lambda vocab: _random(0, 16, (32, 512), (16, 128), vocab)),
+    "mixed-64": ("64 requests at once, prompts of 32–512 tokens, outputs of 16–128",
+                 lambda vocab: _random(0, 64, (32, 512), (16, 128), vocab)),
+    "decode-16": ("16 requests at once, prompts of 16–32 tokens, outputs of 128: nearly all decoding",
+                  lambda vocab: _random(0, 16, (16, 32), (128, 128), vocab)),
+    "nano-32": ("32 requests at once, prompts and outputs of 32–256 tokens",
+                lambda vocab: _random(0, 32, (32, 256), (32, 256), vocab)),
+    "nano-64": ("64 requests at once, prompts and outputs of 64–512 tokens",
+                lambda vocab: _random(0, 64, (64, 512), (64, 512), vocab)),
+    "nano-256": ("256 requests at once, prompts and outputs of 100–1024 tokens",
+                 lambda vocab: _random(0, 256, (100, 1024), (100, 1024), vocab)),
+    "shared-prefix": ("32 requests at once that share 512 tokens and have 16–96 of their own, outputs of 16–64",
+                      lambda vocab: _shared_prefix(0, vocab)),
+    "chat": ("8 conversations of 4 turns, each turn with its whole history", lambda vocab: _chat(0, vocab)),
+    "tiny-pool": ("48 requests at once, prompts of 32–128 tokens, outputs of 64–128, in a pool of 80 blocks",
+                  lambda vocab: _random(0, 48, (32, 128), (64, 128), vocab)),
+    "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives",
+                     lambda vocab: _long_arrival(0, vocab)),
+}
+SETTINGS = {"tiny-pool": {"num_blocks": 81}}
+
+
+def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
+    """Raises ValueError for a name that is not there, or requests longer than the model's context."""
+    if name not in WORKLOADS:
+        raise ValueError(f"there is no workload {name!r}, only {', '.join(WORKLOADS)}")
+    about, make = WORKLOADS[name]
+    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), SETTINGS.get(name, {}))
+    if workload.max_len > max_model_len:
+        raise ValueError(f"workload {name!r} has a request of {workload.max_len} tokens, the model's context is "
+                         f"{max_model_len}")
+    return workload
