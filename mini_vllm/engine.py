@@ -25,6 +25,7 @@ from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
 from mini_vllm.trace import StepTrace
 
 Prompt = str | Sequence[int]
+CPU_CHUNK_TOKENS = 64
 
 
 class LLMEngine:
@@ -49,7 +50,8 @@ class LLMEngine:
         if self.max_num_batched_tokens is None:
             self.max_num_batched_tokens = max(256 if dequantise_is_faster() else 2048, self.config.max_num_seqs)
         self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.max_num_batched_tokens,
-                                         parts.request_queue(self.config.aging_rate), self.config.watermark)
+                                         parts.request_queue(self.config.aging_rate), self.config.watermark,
+                                         self._max_num_chunk_tokens())
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
         self.trace = trace
@@ -59,6 +61,9 @@ class LLMEngine:
         self._groups: dict[str, SequenceGroup] = {}
         self._sequences: dict[str, tuple[SequenceGroup, SequenceState]] = {}
         self._ids = itertools.count()
+
+    def _max_num_chunk_tokens(self) -> int | None:
+        return self.config.max_num_chunk_tokens or (CPU_CHUNK_TOKENS if dequantise_is_faster() else None)
 
     def _num_blocks(self) -> int:
         model, size = self.loaded.config, self.config.block_size

@@ -7,10 +7,11 @@ The rules, all of them:
  2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
     decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
  3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
-    is computed in chunks, in the same steps in which others decode.
- 4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if there
-    are seats for all its sequences, and blocks for *all* its tokens (not just the first chunk) beside those which the
-    running ones still need for theirs, and beside the watermark: a few blocks kept free for running ones to grow into.
+    is computed in chunks, in the same steps in which others decode. ``max_num_chunk_tokens`` limits what such a step
+    computes beyond one token for each that decodes: they wait for the whole step.
+ 4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
+    is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
+    its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
     When nobody runs there is no watermark.
  5. **Preemption.** If a running request needs a block and there is none, the one that would be served last gives way:
     the lowest priority, then the latest, which may be the one that asks. Its blocks go, its output stays, nothing of it
@@ -55,8 +56,13 @@ class SchedulerOutput:
 
 class Scheduler:
     def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024,
-                 queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK) -> None:
-        for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
+                 queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK,
+                 max_num_chunk_tokens: int | None = None) -> None:
+        """``max_num_chunk_tokens``: None leaves all of the budget to prompts."""
+        for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens),
+                            ("max_num_chunk_tokens", max_num_chunk_tokens)):
+            if name == "max_num_chunk_tokens" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, must be a whole number, at least 1")
         if max_num_batched_tokens < max_num_seqs:
@@ -67,6 +73,7 @@ class Scheduler:
         self.kv_cache = kv_cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_chunk_tokens = max_num_chunk_tokens
         self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
         self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
         self.waiting = PriorityQueueWithAging() if queue is None else queue
@@ -148,7 +155,7 @@ class Scheduler:
 
     def _schedule_running(self, plan: dict[str, int], preempted: list[Request], finished: list[Request]) -> int:
         """Give the running ones their tokens; return what is left of the budget."""
-        budget = self.max_num_batched_tokens
+        budget = self._budget()
         for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
             num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
             if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
@@ -170,6 +177,12 @@ class Scheduler:
                 plan[request.request_id] = num_new_tokens
                 budget -= num_new_tokens
         return budget
+
+    def _budget(self) -> int:
+        num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
+        if self.max_num_chunk_tokens is None or num_decoding == 0:
+            return self.max_num_batched_tokens
+        return min(self.max_num_batched_tokens, num_decoding + self.max_num_chunk_tokens)
 
     def preempt(self, request: Request) -> None:
         """Take the blocks of a running request; it waits again, in front of its equals, with its output."""
@@ -223,15 +236,13 @@ class Scheduler:
         return num_new_tokens
 
     def _has_room(self, request: Request, hits: list, num_cached: int) -> bool:
-        """Whether all tokens of ``request`` fit, beside what the running ones need and the watermark."""
+        """Whether all tokens of ``request`` fit, beside the watermark."""
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)
         num_new = self._num_blocks_for(request.num_tokens) - len(hits) + (num_cached % self.kv_cache.block_size > 0)
         if not self.running:
             return num_new <= num_free
-        num_promised = sum(max(self._num_blocks_for(other.num_tokens)
-                               - len(self.kv_cache.get_block_ids(other.request_id)), 0) for other in self.running)
         num_forked = request.num_sequences - 1  # each further sequence begins by copying the last block
-        return num_new + num_promised + num_forked + self.num_watermark_blocks <= num_free
+        return num_new + num_forked + self.num_watermark_blocks <= num_free
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.kv_cache.block_size)

@@ -24,6 +24,7 @@ from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
+EXTRA = {}
 PERCENTILES = (50, 90, 99, 100)
 
 
@@ -159,7 +160,7 @@ class _WatchedScheduler(Scheduler):
 def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[[int, int], None]
           ) -> tuple[BenchmarkResult, list[list[int]]]:
     """Run a workload through our engine."""
-    settings = {**workload.settings, **({"max_num_seqs": 1} if arm == ONE_AT_A_TIME else {})}
+    settings = {**workload.settings, **EXTRA, **({"max_num_seqs": 1} if arm == ONE_AT_A_TIME else {})}
     engine = LLMEngine(EngineConfig(**settings), EngineParts(scheduler=_WatchedScheduler), loaded)
     model = engine.runner.model = _CountingModel(engine.runner.model, lambda token_ids, *_: token_ids.shape[0])
     step_s = {"model": 0.0}
@@ -181,6 +182,8 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[
             params = SamplingParams(max_tokens=item.num_tokens, temperature=0, ignore_eos=True)
             engine.add_request(item.prompt, params, str(index))
         for output in engine.step():
+            if output.error:
+                raise RuntimeError(f"{workload.name}: request {output.request_id}: {output.error}")
             new = output.token_ids[num_seen.get(output.request_id, 0):]
             num_seen[output.request_id] = len(output.token_ids)
             watch.tokens(int(output.request_id), new)
