@@ -14,39 +14,18 @@ All K/V of the step is written before any of it is read, so requests of one step
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mini_vllm.backend import mx
+from mini_vllm.streams import streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
-
-
-class _TileStreams(threading.local):
-    """A stream of the CPU is one thread, and most of attention is not matrix products: tiles take turns on two.
-
-    Each thread of the program has its own: MLX's streams can be used by the thread that made them, and no other.
-    """
-
-    def __init__(self) -> None:
-        device = mx.default_device()
-        streams = [mx.default_stream(device)]
-        if device == mx.Device(mx.cpu):
-            streams.append(mx.new_stream(device))
-        self._turns = itertools.cycle(streams)
-        self.latest = streams[0]
-
-    def __next__(self) -> mx.Stream:
-        self.latest = next(self._turns)
-        return self.latest
-
-
-_tile_streams = _TileStreams()
+#: With fewer (request, block) pairs than this a second stream costs more than it saves.
+MIN_PAIRS_TO_SPLIT = 16
 
 
 class PagedKVCache:
@@ -101,11 +80,14 @@ class AttentionPlan:
 
     def __init__(self, spans: Sequence[Span], block_size: int) -> None:
         self.block_size = block_size
+        self._masks: dict[tuple[int, int], mx.array] = {}
         self.num_decodes = sum(span.num_new_tokens == 1 for span in spans)
         self.decodes = spans[:self.num_decodes]
         self.chunks = spans[self.num_decodes:]
         if any(span.num_new_tokens == 1 for span in self.chunks):
             raise ValueError("requests that compute one token come first in a step")
+        if not spans:
+            return  # nobody asks
         positions = np.concatenate([np.arange(span.context_len - span.num_new_tokens, span.context_len)
                                     for span in spans])
         blocks = np.concatenate([np.asarray(span.block_ids)[
@@ -121,33 +103,61 @@ class AttentionPlan:
             span = self.decodes[0]
             self.table = mx.array(np.asarray(span.block_ids[:self._num_blocks(span)], dtype=np.int32))
         elif self.num_decodes > 1:
-            self._plan_pairs()
+            self.pairs = [PairPlan(half, block_size) for half in _halves(self.decodes, block_size)]
 
     def _num_blocks(self, span: Span) -> int:
         return -(-span.context_len // self.block_size)
 
-    def _plan_pairs(self) -> None:
-        """Flatten all (request, block) pairs of the decoding requests; no request is padded to another's length.
+    def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
+        """[group * num_queries, num_keys]: -inf where a key comes after its query; the last of both are the same token.
 
-        Blocks that several requests share at the beginning of their tables are attended once for all of them.
+        Made when first asked for, in the first layer; the others use it again.
         """
-        self.prefixes = find_shared_prefixes(self.decodes, self.block_size)
-        firsts = np.zeros(self.num_decodes, dtype=np.int64)
+        if (num_queries, num_keys) not in self._masks:
+            is_later = np.arange(num_keys) > np.arange(num_keys - num_queries, num_keys)[:, None]
+            rows = np.where(is_later, np.float32(-np.inf), np.float32(0))
+            self._masks[num_queries, num_keys] = mx.array(np.tile(rows, (group, 1)))
+        return self._masks[num_queries, num_keys]
+
+
+class PairPlan:
+    """All (request, block) pairs of requests that decode; no request is padded to another's length.
+
+    Blocks that several requests share at the beginning of their tables are attended once for all of them.
+    """
+
+    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
+        self.num_requests = len(spans)
+        self.prefixes = find_shared_prefixes(spans, block_size)
+        firsts = np.zeros(len(spans), dtype=np.int64)
         for prefix in self.prefixes:
             firsts[prefix.rows] = prefix.num_blocks
-        counts = np.asarray([self._num_blocks(span) for span in self.decodes]) - firsts
-        owners = np.repeat(np.arange(self.num_decodes), counts)
+        context_lens = np.asarray([span.context_len for span in spans])
+        counts = -(-context_lens // block_size) - firsts
+        owners = np.repeat(np.arange(len(spans)), counts)
         blocks = np.concatenate([np.asarray(span.block_ids[first:first + n])
-                                 for span, first, n in zip(self.decodes, firsts, counts)])
-        starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * self.block_size
-        lengths = np.asarray([span.context_len for span in self.decodes])[owners] - starts
-        self.pair_blocks = mx.array(blocks.astype(np.uint32))
-        self.pair_owners = mx.array(owners.astype(np.uint32))
+                                 for span, first, n in zip(spans, firsts, counts)])
+        starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
+        lengths = context_lens[owners] - starts
+        self.blocks = mx.array(blocks.astype(np.uint32))
+        self.owners = mx.array(owners.astype(np.uint32))
         #: 0 where the slot holds a token of the request, -inf where it does not.
-        self.pair_mask = mx.array(np.where(np.arange(self.block_size) < lengths[:, None], 0.0, -np.inf)
-                                  .astype(np.float32))
+        self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None], 0.0, -np.inf).astype(np.float32))
         #: The request of every partial result: first of the pairs, then of each shared prefix.
         self.part_owners = mx.array(np.concatenate([owners, *(p.rows for p in self.prefixes)]).astype(np.uint32))
+
+
+def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
+    """Two runs of requests with about as many blocks each, for two streams; one run, if it would not pay.
+
+    Requests that share a beginning are not torn apart: together they attend to it once.
+    """
+    counts = np.cumsum([-(-span.context_len // block_size) for span in spans])
+    cut = int(np.searchsorted(counts, counts[-1] / 2)) + 1
+    is_shared = len({span.block_ids[0] for span in spans}) < len(spans)
+    if len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans) or is_shared:
+        return [spans]
+    return [spans[:cut], spans[cut:]]
 
 
 @dataclass(frozen=True)
@@ -180,34 +190,66 @@ def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scal
     """What each token of the step sees. ``queries`` is [num_tokens, num_heads, head_dim], and so is the result."""
     parts = []
     n = plan.num_decodes
+    if not plan.num_decodes and not plan.chunks:
+        return queries
     if n == 1:
-        parts.append(_attend_dense(queries[:1], pool, plan.table, plan.decodes[0], scale))
+        parts.append(_attend_dense(queries[:1], pool, plan.table, plan.decodes[0], plan, scale))
     elif n > 1:
-        parts.append(_attend_pairs(queries[:n] if plan.chunks else queries, pool, plan, scale))
+        start = 0
+        for pairs in plan.pairs:
+            end = start + pairs.num_requests
+            with mx.stream(next(streams)):
+                parts.append(_attend_pairs(queries[start:end] if end < len(queries) or start else queries, pool, pairs,
+                                           scale))
+            start = end
     for span, table in zip(plan.chunks, plan.chunk_tables):
-        parts.append(_attend_dense(queries[n:n + span.num_new_tokens], pool, table, span, scale))
+        parts.append(_attend_dense(queries[n:n + span.num_new_tokens], pool, table, span, plan, scale))
         n += span.num_new_tokens
     return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
 
-def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, scale: float) -> mx.array:
+def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, plan: AttentionPlan,
+                  scale: float) -> mx.array:
     """One request by itself: bring its blocks together and attend as if they had never been apart.
 
     A long chunk is attended in tiles: a tile of queries needs no keys behind its own last one.
     """
     first = span.context_len - span.num_new_tokens
-    with mx.stream(next(_tile_streams)):
-        keys, values = (both[None] for both in _together(pool, table))
-    queries = queries.swapaxes(0, 1)[None]
+    with mx.stream(next(streams)):
+        keys, values = _together(pool, table)
+    queries = queries.swapaxes(0, 1)
     tiles = []
     for start in range(0, span.num_new_tokens, QUERY_TILE):
         end = min(start + QUERY_TILE, span.num_new_tokens)
-        with mx.stream(next(_tile_streams) if start else _tile_streams.latest):
-            tiles.append(mx.fast.scaled_dot_product_attention(
-                queries[:, :, start:end], keys[:, :, :first + end], values[:, :, :first + end], scale=scale,
-                mask="causal" if end - start > 1 else None))
-    out = tiles[0] if len(tiles) == 1 else mx.concatenate(tiles, axis=2)
-    return out[0].swapaxes(0, 1)
+        tile = queries[:, start:end], keys[:, :first + end], values[:, :first + end]
+        if len(streams) == 1 or end - start == 1:
+            tiles.append(mx.fast.scaled_dot_product_attention(*(part[None] for part in tile), scale=scale,
+                                                              mask="causal" if end - start > 1 else None)[0])
+        else:
+            mask = plan.mask(end - start, first + end, queries.shape[0] // keys.shape[0])
+            tiles.append(_attend_tile(*tile, mask, scale))
+    out = tiles[0] if len(tiles) == 1 else mx.concatenate(tiles, axis=1)
+    return out.swapaxes(0, 1)
+
+
+def _attend_tile(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array, scale: float) -> mx.array:
+    """A tile of consecutive tokens, the last of which has the last of ``keys``: half of the heads on each stream.
+
+    ``queries`` is [num_heads, num_queries, head_dim], keys and values [num_kv_heads, num_keys, head_dim].
+    """
+    num_heads, num_queries, head_dim = queries.shape
+    num_kv_heads = keys.shape[0]
+    stacked = (queries * scale).reshape(num_kv_heads, num_heads // num_kv_heads * num_queries, head_dim)
+    outs = []
+    for heads in np.array_split(np.arange(num_kv_heads), len(streams)):
+        if len(heads):
+            half = slice(int(heads[0]), int(heads[-1]) + 1)
+            with mx.stream(next(streams)):
+                scores = (stacked[half] @ keys[half].swapaxes(1, 2)).astype(mx.float32) + mask
+                weights = mx.exp(scores - scores.max(axis=-1, keepdims=True))
+                out = (weights.astype(values.dtype) @ values[half]) / weights.sum(axis=-1, keepdims=True)
+                outs.append(out.astype(queries.dtype))
+    return mx.concatenate(outs).reshape(num_heads, num_queries, head_dim)
 
 
 def _together(pool: mx.array, table: mx.array) -> tuple[mx.array, mx.array]:
@@ -217,7 +259,7 @@ def _together(pool: mx.array, table: mx.array) -> tuple[mx.array, mx.array]:
     return both[:num_both // 2], both[num_both // 2:]
 
 
-def _attend_pairs(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
+def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan, scale: float) -> mx.array:
     """Many requests, one token each: every (request, block) pair gives a part, and so does every shared prefix.
 
     A part is a softmax over some of a request's tokens: its maximum, its sum, and the values weighted by it. Parts of
@@ -235,21 +277,21 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale:
     return (out / total[..., None]).astype(queries.dtype)
 
 
-def _pair_parts(queries: mx.array, pool: mx.array, plan: AttentionPlan) -> tuple[mx.array, mx.array, mx.array]:
+def _pair_parts(queries: mx.array, pool: mx.array, plan: PairPlan) -> tuple[mx.array, mx.array, mx.array]:
     """Multiply every pair straight out of the pool.
 
     Query heads that share a KV head are multiplied one by one: a BLAS is far better at one row than at two or three.
     """
     num_requests, num_heads, head_dim = queries.shape
     num_blocks, num_both, block_size, _ = pool.shape
-    num_kv_heads, num_pairs = num_both // 2, plan.pair_blocks.shape[0]
+    num_kv_heads, num_pairs = num_both // 2, plan.blocks.shape[0]
     heads = mx.arange(num_heads, dtype=mx.uint32)
-    rows = plan.pair_owners[:, None] * num_heads + heads  # [num_pairs, num_heads]: which query
-    cells = plan.pair_blocks[:, None] * num_both + heads // (num_heads // num_kv_heads)  # which keys of the pool
+    rows = plan.owners[:, None] * num_heads + heads  # [num_pairs, num_heads]: which query
+    cells = plan.blocks[:, None] * num_both + heads // (num_heads // num_kv_heads)  # which keys of the pool
     matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
     scores = mx.gather_mm(queries.reshape(num_requests * num_heads, 1, head_dim), matrices.swapaxes(1, 2),
                           lhs_indices=rows, rhs_indices=cells).squeeze(2)
-    scores = scores.astype(mx.float32) + plan.pair_mask[:, None]
+    scores = scores.astype(mx.float32) + plan.mask[:, None]
     highest = scores.max(axis=-1)
     weights = mx.exp(scores - highest[..., None])
     out = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_heads, 1, block_size), matrices,

@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     generate.add_argument("--n", type=int, default=1, help="continuations of each prompt")
     generate.add_argument("--stats", action="store_true", help="close with what sharing has saved")
     generate.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
-    generate.add_argument("--trace", type=Path, metavar="FILE", help="record every step; `mini-vllm trace FILE` draws it")
+    generate.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `mini-vllm trace FILE`")
     generate.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
     _add_sampling(generate, max_tokens=128)
     generate.set_defaults(run=run_generate)
@@ -276,13 +276,14 @@ def _add_throughput(commands) -> None:
     from mini_vllm.benchmark.workloads import WORKLOADS
     lines = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
     throughput = commands.add_parser(
-        "throughput", help="one request at a time, our batching, mlx-lm's", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "throughput", help="one request at a time, our batching, mlx-lm's",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
                     f"workloads:\n{lines}")
     throughput.add_argument("--workload", action="append", choices=[*WORKLOADS, "all"], metavar="NAME",
                             help="may be given several times (default: decode-16, mixed-16, mixed-64, long-arrival)")
     throughput.add_argument("--model", default="tiny-tales", help="default: %(default)s")
-    throughput.add_argument("--random", metavar="SHAPE", help="random weights in the shape of qwen3-27m, instead of a model")
+    throughput.add_argument("--random", metavar="SHAPE", help="instead of a model, random weights: qwen3-27m")
     throughput.add_argument("--arm", action="append", choices=["one", "ours", "mlx-lm"], help="default: all three")
     throughput.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
     throughput.add_argument("--json", type=Path, metavar="FILE", help="save the results")
@@ -315,6 +316,9 @@ def run_throughput(arguments: argparse.Namespace) -> int:
         print(f"\n{workload.name}: {workload.about}\n{throughput.format_table(results)}")
         for arm, ratio in speed_ups[workload.name].items():
             print(f"mini_vllm against {arm}: {ratio:.2f}x")
+        for result in results:
+            if result.worst_gap_beside_prompt_s and result.arm != throughput.ONE_AT_A_TIME:
+                print(throughput.format_gap(result))
         for result in results:
             if result.profile_s:
                 print(throughput.format_profile(result))

@@ -25,7 +25,7 @@ from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
 from mini_vllm.trace import StepTrace
 
 Prompt = str | Sequence[int]
-CPU_CHUNK_TOKENS = 64
+CPU_CHUNK_TOKENS = 32
 
 
 class LLMEngine:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mini_vllm.backend import blas, mx, nn
+from mini_vllm.streams import streams
 
 #: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries
 Attend = Callable[[int, mx.array, mx.array], mx.array]
@@ -34,6 +35,10 @@ ARCHITECTURES: dict[str, dict[str, bool]] = {
 
 class UnsupportedModel(ValueError):
     """A model this network cannot be; the message names what and lists what it can be."""
+
+
+#: Below so many elements a second stream costs more than it saves.
+MIN_SIZE_TO_SPLIT = 16384
 
 
 @dataclass(frozen=True)
@@ -168,20 +173,30 @@ class QKNorm(nn.Module):
 def project(x: mx.array, weight: mx.array) -> mx.array:
     """``x @ weight.T``, [num_tokens, in] and [out, in] → [num_tokens, out].
 
-    NVPL's matrix product has kernels for a tall first matrix and a narrow second one: with the weights first it is 1.1
-    to 2 times as fast for 4 to 128 tokens. For 2 or 3 tokens it is slower than its matrix-vector product of each.
-    ``benchmark blas`` measures both.
+    NVPL has kernels for a tall first matrix and a narrow second one: with the weights first, 4 to 24 tokens take 0.8
+    times as long. Beyond, laying the result out by tokens costs more than that saves. Of 2 or 3 tokens it multiplies
+    each by itself faster than all together. ``benchmark blas`` measures it.
     """
     num_tokens = x.shape[0]
-    if not is_weights_first(num_tokens):
-        if blas.name != "nvpl" or num_tokens < 2:
-            return x @ weight.T
+    if blas.name != "nvpl" or num_tokens < 2 or num_tokens > 24:
+        return x @ weight.T
+    if num_tokens < 4:
         return mx.concatenate([x[i:i + 1] @ weight.T for i in range(num_tokens)])
     return (weight @ x.T).T
 
 
-def is_weights_first(num_tokens: int) -> bool:
-    return blas.name == "nvpl" and num_tokens >= 4
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """``gate * sigmoid(gate) * up``, with one slow function instead of two; a large one on two streams."""
+    def piece(gate: mx.array, up: mx.array) -> mx.array:
+        return gate * up / (1 + mx.exp(-gate))
+
+    if gate.size < MIN_SIZE_TO_SPLIT or len(streams) == 1:
+        return piece(gate, up)
+    middle, halves = gate.shape[0] // 2, []
+    for half in (slice(None, middle), slice(middle, None)):
+        with mx.stream(next(streams)):
+            halves.append(piece(gate[half], up[half]))
+    return mx.concatenate(halves)
 
 
 class Linear(nn.Linear):
@@ -200,14 +215,16 @@ class Attention(nn.Module):
         if config.qk_norm:
             self.qk_norm = QKNorm(self.num_heads + self.num_kv_heads, self.head_dim, config.rms_norm_eps)
 
-    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend) -> mx.array:
+    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend,
+                 wanted: mx.array | None = None) -> mx.array:
         num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
         heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
         if "qk_norm" in self:
             heads = mx.concatenate((self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]), axis=1)
         heads = Rope.rotate(heads, angles)
-        out = attend(layer, heads[:, :self.num_heads], heads[:, self.num_heads:])
-        return self.o_proj(out.reshape(num_tokens, -1))
+        queries = heads[:, :self.num_heads] if wanted is None else heads[wanted, :self.num_heads]
+        out = attend(layer, queries, heads[:, self.num_heads:])
+        return self.o_proj(out.reshape(queries.shape[0], self.num_heads * self.head_dim))
 
 
 class MLP(nn.Module):
@@ -217,12 +234,12 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        if is_weights_first(x.shape[0]) and "bias" not in self.down_proj:
-            # Stay with one column a token: halves and products of rows lie in memory as they are read.
+        if blas.name == "nvpl" and 4 <= x.shape[0] <= 64 and "bias" not in self.down_proj:
+            # As in ``project``; one column a token throughout, so that only the result is laid out again.
             gate, up = mx.split(self.gate_up_proj.weight @ x.T, 2)
-            return (self.down_proj.weight @ (gate * mx.sigmoid(gate) * up)).T
+            return (self.down_proj.weight @ swiglu(gate, up)).T
         gate, up = mx.split(self.gate_up_proj(x), 2, axis=-1)
-        return self.down_proj(gate * mx.sigmoid(gate) * up)
+        return self.down_proj(swiglu(gate, up))
 
 
 class Layer(nn.Module):
@@ -233,8 +250,11 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend) -> mx.array:
-        x = x + self.self_attn(self.input_layernorm(x), angles, layer, attend)
+    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend,
+                 wanted: mx.array | None = None) -> mx.array:
+        """With ``wanted``, keys and values are computed for all tokens, and the rest for these rows only."""
+        out = self.self_attn(self.input_layernorm(x), angles, layer, attend, wanted)
+        x = (x if wanted is None else x[wanted]) + out
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -259,12 +279,18 @@ class Model(nn.Module):
             self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         self._rope = Rope(config)
 
-    def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend) -> mx.array:
-        """Hidden states [num_tokens, hidden_size] of a flat row of tokens at ``positions`` of their own requests."""
+    def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend,
+                 wanted: mx.array | None = None) -> mx.array:
+        """Hidden states [num_tokens, hidden_size] of a flat row of tokens at ``positions`` of their own requests.
+
+        With ``wanted``, of these rows only. Most tokens of a prompt are computed for their keys and values alone: the
+        last layer does little for them, and asks ``attend`` for the wanted rows only.
+        """
         x = self.model.embed_tokens(token_ids)
         angles = self._rope.angles(positions)
+        last = len(self.model.layers) - 1
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, angles, index, attend)
+            x = layer(x, angles, index, attend, wanted if index == last else None)
         return self.model.norm(x)
 
     def logits(self, hidden: mx.array) -> mx.array:

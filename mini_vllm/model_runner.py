@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,25 +39,29 @@ class ModelRunner:
         """
         self.cache.copy_blocks(copies)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
-        hidden = self._forward(token_ids, [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests])
         ends = np.cumsum([len(r.token_ids) for r in requests]) - 1
-        wanted = [end for end, r in zip(ends, requests) if r.needs_logits]
-        if len(wanted) < hidden.shape[0]:
-            hidden = hidden[mx.array(np.asarray(wanted, dtype=np.int32))]
-        return self.model.logits(hidden)
+        spans = [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests]
+        return self.model.logits(self._forward(token_ids, spans, [
+            (int(end), span) for end, span, r in zip(ends, spans, requests) if r.needs_logits]))
 
     def step_ahead(self, token_ids: mx.array, spans: Sequence[Span]) -> mx.array:
         """Logits of a step of one token a request whose tokens are still being computed."""
-        return self.model.logits(self._forward(token_ids, spans))
+        return self.model.logits(self._forward(token_ids, spans, list(enumerate(spans))))
 
-    def _forward(self, token_ids: mx.array, spans: Sequence[Span]) -> mx.array:
+    def _forward(self, token_ids: mx.array, spans: Sequence[Span], wanted: Sequence[tuple[int, Span]]) -> mx.array:
+        """Hidden states of the ``wanted`` rows, each the last token of its span."""
         plan = AttentionPlan(spans, self.cache.block_size)
+        last_plan, rows, last_layer = plan, None, len(self.cache.pools) - 1
+        if len(wanted) < token_ids.shape[0]:
+            rows = mx.array(np.asarray([row for row, _ in wanted], dtype=np.int32))
+            last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size)
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
             if plan.slot is not None:
                 self.cache.write_one(layer, keys_values, plan.slot)
             else:
                 self.cache.write(layer, keys_values, plan.block_ids, plan.offsets)
-            return paged_attention(queries, self.cache.pools[layer], plan, self.scale)
+            return paged_attention(queries, self.cache.pools[layer], last_plan if layer == last_layer else plan,
+                                   self.scale)
 
-        return self.model(token_ids, plan.positions, attend)
+        return self.model(token_ids, plan.positions, attend, rows)

@@ -7,8 +7,8 @@ The rules, all of them:
  2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
     decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
  3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
-    is computed in chunks, in the same steps in which others decode. ``max_num_chunk_tokens`` limits what such a step
-    computes beyond one token for each that decodes: they wait for the whole step.
+    is computed in chunks, in the same steps in which others decode. All wait for the whole step; so a prompt behind
+    which nobody waits gets at most ``max_num_chunk_tokens`` while others decode. With a queue behind it, it gets all.
  4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
     is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
     its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
@@ -180,7 +180,8 @@ class Scheduler:
 
     def _budget(self) -> int:
         num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
-        if self.max_num_chunk_tokens is None or num_decoding == 0:
+        num_prompts = len(self.running) - num_decoding + len(self.waiting)
+        if self.max_num_chunk_tokens is None or num_decoding == 0 or num_prompts > 1:
             return self.max_num_batched_tokens
         return min(self.max_num_batched_tokens, num_decoding + self.max_num_chunk_tokens)
 

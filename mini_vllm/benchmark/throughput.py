@@ -24,7 +24,6 @@ from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
-EXTRA = {}
 PERCENTILES = (50, 90, 99, 100)
 
 
@@ -41,6 +40,8 @@ class BenchmarkResult:
     #: Percentile → seconds. The 100th is the worst.
     first_token_s: dict[int, float]
     between_tokens_s: dict[int, float]
+    #: The worst time between two tokens of a request while one that arrived later waited for its first; 0 if none did.
+    worst_gap_beside_prompt_s: float
     #: The part of the K/V memory held, on average, that has no token in it.
     kv_waste: float
     #: The part of all token rows computed that no request asked for.
@@ -108,8 +109,16 @@ class Watch:
         between = [later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])]
         return BenchmarkResult(
             workload.name, arm, len(self.items), workload.num_prompt_tokens, workload.num_output_tokens, seconds,
-            percentiles(first), percentiles(between or [0.0]), 1 - self.kv_used / self.kv_held if self.kv_held else 0.0,
+            percentiles(first), percentiles(between or [0.0]), self._worst_gap_beside_prompt_s(),
+            1 - self.kv_used / self.kv_held if self.kv_held else 0.0,
             max(1 - num_asked / rows, 0.0) if rows else 0.0, **more)
+
+
+    def _worst_gap_beside_prompt_s(self) -> float:
+        waits = [(self.arrived_s[index], self.token_times_s[index][0]) for index, item in enumerate(self.items)
+                 if item.after_tokens]
+        return max((later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])
+                    if any(start_s < later and earlier < end_s for start_s, end_s in waits)), default=0.0)
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
@@ -160,7 +169,7 @@ class _WatchedScheduler(Scheduler):
 def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[[int, int], None]
           ) -> tuple[BenchmarkResult, list[list[int]]]:
     """Run a workload through our engine."""
-    settings = {**workload.settings, **EXTRA, **({"max_num_seqs": 1} if arm == ONE_AT_A_TIME else {})}
+    settings = {**workload.settings, **({"max_num_seqs": 1} if arm == ONE_AT_A_TIME else {})}
     engine = LLMEngine(EngineConfig(**settings), EngineParts(scheduler=_WatchedScheduler), loaded)
     model = engine.runner.model = _CountingModel(engine.runner.model, lambda token_ids, *_: token_ids.shape[0])
     step_s = {"model": 0.0}
@@ -293,8 +302,8 @@ def _median(results: list[BenchmarkResult]) -> BenchmarkResult:
 
 def format_table(results: Sequence[BenchmarkResult]) -> str:
     """The arms of one workload, a line each; times in milliseconds."""
-    lines = [f"{'':<14} {'seconds':>8} {'output':>8} {'total':>8}   {'first token ms':^31}   {'between tokens ms':^27}   "
-             f"{'KV':>5} {'pad-':>5} {'pre-':>5}",
+    lines = [f"{'':<14} {'seconds':>8} {'output':>8} {'total':>8}   {'first token ms':^31}   "
+             f"{'between tokens ms':^27}   {'KV':>5} {'pad-':>5} {'pre-':>5}",
              f"{'':<14} {'':>8} {'tok/s':>8} {'tok/s':>8}   {'p50':>7} {'p90':>7} {'p99':>7} {'worst':>7}   "
              f"{'p50':>6} {'p90':>6} {'p99':>6} {'worst':>6}   {'waste':>5} {'ding':>5} {'empt':>5}   tokens"]
     for result in results:
@@ -306,6 +315,13 @@ def format_table(results: Sequence[BenchmarkResult]) -> str:
                      + " ".join(f"{t:>6}" for t in between) + f"   {result.kv_waste:>5.0%} {result.padding:>5.0%} "
                      f"{result.num_preemptions:>5}   {same}")
     return "\n".join(lines)
+
+
+def format_gap(result: BenchmarkResult) -> str:
+    """What a prompt that arrives late does to those that decode."""
+    return (f"{result.arm}: worst gap between tokens while a later prompt was computed: "
+            f"{result.worst_gap_beside_prompt_s * 1000:.0f} ms, "
+            f"{result.worst_gap_beside_prompt_s / result.between_tokens_s[50]:.1f} times the median gap")
 
 
 def format_profile(result: BenchmarkResult) -> str:

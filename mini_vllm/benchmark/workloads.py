@@ -89,6 +89,8 @@ WORKLOADS = {
                  lambda vocab: _random(0, 64, (32, 512), (16, 128), vocab)),
     "decode-16": ("16 requests at once, prompts of 16–32 tokens, outputs of 128: nearly all decoding",
                   lambda vocab: _random(0, 16, (16, 32), (128, 128), vocab)),
+    "nano-16": ("16 requests at once, prompts and outputs of 32–256 tokens",
+                lambda vocab: _random(0, 16, (32, 256), (32, 256), vocab)),
     "nano-32": ("32 requests at once, prompts and outputs of 32–256 tokens",
                 lambda vocab: _random(0, 32, (32, 256), (32, 256), vocab)),
     "nano-64": ("64 requests at once, prompts and outputs of 64–512 tokens",
