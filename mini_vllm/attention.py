@@ -24,8 +24,10 @@ from mini_vllm.streams import streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
+#: Up to so many requests that decode are attended one by one: few products of whole contexts, not many of blocks.
+MAX_DENSE_DECODES = 2
 #: With fewer (request, block) pairs than this a second stream costs more than it saves.
-MIN_PAIRS_TO_SPLIT = 16
+MIN_PAIRS_TO_SPLIT = 64
 
 
 class PagedKVCache:
@@ -87,7 +89,8 @@ class AttentionPlan:
         if any(span.num_new_tokens == 1 for span in self.chunks):
             raise ValueError("requests that compute one token come first in a step")
         if not spans:
-            return  # nobody asks
+            self.dense, self.tables, self.pairs = [], [], []
+            return
         positions = np.concatenate([np.arange(span.context_len - span.num_new_tokens, span.context_len)
                                     for span in spans])
         blocks = np.concatenate([np.asarray(span.block_ids)[
@@ -97,16 +100,12 @@ class AttentionPlan:
         self.offsets = mx.array((positions % block_size).astype(np.int32))
         #: Block and offset of the only token, if there is only one.
         self.slot = mx.array([int(blocks[0]), int(positions[0] % block_size)]) if len(positions) == 1 else None
-        self.chunk_tables = [mx.array(np.asarray(span.block_ids[:self._num_blocks(span)], dtype=np.int32))
-                             for span in self.chunks]
-        if self.num_decodes == 1:
-            span = self.decodes[0]
-            self.table = mx.array(np.asarray(span.block_ids[:self._num_blocks(span)], dtype=np.int32))
-        elif self.num_decodes > 1:
-            self.pairs = [PairPlan(half, block_size) for half in _halves(self.decodes, block_size)]
-
-    def _num_blocks(self, span: Span) -> int:
-        return -(-span.context_len // self.block_size)
+        is_few = self.num_decodes <= MAX_DENSE_DECODES and not _share_a_block(self.decodes)
+        #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
+        self.dense = list(spans) if is_few else self.chunks
+        self.tables = [mx.array(np.asarray(span.block_ids[:-(-span.context_len // block_size)], dtype=np.int32))
+                       for span in self.dense]
+        self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(self.decodes, block_size)]
 
     def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
         """[group * num_queries, num_keys]: -inf where a key comes after its query; the last of both are the same token.
@@ -147,6 +146,11 @@ class PairPlan:
         self.part_owners = mx.array(np.concatenate([owners, *(p.rows for p in self.prefixes)]).astype(np.uint32))
 
 
+def _share_a_block(spans: Sequence[Span]) -> bool:
+    """Whether any two begin with the same block."""
+    return len({span.block_ids[0] for span in spans}) < len(spans)
+
+
 def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
     """Two runs of requests with about as many blocks each, for two streams; one run, if it would not pay.
 
@@ -154,8 +158,7 @@ def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
     """
     counts = np.cumsum([-(-span.context_len // block_size) for span in spans])
     cut = int(np.searchsorted(counts, counts[-1] / 2)) + 1
-    is_shared = len({span.block_ids[0] for span in spans}) < len(spans)
-    if len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans) or is_shared:
+    if len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans) or _share_a_block(spans):
         return [spans]
     return [spans[:cut], spans[cut:]]
 
@@ -188,24 +191,17 @@ def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedP
 
 def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """What each token of the step sees. ``queries`` is [num_tokens, num_heads, head_dim], and so is the result."""
-    parts = []
-    n = plan.num_decodes
-    if not plan.num_decodes and not plan.chunks:
-        return queries
-    if n == 1:
-        parts.append(_attend_dense(queries[:1], pool, plan.table, plan.decodes[0], plan, scale))
-    elif n > 1:
-        start = 0
-        for pairs in plan.pairs:
-            end = start + pairs.num_requests
-            with mx.stream(next(streams)):
-                parts.append(_attend_pairs(queries[start:end] if end < len(queries) or start else queries, pool, pairs,
-                                           scale))
-            start = end
-    for span, table in zip(plan.chunks, plan.chunk_tables):
-        parts.append(_attend_dense(queries[n:n + span.num_new_tokens], pool, table, span, plan, scale))
-        n += span.num_new_tokens
-    return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+    parts, start = [], 0
+    for pairs in plan.pairs:
+        end = start + pairs.num_requests
+        with mx.stream(next(streams)):
+            parts.append(_attend_pairs(queries[start:end], pool, pairs, scale))
+        start = end
+    for span, table in zip(plan.dense, plan.tables):
+        end = start + span.num_new_tokens
+        parts.append(_attend_dense(queries[start:end], pool, table, span, plan, scale))
+        start = end
+    return mx.concatenate(parts) if len(parts) > 1 else parts[0] if parts else queries
 
 
 def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, plan: AttentionPlan,
@@ -223,8 +219,9 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span
         end = min(start + QUERY_TILE, span.num_new_tokens)
         tile = queries[:, start:end], keys[:, :first + end], values[:, :first + end]
         if len(streams) == 1 or end - start == 1:
-            tiles.append(mx.fast.scaled_dot_product_attention(*(part[None] for part in tile), scale=scale,
-                                                              mask="causal" if end - start > 1 else None)[0])
+            with mx.stream(streams.latest):
+                tiles.append(mx.fast.scaled_dot_product_attention(*(part[None] for part in tile), scale=scale,
+                                                                  mask="causal" if end - start > 1 else None)[0])
         else:
             mask = plan.mask(end - start, first + end, queries.shape[0] // keys.shape[0])
             tiles.append(_attend_tile(*tile, mask, scale))
