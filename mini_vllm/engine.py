@@ -50,8 +50,8 @@ class LLMEngine:
         if self.max_num_batched_tokens is None:
             self.max_num_batched_tokens = max(256 if dequantise_is_faster() else 2048, self.config.max_num_seqs)
         self.scheduler = parts.scheduler(self.kv_cache, self.config.max_num_seqs, self.max_num_batched_tokens,
-                                         parts.request_queue(self.config.aging_rate), self.config.watermark,
-                                         self._max_num_chunk_tokens())
+                                         parts.request_queue(self.config.aging_rate), self.config.watermark)
+        self.scheduler.max_num_chunk_tokens = self._max_num_chunk_tokens()  # a simpler scheduler need not read it
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
         self.trace = trace
@@ -63,7 +63,12 @@ class LLMEngine:
         self._ids = itertools.count()
 
     def _max_num_chunk_tokens(self) -> int | None:
-        return self.config.max_num_chunk_tokens or (CPU_CHUNK_TOKENS if dequantise_is_faster() else None)
+        limit = self.config.max_num_chunk_tokens
+        if limit is None:
+            return CPU_CHUNK_TOKENS if dequantise_is_faster() else None
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ValueError(f"max_num_chunk_tokens is {limit!r}, must be a whole number, at least 1")
+        return limit
 
     def _num_blocks(self) -> int:
         model, size = self.loaded.config, self.config.block_size

@@ -56,13 +56,8 @@ class SchedulerOutput:
 
 class Scheduler:
     def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024,
-                 queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK,
-                 max_num_chunk_tokens: int | None = None) -> None:
-        """``max_num_chunk_tokens``: None leaves all of the budget to prompts."""
-        for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens),
-                            ("max_num_chunk_tokens", max_num_chunk_tokens)):
-            if name == "max_num_chunk_tokens" and value is None:
-                continue
+                 queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK) -> None:
+        for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, must be a whole number, at least 1")
         if max_num_batched_tokens < max_num_seqs:
@@ -73,7 +68,8 @@ class Scheduler:
         self.kv_cache = kv_cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_num_chunk_tokens = max_num_chunk_tokens
+        #: See rule 3; None leaves all of the budget to prompts.
+        self.max_num_chunk_tokens: int | None = None
         self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
         self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
         self.waiting = PriorityQueueWithAging() if queue is None else queue

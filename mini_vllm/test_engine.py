@@ -274,6 +274,9 @@ def test_ids_are_unique_while_in_use(loaded):
     (dict(num_blocks=1), "num_blocks is 1"),
     (dict(num_blocks=None, kv_memory=100), "kv_memory of 100 bytes holds 0 blocks of 8 tokens.*which take 12288 bytes"),
     (dict(max_num_seqs=0), "max_num_seqs is 0"),
+    (dict(max_num_chunk_tokens=0), "max_num_chunk_tokens is 0"),
+    (dict(watermark=1.5), "watermark is 1.5"),
+    (dict(aging_rate=-1), "aging_rate is -1"),
     (dict(max_num_batched_tokens=8), "max_num_batched_tokens is 8, must be at least max_num_seqs"),
 ])
 def test_settings_that_cannot_be_are_refused(loaded, settings, complaint):

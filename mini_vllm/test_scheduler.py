@@ -68,6 +68,21 @@ def test_who_decodes_does_not_wait_for_a_prompt():
     check_outputs(simulation, *decoders, long)
 
 
+def test_a_prompt_behind_which_nobody_waits_leaves_those_that_decode_in_peace():
+    simulation = make(num_blocks=2000, budget=64, seqs=8)
+    simulation.scheduler.max_num_chunk_tokens = 5
+    decoders = [simulation.add(request(f"d{i}", 4, 60)) for i in range(3)]
+    simulation.add(request("long", 100, 2), at_s=0.1)
+    simulation.add(request("next", 100, 2), at_s=0.25)
+    timeline = simulation.run()
+    totals = {"alone": set(), "with a queue": set()}
+    for step in timeline.steps:
+        if "long" in step.num_scheduled_tokens and step.num_scheduled_tokens["long"] > 1:
+            totals["alone" if step.start_s < 0.25 else "with a queue"].add(sum(step.num_scheduled_tokens.values()))
+    assert totals == {"alone": {3 + 5}, "with a queue": {64}}, str(timeline)
+    check_outputs(simulation, *decoders)
+
+
 def test_one_token_goes_before_a_prompt_that_was_admitted_earlier():
     simulation = make(budget=4)
     parent, long = request("p", 4, 9), request("long", 40, 1)

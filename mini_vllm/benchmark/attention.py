@@ -4,7 +4,8 @@ Decoding requests of mixed lengths, one layer, the shape of a 27 M parameter mod
 
     dense       K/V padded to the longest request and attended at once; what a server without pages does
     gather      every request's blocks brought together, one after the other, then attended
-    pairs       every (request, block) pair multiplied straight out of the pool, no copy (the engine's way for many)
+    pairs       every (request, block) pair multiplied straight out of the pool, no copy
+    two streams the same, each half of the requests on its own stream (the engine's way for many)
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mini_vllm.attention import AttentionPlan, Span, _attend_dense, _attend_pairs
+from mini_vllm.attention import AttentionPlan, PairPlan, Span, _attend_dense, _attend_pairs
 from mini_vllm.backend import mx
+from mini_vllm.streams import streams
 
 NUM_KV_HEADS, NUM_HEADS, HEAD_DIM = 8, 16, 64
 BATCHES = (1, 4, 16, 64)
@@ -26,7 +28,7 @@ SHORTEST, LONGEST = 160, 640
 
 def print_attention(rounds: int) -> None:
     print(f"attention of one layer, contexts of {SHORTEST} to {LONGEST} tokens; ms, median of {rounds} rounds")
-    print(f"{'batch':>5} {'block':>6} {'dense':>9} {'gather':>9} {'pairs':>9}   best")
+    print(f"{'batch':>5} {'block':>6} {'dense':>9} {'gather':>9} {'pairs':>9} {'2 streams':>9}   best")
     for batch in BATCHES:
         for block_size in BLOCK_SIZES:
             ways = make_ways(batch, block_size)
@@ -58,17 +60,26 @@ def make_ways(batch: int, block_size: int) -> dict[str, Callable[[], mx.array]]:
     longest = int(max(lengths))
     keys, values = (mx.random.normal((batch, NUM_KV_HEADS, longest, HEAD_DIM)) for _ in range(2))
     mask = mx.array(np.arange(longest) < lengths[:, None])[:, None, None]
-    plan = AttentionPlan([*spans, *spans] if batch == 1 else spans, block_size)
-    if batch == 1:  # a plan of one request has no pairs; make them for the comparison
-        plan.decodes, plan.num_decodes = plan.decodes[:1], 1
-        plan._plan_pairs()
+    plan = AttentionPlan(spans, block_size)
+    pairs = PairPlan(spans, block_size)
+    half = max(batch // 2, 1)
+    halves = [PairPlan(part, block_size) for part in (spans[:half], spans[half:]) if part]
+
+    def on_two_streams() -> mx.array:
+        parts = []
+        for start, part in zip((0, half), halves):
+            with mx.stream(next(streams)):
+                parts.append(_attend_pairs(queries[start:start + part.num_requests], pool, part, scale))
+        return mx.concatenate(parts)
+
     tables = [mx.array(np.asarray(span.block_ids, dtype=np.int32)) for span in spans]
     scale = HEAD_DIM ** -0.5
     mx.eval(pool, queries, keys, values, mask, tables)
     return {
         "dense": lambda: mx.fast.scaled_dot_product_attention(queries[:, :, None], keys, values, scale=scale,
                                                               mask=mask),
-        "gather": lambda: mx.concatenate([_attend_dense(queries[i:i + 1], pool, table, span, scale)
+        "gather": lambda: mx.concatenate([_attend_dense(queries[i:i + 1], pool, table, span, plan, scale)
                                           for i, (span, table) in enumerate(zip(spans, tables))]),
-        "pairs": lambda: _attend_pairs(queries, pool, plan, scale),
+        "pairs": lambda: _attend_pairs(queries, pool, pairs, scale),
+        "two streams": on_two_streams,
     }
