@@ -221,7 +221,7 @@ class LLMEngine:
             if output.finished:
                 self._forget(self._groups[output.request_id])
         if self.trace is not None:
-            self.trace.end_step(token_ids)
+            self.trace.end_step(plan, token_ids)
         return outputs
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
@@ -348,6 +348,7 @@ class LLMEngine:
             request.num_computed_tokens = min(request.num_computed_tokens, num_good * size)
         for request in reversed(misled):
             self.scheduler.preempt(request)
+        plan.preempted.extend(misled)
         return token_ids, logprobs, errors
 
 

@@ -228,7 +228,7 @@ class Simulation:
                     [request.request_id for request in output.preempted], finished, waiting)
         self.timeline.steps.append(step)
         if self.trace is not None:
-            self.trace.end_step(tokens)
+            self.trace.end_step(output, tokens)
         self._num_idle_steps = 0 if step.num_scheduled_tokens or finished else self._num_idle_steps + 1
         if self._live and self._num_idle_steps >= MAX_IDLE_STEPS and not self._to_come:
             raise RuntimeError(f"{self._num_idle_steps} steps in a row computed nothing, but {', '.join(self._live)} "

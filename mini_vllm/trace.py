@@ -76,7 +76,6 @@ class StepTrace:
         self._seen.update(prompts)
         self._step = {"start_s": self._start_s, "planned_s": planned_s, "tokens": tokens, "prompts": prompts,
                       "waiting": [request.request_id for request in scheduler.waiting],
-                      "preempted": [request.request_id for request in plan.preempted],
                       "copies": [list(pair) for pair in plan.copies],
                       "tables": self._changed_tables(scheduler), "blocks": self._changed_blocks(scheduler)}
 
@@ -84,14 +83,16 @@ class StepTrace:
         """When its tokens are known."""
         self._step["computed_s"] = self._now_s()
 
-    def end_step(self, sampled: Collection[str]) -> None:
-        """When its tokens have been dealt with."""
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
+        """When its tokens have been dealt with. A step that failed may have preempted more than was planned."""
         finished = {request_id: request.status.value for request_id, request in self._live.items()
                     if request.status.is_finished}
         for request_id in finished:
             del self._live[request_id]
+            self._seen.discard(request_id)  # the next of that id is another
         self._step.setdefault("computed_s", self._now_s())
-        self._step.update(sampled=list(sampled), finished=finished, end_s=self._now_s())
+        self._step.update(sampled=list(sampled), preempted=[request.request_id for request in plan.preempted],
+                          finished=finished, end_s=self._now_s())
         self.steps.append(self._step)
 
     def _now_s(self) -> float:
@@ -102,7 +103,7 @@ class StepTrace:
 
     def _changed_tables(self, scheduler: Scheduler) -> dict[str, list[int]]:
         changed = {}
-        for request_id in {*self._tables, *(request.request_id for request in scheduler.running)}:
+        for request_id in dict.fromkeys([*self._tables, *(request.request_id for request in scheduler.running)]):
             table = scheduler.kv_cache.get_block_ids(request_id)
             if table != self._tables.get(request_id, []):
                 changed[request_id] = self._tables[request_id] = table
@@ -122,29 +123,44 @@ class StepTrace:
     # ---- files
 
     def save(self, path: str | Path) -> None:
-        lines = [json.dumps(entry) for entry in (self.header, *self.steps)]
+        """Raises ValueError if no step was recorded."""
+        if not self.steps:
+            raise ValueError(f"{path} was not written: no step was recorded")
+        steps = ({name: step[name] for name in STEP_FIELDS} for step in self.steps)
+        lines = [json.dumps(entry) for entry in (self.header, *steps)]
         Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> StepTrace:
         """Raises OSError if there is no such file, TraceError, which names the line, if it is no trace."""
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise TraceError(f"{path} is no trace of mini_vllm: it is not text") from None
+        if not lines:
+            raise TraceError(f"{path} is empty, a trace begins with a header")
         trace, number = cls(), 0
         try:
-            for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(lines, 1):
                 entry = json.loads(line)
+                if number == 1 and entry["format"] != FORMAT:
+                    raise TraceError(f"{path}: format {entry['format']!r}, this version reads format {FORMAT}")
+                kinds = HEADER_FIELDS if number == 1 else STEP_FIELDS
+                for name, kind in kinds.items():
+                    if not isinstance(entry[name], kind):
+                        raise TypeError(f"{name} is {entry[name]!r}")
                 if number == 1:
-                    if entry.get("format") != FORMAT:
-                        raise TraceError(f"{path}: format {entry.get('format')!r}, this version reads format {FORMAT}")
                     trace.header = entry
                 else:
                     trace.steps.append({name: entry[name] for name in STEP_FIELDS})
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise TraceError(f"{path}, line {number}: this is no trace of mini_vllm ({type(error).__name__}: {error})"
                              ) from None
-        if not trace.header:
-            raise TraceError(f"{path} is empty, a trace begins with a header")
         return trace
 
 
-STEP_FIELDS = ("start_s", "planned_s", "computed_s", "end_s", "tokens", "prompts", "sampled", "waiting", "preempted",
-               "finished", "copies", "tables", "blocks")
+#: What must be there, and of which type.
+HEADER_FIELDS = dict.fromkeys(("format", "num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"), int)
+STEP_FIELDS = {**dict.fromkeys(("start_s", "planned_s", "computed_s", "end_s"), (int, float)),
+               **dict.fromkeys(("tokens", "prompts"), dict), **dict.fromkeys(("sampled", "waiting", "preempted"), list),
+               "finished": dict, "copies": list, "tables": dict, "blocks": list}
