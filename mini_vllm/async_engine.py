@@ -190,7 +190,8 @@ class AsyncLLMEngine:
         except BaseException as error:
             self._error = error
         finally:
-            mx.clear_streams()  # MLX wants it at the end of a thread; without, the program may crash when it ends
+            if hasattr(mx, "clear_streams"):
+                mx.clear_streams()  # MLX wants it at the end of a thread; without, the program may crash when it ends
             self._end()
 
     def _serve(self, engine: LLMEngine) -> None:

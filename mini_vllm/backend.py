@@ -10,6 +10,7 @@ only then imports MLX. Without one everything still works, slower. On a Mac and 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import os
@@ -153,6 +154,10 @@ if mlx_build() == "cpu":
 
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
+
+
+if hasattr(mx, "clear_streams"):
+    atexit.register(mx.clear_streams)  # newer MLX wants it at the end of the program, as at the end of a thread
 
 
 def device_name() -> str:

@@ -9,7 +9,7 @@
     r1  40     – █ █ ✕ – –
     block 1    ▒ ▒ ▒ ▒ ▒ ▒          a row for each block
 
-The trace is replayed first (``_History``), because it tells only what changes. Then it is painted (``_Picture``).
+The trace is replayed first (``History``), because it tells only what changes. Then it is painted (``_Picture``).
 Equal neighbours in a row become one shape, so that a long run stays a small file. Colours stand in attributes, not in a
 style sheet: a picture inside a notebook must not restyle the page around it.
 """
@@ -20,14 +20,25 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape, quoteattr
 
 from mini_vllm.trace import StepTrace
-
-PROMPT, AGAIN, DECODE, FORKED = "prompt", "recomputed", "decode", "forked"
-WAITING, IDLE, PREEMPTED = "waiting", "idle", "preempted"
-USED, SHARED, CACHED, KEPT = "used", "shared", "cached", "kept"
+from mini_vllm.trace_history import (
+    AGAIN,
+    CACHED,
+    DECODE,
+    FORKED,
+    IDLE,
+    KEPT,
+    PREEMPTED,
+    PROMPT,
+    SHARED,
+    USED,
+    WAITING,
+    History,
+    Run,
+    count,
+)
 
 #: Pale for few tokens, dark for many.
 SHADES = {PROMPT: ("#d3e5f8", "#0b4a94"), AGAIN: ("#e9d8f5", "#65189a")}
@@ -61,174 +72,7 @@ def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None =
     if not 1 <= num_steps <= len(trace.steps) - first_step:
         raise ValueError(f"num_steps is {num_steps}, must be from 1 to {len(trace.steps) - first_step}: the trace has "
                          f"{len(trace.steps)} steps, and the first one shown is {first_step}")
-    return _Picture(_History(trace, range(first_step, first_step + num_steps))).draw()
-
-
-# ---- the trace, replayed
-
-
-@dataclass
-class _Run:
-    """Equal cells side by side in one row, from step ``first`` to step ``last``."""
-
-    first: int
-    last: int
-    kind: str
-    num_tokens: int = 0
-    #: Tokens of the request that were computed before ``first``.
-    num_before: int = 0
-    #: How many of ``num_tokens`` the request had had already, computed or found in the cache, and lost.
-    num_again: int = 0
-    is_sampled: bool = False
-    #: Of a block: the requests whose tables name it.
-    owners: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> str:
-        return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
-
-    def is_continued_by(self, cell: _Run) -> bool:
-        """Whether the next step does the same, and with the tokens that follow."""
-        num_before = self.num_before + self.num_tokens * (self.last + 1 - self.first)
-        return cell == replace(self, first=self.last + 1, last=self.last + 1, num_before=num_before)
-
-
-@dataclass(frozen=True)
-class _Totals:
-    """What one step computed, by kind of token, and how many blocks were in use."""
-
-    num_prompt: int = 0
-    num_again: int = 0
-    num_decode: int = 0
-    num_used_blocks: int = 0
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_prompt + self.num_again + self.num_decode
-
-
-class _History:
-    """What was so in each step. It begins at step 0 whatever is shown: who computes again has computed before."""
-
-    def __init__(self, trace: StepTrace, shown: range) -> None:
-        self.trace, self.shown = trace, shown
-        self.steps = trace.steps[shown.start:shown.stop]
-        self.prompts: dict[str, int] = {}
-        #: Request id → its runs; a request of these steps has an entry, in the order of appearance.
-        self.rows: dict[str, list[_Run]] = {}
-        self.ends: list[tuple[int, str, str]] = []
-        self.block_runs: dict[int, list[_Run]] = {}
-        self.totals: list[_Totals] = []
-        self._tables: dict[str, list[int]] = {}
-        self._owners: dict[int, set[str]] = {}
-        self._blocks: dict[int, tuple[int, bool]] = {}
-        self._num_used_blocks = 0
-        self._open: dict[int, _Run] = {}
-        self._num_computed: dict[str, int] = {}  # the most tokens that a request ever had computed
-        for index, step in enumerate(trace.steps[:shown.stop]):
-            self._replay(index, step)
-        for block_id, run in sorted(self._open.items()):
-            self._close(block_id, run, shown.stop - 1)
-
-    def _replay(self, index: int, step: dict) -> None:
-        self.prompts.update(step["prompts"])
-        self._replay_blocks(index, step)
-        num_prompt = num_again = num_decode = 0
-        for request_id in step["prompts"]:
-            self._row(index, request_id)
-        sampled = set(step["sampled"])
-        for request_id, (num_before, num_tokens) in step["tokens"].items():
-            end = num_before + num_tokens
-            again = max(min(end, self._num_computed.get(request_id, 0)) - num_before, 0)
-            prompt_end = self.prompts.get(request_id, end if num_tokens > 1 else 0)
-            prompt = max(min(end, prompt_end) - num_before - again, 0)
-            self._num_computed[request_id] = max(end, self._num_computed.get(request_id, 0))
-            num_prompt, num_again = num_prompt + prompt, num_again + again
-            num_decode += num_tokens - prompt - again
-            self._add(request_id, _Run(index, index, AGAIN if again else PROMPT if prompt else DECODE, num_tokens,
-                                       num_before, again, request_id in sampled))
-        others = {request_id: FORKED for request_id in step["sampled"]}  # from a prompt that another computed for it
-        others |= {request_id: WAITING for request_id in step["waiting"]}
-        others |= {request_id: PREEMPTED for request_id in step["preempted"]}
-        for request_id, kind in others.items():
-            if request_id not in step["tokens"] or kind == PREEMPTED:
-                self._add(request_id, _Run(index, index, kind))
-        for request_id in self._tables:
-            if request_id not in step["tokens"] and request_id not in others:
-                self._add(request_id, _Run(index, index, IDLE))
-        for request_id, status in step["finished"].items():
-            self._num_computed.pop(request_id, None)  # another may come under the same id
-            self._row(index, request_id)
-            if index in self.shown:
-                self.ends.append((index, request_id, status))
-        if index in self.shown:
-            self.totals.append(_Totals(num_prompt, num_again, num_decode, self._num_used_blocks))
-
-    def _row(self, index: int, request_id: str) -> list[_Run]:
-        return self.rows.setdefault(request_id, []) if index in self.shown else []
-
-    def _add(self, request_id: str, cell: _Run) -> None:
-        runs = self._row(cell.first, request_id)
-        if runs and runs[-1].is_continued_by(cell):
-            runs[-1].last = cell.last
-        else:
-            runs.append(cell)
-
-    def _replay_blocks(self, index: int, step: dict) -> None:
-        touched = set()
-        for block_id, ref_cnt, findable in step["blocks"]:
-            self._num_used_blocks += (ref_cnt > 0) - (self._blocks.get(block_id, (0, False))[0] > 0)
-            self._blocks[block_id] = ref_cnt, findable
-            touched.add(block_id)
-        for request_id, table in sorted(step["tables"].items()):
-            old, new = set(self._tables.pop(request_id, ())), set(table)
-            if table:
-                self._tables[request_id] = table
-            for block_id in old - new:
-                self._owners[block_id].discard(request_id)
-            for block_id in new - old:
-                self._owners.setdefault(block_id, set()).add(request_id)
-            touched |= old ^ new
-        for block_id in sorted(touched):
-            self._touch(block_id, index)
-
-    def _touch(self, block_id: int, index: int) -> None:
-        """Begin another run if the block is not what it was. A free block that holds nothing has none."""
-        ref_cnt, findable = self._blocks.get(block_id, (0, False))
-        owners = tuple(sorted(self._owners.get(block_id, ())))
-        if ref_cnt == 0:
-            kind = CACHED if findable else None
-        else:
-            kind = SHARED if max(ref_cnt, len(owners)) > 1 else USED if owners else KEPT
-        run = self._open.get(block_id)
-        if run is not None and (run.kind, run.owners) == (kind, owners):
-            return
-        if run is not None:
-            self._close(block_id, self._open.pop(block_id), index - 1)
-        if kind is not None:
-            self._open[block_id] = _Run(index, index, kind, owners=owners)
-
-    def _close(self, block_id: int, run: _Run, last: int) -> None:
-        run.first, run.last = max(run.first, self.shown.start), last
-        if run.first <= run.last:
-            self.block_runs.setdefault(block_id, []).append(run)
-
-    def title(self) -> str:
-        num_preemptions = sum(len(step["preempted"]) for step in self.steps)
-        num_all = len(self.trace.steps)
-        return " · ".join((
-            _count(num_all, "step") if len(self.steps) == num_all else
-            f"steps {self.shown.start} to {self.shown.stop - 1} of {num_all}",
-            _count(len(self.rows), "request"), _count(num_preemptions, "preemption"),
-            _count(sum(each.num_tokens for each in self.totals), "token") + " computed",
-            _count(sum(each.num_again for each in self.totals), "token") + " recomputed",
-            f"peak {max(each.num_used_blocks for each in self.totals)} of "
-            f"{_count(self.trace.header['num_blocks'] - 1, 'block')} in use",
-            _count(sum(len(step["copies"]) for step in self.steps), "block") + " copied"))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return _Picture(History(trace, range(first_step, first_step + num_steps))).draw()
 
 
 # ---- the picture
@@ -237,7 +81,7 @@ def _count(number: int, noun: str) -> str:
 class _Picture:
     """Sizes first, then one method for each panel, from top to bottom; ``y`` is where the next one begins."""
 
-    def __init__(self, history: _History) -> None:
+    def __init__(self, history: History) -> None:
         self.history, self.header = history, history.trace.header
         num_steps, num_rows = len(history.shown), len(history.rows)
         self.cell = min(max(math.floor(2 * 1160 / num_steps) / 2, 2), 32)
@@ -292,15 +136,15 @@ class _Picture:
     def _draw_title(self) -> None:
         header = self.header
         self._text(MARGIN, self.y + 12, self.title, 13, INK, font_weight="bold", data_part="title")
-        self._text(MARGIN, self.y + 29, f"{self.num_blocks} blocks of {_count(header['block_size'], 'token')}; a step "
+        self._text(MARGIN, self.y + 29, f"{self.num_blocks} blocks of {count(header['block_size'], 'token')}; a step "
                    f"computes at most {header['max_num_batched_tokens']} tokens of at most "
-                   f"{_count(header['max_num_seqs'], 'sequence')}", 11)
+                   f"{count(header['max_num_seqs'], 'sequence')}", 11)
         self.y += 40
 
     def _draw_legend(self) -> None:
         kinds = {run.kind for runs in (*self.history.rows.values(), *self.history.block_runs.values()) for run in runs}
         statuses = {status for _, _, status in self.history.ends}
-        entries = [("requests:", None), (f"prompt, up to {_count(self.most, 'token')}", PROMPT), ("recomputed", AGAIN),
+        entries = [("requests:", None), (f"prompt, up to {count(self.most, 'token')}", PROMPT), ("recomputed", AGAIN),
                    ("decode", DECODE), ("waits", WAITING), ("preempted", PREEMPTED), ("finished", "end")]
         entries += [("first token, of a prompt computed by another", FORKED)] * (FORKED in kinds)
         entries += [("runs, but gets no token", IDLE)] * (IDLE in kinds)
@@ -372,7 +216,7 @@ class _Picture:
             self._add("rect", x=x, y=self.y, width=self.cell, height=STRIP_HEIGHT, fill=PAPER, fill_opacity=0, title=(
                 f"step {index}, {step['start_s'] * 1000:.1f} to {step['end_s'] * 1000:.1f} ms: "
                 f"{totals.num_prompt} prompt, {totals.num_again} recomputed, {totals.num_decode} decode tokens; "
-                f"{_count(totals.num_used_blocks, 'block')} in use"))
+                f"{count(totals.num_used_blocks, 'block')} in use"))
         self._close()
         if is_in_sight:
             y = bottom - budget / top * (STRIP_HEIGHT - 4)
@@ -427,7 +271,7 @@ class _Picture:
             self._add("path", d=lines, stroke=PAPER, shape_rendering="crispEdges", pointer_events="none")
         self.y += height + 14
 
-    def _draw_row(self, y: float, request_id: str, runs: list[_Run], ends: list[tuple[int, str]]) -> None:
+    def _draw_row(self, y: float, request_id: str, runs: list[Run], ends: list[tuple[int, str]]) -> None:
         size = min(self.row - 1, 11)
         middle, num_prompt = y + self.row / 2, self.history.prompts.get(request_id)
         if request_id in self.colours:
@@ -443,7 +287,7 @@ class _Picture:
             self._draw_end(self._x(index + is_there) + 1.5, y + 1, self.row - 2, status in GOOD_ENDS,
                            f"step {index}: {request_id} ends ({status})")
 
-    def _draw_run(self, y: float, request_id: str, run: _Run) -> None:
+    def _draw_run(self, y: float, request_id: str, run: Run) -> None:
         left, right, title = self._x(run.first), self._x(run.last + 1), f"{run.steps}: {_describe(run, request_id)}"
         if run.kind in (WAITING, IDLE):
             self._draw_line(left, right, y + self.row / 2, run.kind, title)
@@ -514,18 +358,18 @@ class _Picture:
                        "the time, and not drawn.")
 
 
-def _describe(run: _Run, request_id: str) -> str:
+def _describe(run: Run, request_id: str) -> str:
     if run.num_tokens:
         each = "" if run.first == run.last else " each"
         again = f", {run.num_again}{each} recomputed" if run.num_again else ""
         sampled = ", one more is sampled" if run.is_sampled and run.kind != DECODE else ""
-        return (f"{_count(run.num_tokens, 'token')}{each} of {request_id}, {run.num_before} computed before"
+        return (f"{count(run.num_tokens, 'token')}{each} of {request_id}, {run.num_before} computed before"
                 f"{again}{sampled}")
     return request_id + {FORKED: " gets its first token, from a prompt computed by another", WAITING: " waits",
                          IDLE: " runs, but gets no token", PREEMPTED: " is preempted"}[run.kind]
 
 
-def _describe_block(run: _Run) -> str:
+def _describe_block(run: Run) -> str:
     if run.kind in (CACHED, KEPT):
         return "free, still cached" if run.kind == CACHED else "kept for a copy"
     names = ", ".join(run.owners[:6]) + (f" and {len(run.owners) - 6} more" if len(run.owners) > 6 else "")
