@@ -155,7 +155,6 @@ if mlx_build() == "cpu":
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
 
-
 if hasattr(mx, "clear_streams"):
     atexit.register(mx.clear_streams)  # newer MLX wants it at the end of the program, as at the end of a thread
 
