@@ -160,7 +160,10 @@ class Course:
         title = task_titles(lab.hints.read_text(encoding="utf-8")).get(task, "")
         self.console.print(f"[bold]Lab {lab.number}, task {task}[/]: {title}  [dim](hint {level} of {len(LEVELS)})[/]")
         self.console.print()
-        self.console.print(Markdown(hints[task][level]))
+        hint = hints[task][level]
+        # Rich cuts code at the width of the terminal. A line is never cut; the terminal may fold it.
+        self.console.width = max(self.console.width, max(map(len, hint.splitlines()), default=0) + 4)
+        self.console.print(Markdown(hint))
         if level < max(LEVELS):
             self.console.print(f"\n[dim]More: course hint {lab.number} --task {task} --level {level + 1}[/]")
         return 0

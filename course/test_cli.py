@@ -296,6 +296,14 @@ def test_a_save_is_noticed_by_time_or_size(lab1, lab2, monkeypatch):
     assert [saves.wait().number, saves.wait().number] == ["1.2", "1.1"]
 
 
+def test_a_line_of_code_in_a_hint_is_never_cut(course, lab1, terminal):
+    line = "total = " + " + ".join(f"number_{i}" for i in range(20))
+    text = lab1.hints.read_text().replace("### Hint 3\n", f"### Hint 3\n\n```python\n{line}\n```\n\n", 1)
+    lab1.hints.write_text(text)
+    course.hint("1.1", 3, 1)
+    assert line in terminal.getvalue()
+
+
 def test_hints_follow_the_task_at_hand(course, lab1, terminal):
     half_done(lab1)
     course.hint(None, 1, None)
