@@ -13,9 +13,10 @@ The rules, all of them:
     is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
     its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
     When nobody runs there is no watermark.
- 5. **Preemption.** If a running request needs a block and there is none, the one that would be served last gives way:
-    the lowest priority (as aged), then the latest, which may be the one that asks. Its blocks go, its output stays, nothing of it
-    counts as computed, and it waits in front of its equals. Tokens that it was given in this step return to the budget.
+ 5. **Preemption.** If a running request needs a block and there is none, the one that would be served last gives way
+    (``waiting.order``: priority and age together; of equals the one admitted last). That may be the one that asks. Its
+    blocks go, its output stays, nothing of it counts as computed, and it waits in front of its equals. Tokens that it
+    was given in this step return to the budget.
  6. A step that preempted admits nobody.
  7. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, are to be computed
     again, except what the prefix cache still has of them.
