@@ -27,6 +27,13 @@ MUTANTS = [
         killed_by="test_task_1_a_prompt_larger_than_the_pool_is_refused",
     ),
     Mutant(
+        name="every-sample-has-its-own-prompt",
+        story="Multiplies the prompt's blocks by the number of samples, which share them.",
+        replace="        if self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
+        by="        if request.num_sequences * self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
+        killed_by="test_task_1_more_sequences_than_seats_are_refused",
+    ),
+    Mutant(
         name="abort-forgets-the-queue",
         story="The client is gone, but its request still waits, and is served to nobody.",
         replace="        else:\n            self.waiting.remove(request)\n",
@@ -46,6 +53,36 @@ MUTANTS = [
         replace="sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="self.running:\n",
         killed_by="test_task_3_those_with_one_token_to_go_come_first",
+    ),
+    Mutant(
+        name="shortest-first",
+        story="Sorts by what is to go: a long prompt waits for every shorter one that comes.",
+        replace="key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
+        by="key=lambda request: request.num_tokens - request.num_computed_tokens):\n",
+        killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
+    ),
+    Mutant(
+        name="an-empty-list-is-no-room",
+        story="`if not allocate_slots(...)`: whoever has room in its last block gets nothing.",
+        replace="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
+        by="            if not self.kv_cache.allocate_slots(request, num_new_tokens):\n",
+        killed_by="test_task_3_whoever_decodes_computes_one_token",
+    ),
+    Mutant(
+        name="the-first-without-a-block-ends-the-round",
+        story="Takes one that finds no block for a sign that nobody will; all behind it stand still.",
+        replace="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
+                "                continue\n",
+        by="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
+           "                break\n",
+        killed_by="test_task_3_who_finds_no_block_does_not_hold_up_the_others",
+    ),
+    Mutant(
+        name="the-batch-is-sorted-by-size",
+        story="Sorts the plan by its numbers: single tokens come first, and the chunks change places too.",
+        replace="        planned = sorted(plan.items(), key=lambda entry: entry[1] > 1)\n",
+        by="        planned = sorted(plan.items(), key=lambda entry: entry[1])\n",
+        killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
     ),
     Mutant(
         name="the-last-chunk-exceeds-the-budget",
@@ -92,6 +129,13 @@ MUTANTS = [
         replace="            if request.request_id in token_ids:\n"
                 "                request.append_output_token(token_ids[request.request_id])\n",
         by="            request.append_output_token(token_ids.get(request.request_id, 0))\n",
+        killed_by="test_task_3_a_token_is_appended_only_where_one_was_sampled",
+    ),
+    Mutant(
+        name="token-0-is-no-token",
+        story="`if token_ids.get(...)`: 0 is a token id like any other, and false.",
+        replace="            if request.request_id in token_ids:\n",
+        by="            if token_ids.get(request.request_id):\n",
         killed_by="test_task_3_a_token_is_appended_only_where_one_was_sampled",
     ),
     Mutant(
@@ -209,6 +253,42 @@ MUTANTS = [
         replace="        return num_new + self._num_promised_blocks() + ",
         by="        return num_new + ",
         killed_by="test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away",
+    ),
+    Mutant(
+        name="a-promise-below-nothing",
+        story="Who holds more than it needs makes up for what others lack, in the books only.",
+        replace="""        return sum(max(self._num_blocks_for(request.num_tokens)
+                       - len(self.kv_cache.get_block_ids(request.request_id)), 0) for request in self.running)
+""",
+        by="""        return sum(self._num_blocks_for(request.num_tokens)
+                   - len(self.kv_cache.get_block_ids(request.request_id)) for request in self.running)
+""",
+        killed_by="test_task_5_a_table_longer_than_needed_promises_nothing",
+    ),
+    Mutant(
+        name="sets-the-watermark-aside-always",
+        story="Takes the watermark itself: who is alone and needs the pool waits for ever.",
+        replace="self._num_blocks_set_aside(request) <= num_free\n",
+        by="self.num_watermark_blocks + request.num_sequences - 1 <= num_free\n",
+        killed_by="test_task_5_some_blocks_are_set_aside_while_somebody_runs",
+    ),
+    Mutant(
+        name="sets-aside-nothing-for-samples",
+        story="Takes the watermark itself, and forgets that each further sample copies a block.",
+        replace="self._num_blocks_set_aside(request) <= num_free\n",
+        by="(self.num_watermark_blocks if self.running else 0) <= num_free\n",
+        killed_by="test_task_5_samples_of_a_prompt_need_a_block_each_for_their_copy",
+    ),
+    Mutant(
+        name="gives-half-a-hit-up-and-asks-no-more",
+        story="Without the copy one block less is needed. That need not be enough.",
+        replace="""        while not self._has_room(request, hits, num_cached):
+            num_half = num_cached % self.kv_cache.block_size
+""",
+        by="""        if not self._has_room(request, hits, num_cached):
+            num_half = num_cached % self.kv_cache.block_size
+""",
+        killed_by="test_task_5_there_must_be_room_without_the_half_block_too",
     ),
     Mutant(
         name="holds-on-to-half-a-hit",

@@ -137,8 +137,10 @@ class Scheduler:
         but those with one token to go before all others. Each gets all its tokens to go, or what the budget leaves. For
         each, slots are made (``kv_cache.allocate_slots``), and then ``plan`` says under its id how many tokens it
         computes.
+        ``allocate_slots`` answers with the blocks that are new. An empty list is not None: the request had room in its
+        last block, and goes on.
         Who gets nothing is not in ``plan``: because the budget is spent, or because there is no block (allocate_slots
-        gave None). ``running`` and the requests themselves do not change here.
+        gave None). Those behind it are served all the same. ``running`` and the requests themselves do not change here.
         """
         raise NotImplementedError("Task 3: Scheduler._schedule_running")
 

@@ -206,9 +206,14 @@ def test_task_1_a_prompt_larger_than_the_pool_is_refused(lab):
 
 @pytest.mark.points(1)
 def test_task_1_more_sequences_than_seats_are_refused(lab):
-    scheduler = make_scheduler(lab, seats=3)
+    scheduler = make_scheduler(lab, seats=3, num_blocks=4)
     must_refuse(scheduler, ask("r", 6, num_sequences=5), [5], [3], "5 samples need 5 seats, and there are 3")
-    scheduler.add_request(ask("fits", 6, num_sequences=3))
+    fits = ask("fits", 6, num_sequences=3)
+    try:
+        scheduler.add_request(fits)
+    except ValueError as error:
+        raise AssertionError(f"add_request of {fits!r} with num_sequences 3 was refused: {error}. There are 3 seats, "
+                             "and 6 tokens need 2 of 4 blocks: samples share their prompt, so count it once") from error
     assert names(scheduler.waiting) == ["fits"], "3 samples have room in 3 seats, but the request does not wait"
 
 
@@ -280,7 +285,8 @@ def test_task_3_whoever_decodes_computes_one_token(lab):
     requests = [bench.seat(ask("a", 5)), bench.seat(ask("b", 8, start=50)), bench.seat(ask("c", 2, start=90))]
     output = bench.scheduler.schedule()
     assert output.num_scheduled_tokens == {"a": 1, "b": 1, "c": 1}, (
-        f"a, b and c decode; schedule() gave them {output.num_scheduled_tokens}, expected one token each")
+        f"a, b and c decode; schedule() gave them {output.num_scheduled_tokens}, expected one token each. An empty "
+        "list of new blocks is not None: allocate_slots gives one for a and for c, who have room in their last block")
     assert output.requests == requests, (f"requests is {names(output.requests)}, expected a, b, c: the same requests "
                                          "as in num_scheduled_tokens, in the same order")
     got = [request.num_computed_tokens for request in requests]
@@ -334,15 +340,47 @@ def test_task_3_the_budget_is_one_for_all(lab):
         f"is not in the plan{picture(bench)}")
 
 
+@pytest.mark.points(1)
+def test_task_3_prompts_stand_in_the_order_of_admission(lab):
+    for budget, expected in ((6, {"x": 6}), (20, {"x": 12, "y": 8})):
+        bench = Bench(lab, budget=budget)
+        bench.seat(ask("x", 16), num_computed=4)  # 12 tokens to go
+        bench.seat(ask("y", 12, start=50), num_computed=4)  # 8 tokens to go
+        got = bench.step()
+        assert got == expected, (
+            f"x was admitted first and has 12 tokens to go, y has 8, the budget is {budget}: the step computed {got}, "
+            f"expected {expected}. Only those with one token to go come first; the others stand in the order of "
+            f"admission, and a short one does not overtake{picture(bench)}")
+        assert list(got) == list(expected), (
+            f"x (12 tokens) was admitted and planned before y (8 tokens): the batch reads {list(got)}, expected "
+            f"{list(expected)}. Single tokens come first; the rest is as in the plan, and not sorted by size")
+
+
+@pytest.mark.points(1)
+def test_task_3_who_finds_no_block_does_not_hold_up_the_others(lab):
+    bench = Bench(lab, num_blocks=4)
+    bench.seat(ask("x", 8, priority=Priority.LOW))  # 2 full blocks: the next token needs a third
+    bench.seat(ask("y", 5, start=50))  # 2 blocks, and 3 slots are free in the second
+    got = bench.step()
+    assert got == {"y": 1}, (
+        f"4 of 4 blocks are in use. x is first, needs one more and gets nothing; y has room in its last block. The "
+        f"step computed {got}, expected {{'y': 1}}: whoever gets nothing is passed over, and the next one is served"
+        f"{picture(bench)}")
+
+
 @pytest.mark.points(2)
 def test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need(lab):
     bench = Bench(lab, budget=8)
     bench.seat(ask("a", 6))
     bench.seat(ask("long", 27, start=50), num_computed=1)
-    got = []
+    planned, got = [], []
     for _ in range(3):
-        bench.step()
+        planned.append(bench.step())
         got.append(tuple(len(bench.kv_cache.get_block_ids(name)) for name in ("a", "long")))
+    assert planned == [{"a": 1, "long": 7}] * 3, (
+        f"a decodes, long has 26 tokens to go, the budget is 8, and blocks are plenty: three steps computed {planned}, "
+        "expected one token of a and 7 of long in each. Where no new block is needed, allocate_slots gives an empty "
+        f"list, which is not None{picture(bench)}")
     assert got == [(2, 2), (2, 4), (3, 6)], (
         f"block size 4; a has 6 tokens computed and computes one a step, long has 1 and computes 7 a step. Blocks of "
         f"(a, long) after each step: {got}, expected [(2, 2), (2, 4), (3, 6)]. allocate_slots counts from "
@@ -355,11 +393,12 @@ def test_task_3_a_token_is_appended_only_where_one_was_sampled(lab):
     a, b = bench.seat(ask("a", 4)), bench.seat(ask("b", 20, start=50), num_computed=4)
     output = bench.scheduler.schedule()
     before = list(a.output_token_ids)
-    bench.scheduler.update_from_output(output, {"a": 7})
+    bench.scheduler.update_from_output(output, {"a": 0})
     got = a.output_token_ids, b.output_token_ids
-    assert got == (before + [7], []), (
-        f"a decoded and b computed a chunk; update_from_output(output, {{'a': 7}}) left their outputs at {got}, "
-        f"expected {(before + [7], [])}: b is in the middle of its prompt, nothing was sampled for it")
+    assert got == (before + [0], []), (
+        f"a decoded and b computed a chunk; update_from_output(output, {{'a': 0}}) left their outputs at {got}, "
+        f"expected {(before + [0], [])}: b is in the middle of its prompt, nothing was sampled for it. For a it was "
+        "token 0, which is a token like any other")
 
 
 @pytest.mark.points(2)
@@ -706,14 +745,62 @@ def test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit(lab):
 
 
 @pytest.mark.points(1)
+def test_task_5_there_must_be_room_without_the_half_block_too(lab):
+    first, runs = ask("first", 14), ask("runs", 4, 8, start=50)
+    long = ask("long", 26)  # begins with first's 14 tokens: three blocks, and half of a fourth
+    simulation = simulate(lab, first, num_blocks=7, budget=6, cache="tree")
+    run(simulation)
+    simulation.add(runs)
+    run(simulation, 2)
+    simulation.add(long)
+    run(simulation, 1)
+    got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
+    assert got == (["runs"], ["long"]), (
+        f"runs holds 2 of 7 blocks; 5 are free, 4 of them with the first 14 tokens of long, which needs 7 blocks. With "
+        f"all 4 hits there is 1 block left for the 4 it lacks (one is for the copy); without the half one there are 2 "
+        f"for 4. (running, waiting) is {got}, expected ['runs'], ['long']: ask _has_room again when the half block is "
+        f"given up{picture(simulation)}")
+    run(simulation)
+    assert_outputs([first, runs, long], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(1)
+def test_task_5_a_table_longer_than_needed_promises_nothing(lab):
+    bench = Bench(lab, num_blocks=5, budget=4)
+    a = bench.seat(ask("a", 3))
+    bench.kv_cache.allocate_slots(a, 13)  # slots for tokens that it does not have, as speculative decoding makes them
+    bench.scheduler.add_request(ask("b", 8, start=50))
+    output = bench.scheduler.schedule()
+    assert output.num_scheduled_tokens == {"a": 1}, (
+        f"a has 4 tokens and holds 4 of 5 blocks, 3 more than it needs. b has 8 tokens and needs 2 blocks, 1 is free: "
+        f"the step computes {output.num_scheduled_tokens}, expected {{'a': 1}}. What a holds too many does not make "
+        "room: its promise is 0, not -3")
+
+
+@pytest.mark.points(1)
 def test_task_5_some_blocks_are_set_aside_while_somebody_runs(lab):
-    simulation = simulate(lab, ask("a", 4, 3), ask("b", 32, 2, start=50), num_blocks=10, budget=64, watermark=0.2)
+    simulation = simulate(lab, ask("a", 4, 3), ask("b", 36, 2, start=50), num_blocks=10, budget=64, watermark=0.2)
     got = rows(run(simulation))
-    expected = {"a": [4, 1, 1, 0, 0], "b": [0, 0, 0, 32, 1]}
+    expected = {"a": [4, 1, 1, 0, 0], "b": [0, 0, 0, 36, 1]}
     assert got == expected, (
-        f"10 blocks, of which 2 are set aside while somebody runs. a holds 1, 9 are free, b needs 8. Tokens a step: "
-        f"{got}, expected {expected}: 8 + 2 are more than 9, so b waits until a ends; then it is alone, and nothing is "
-        f"set aside{picture(simulation)}")
+        f"10 blocks, of which 2 are set aside while somebody runs. a holds 1, 9 are free, b needs 9. Tokens a step: "
+        f"{got}, expected {expected}: 9 + 2 are more than 9, so b waits until a ends; then it is alone, and nothing is "
+        f"set aside (ask _num_blocks_set_aside, which knows all this){picture(simulation)}")
+
+
+@pytest.mark.points(1)
+def test_task_5_samples_of_a_prompt_need_a_block_each_for_their_copy(lab):
+    got = []
+    for num_free in (4, 3):
+        simulation = simulate(lab, ask("a", 16, 3), ask("b", 3, 2, start=50, num_sequences=3), num_blocks=4 + num_free,
+                              budget=32, watermark=0.1)
+        run(simulation, 1)
+        got.append("b" in names(simulation.scheduler.running))
+    assert got == [True, False], (
+        f"a runs and holds 4 blocks. b has 3 tokens and will be 3 samples: it needs 1 block, 2 are set aside for the "
+        f"samples' copies of it and 1 as the watermark. With 4 free blocks, and then with 3, it was admitted: {got}, "
+        "expected [True, False]: _num_blocks_set_aside(request) is more than the watermark")
 
 
 @pytest.mark.points(2)

@@ -40,6 +40,37 @@ MUTANTS = [
         by="        self._schedule_waiting(step)\n",
         killed_by="test_task_3_a_step_that_preempted_admits_nobody",
     ),
+    Mutant(
+        name="decoders-behind-a-prompt",
+        story="Serves the running ones as they were admitted; a long prompt takes the budget first.",
+        replace="sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
+        by="list(self.running):\n",
+        killed_by="test_task_1_those_with_one_token_to_go_come_first",
+    ),
+    Mutant(
+        name="serves-one-that-has-just-lost-its-blocks",
+        story="Goes through the list of the beginning of the step, and does not ask who still runs.",
+        replace="            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:\n",
+        by="            if num_new_tokens == 0:\n",
+        killed_by="test_task_3_the_later_one_gives_way_and_comes_back",
+    ),
+    Mutant(
+        name="goes-through-running-while-it-changes",
+        story="A victim leaves the list, the loop skips whoever stood behind it.",
+        replace="        for request in sorted(self.running, key=lambda request: request.num_tokens - "
+                "request.num_computed_tokens > 1):\n",
+        by="        self.running.sort(key=lambda request: request.num_tokens - request.num_computed_tokens > 1)\n"
+           "        for request in self.running:\n",
+        killed_by="test_task_4_the_victims_tokens_return_to_the_budget",
+    ),
+    Mutant(
+        name="plans-who-found-no-room",
+        story="Asks for room, and plans the request whatever the answer is.",
+        replace="            if slots is None and not self._make_room(request, num_new_tokens, step):\n"
+                "                continue\n",
+        by="            if slots is None:\n                self._make_room(request, num_new_tokens, step)\n",
+        killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+    ),
     # ---- Task 2
     Mutant(
         name="keeps-the-computed-count",
@@ -173,6 +204,13 @@ MUTANTS = [
         by="",
         killed_by="test_task_3_the_plan_says_who_was_preempted",
     ),
+    Mutant(
+        name="an-empty-list-is-no-room",
+        story="`while not allocate_slots(...)`: goes on to preempt when the block has become its own.",
+        replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
+        by="        while not self.kv_cache.allocate_slots(request, num_new_tokens):\n",
+        killed_by="test_task_3_room_may_be_made_without_a_new_block",
+    ),
     # ---- Task 4
     Mutant(
         name="the-victim-stays-in-the-plan",
@@ -213,6 +251,13 @@ MUTANTS = [
         killed_by="test_task_4_what_the_victim_had_computed_stays_findable",
     ),
     Mutant(
+        name="forgets-the-last-block-only",
+        story="Right as long as a victim decodes. One with a chunk leaves blocks in the index that nobody wrote.",
+        replace="[first:])\n",
+        by="[first:][-1:])\n",
+        killed_by="test_task_4_of_a_chunk_no_block_is_findable",
+    ),
+    Mutant(
         name="one-victim-is-enough",
         story="Preempts once and does not ask again whether there is room now.",
         replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
@@ -220,6 +265,20 @@ MUTANTS = [
         killed_by="test_task_4_several_may_have_to_give_way_to_one",
     ),
     # ---- Task 5
+    Mutant(
+        name="counts-the-tokens-to-come-twice",
+        story="num_tokens has them already: a request in the middle of its prompt ends without a word.",
+        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
+        by="        if self._has_outgrown(request.num_tokens + num_new_tokens):\n",
+        killed_by="test_task_5_who_is_in_the_middle_of_its_prompt_has_not_outgrown_the_pool",
+    ),
+    Mutant(
+        name="outgrown-means-alone",
+        story="Ends who finds no block when nobody else runs. Samples that share the pool preempt each other first.",
+        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
+        by="        if len(self.running) == 1:\n",
+        killed_by="test_task_5_samples_that_share_the_pool_outgrow_it_together",
+    ),
     Mutant(
         name="preempts-for-what-can-never-fit",
         story="Takes everybody's blocks for a request that the empty pool could not hold.",

@@ -1,7 +1,7 @@
 """The scheduler when memory runs out: who gives way, what it keeps, and how it comes back.
 
 There are no phases. A request has ``num_tokens`` and ``num_computed_tokens``, and a step computes some of the
-difference. The first four rules are those of lab 4.1; what they need is given here.
+difference. The first four rules are those of lab 4.1; most of what they need is given here.
 
  1. **Limits.** A step computes at most ``max_num_batched_tokens`` tokens (the *budget*). At most ``max_num_seqs``
     sequences run (the *seats*).
@@ -13,8 +13,9 @@ difference. The first four rules are those of lab 4.1; what they need is given h
     running ones still need for theirs, and beside the watermark: a few blocks kept free for running ones to grow into.
     When nobody runs there is no watermark.
  5. **Preemption.** If a running request needs a block and there is none, the one that would be served last gives way:
-    the lowest priority, then the latest, which may be the one that asks. Its blocks go, its output stays, nothing of it
-    counts as computed, and it waits in front of its equals. Tokens that it was given in this step return to the budget.
+    the one with the largest ``waiting.order``, which is priority and age together; of equals the one admitted last. It
+    may be the one that asks. Its blocks go, its output stays, nothing of it counts as computed, and it waits in front
+    of its equals. Tokens that it was given in this step return to the budget.
  6. A step that preempted admits nobody.
  7. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, are to be computed
     again, except what the prefix cache still has of them.
@@ -157,7 +158,7 @@ class Scheduler:
         """Whether the whole pool, with nobody else in it, could not hold ``num_tokens`` tokens. Given."""
         return self._num_blocks_for(num_tokens) > self.num_blocks
 
-    # ---- a step
+    # ---- Task 1: a step
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is what it will be after it.
@@ -188,11 +189,17 @@ class Scheduler:
                 request.append_output_token(token_ids[request.request_id])
 
     def _schedule_running(self, step: _Step) -> None:
-        """Give the running ones their tokens. Given.
+        """Give the running ones their tokens.
 
-        As in lab 4.1, but who gets no slots does not just go without: ``_make_room`` says whether it has some after
-        all. And one that lost its blocks to somebody earlier in this step is passed over.
+        As in lab 4.1: in the order of ``running``, but those with one token to go before all others, each gets all its
+        tokens to go, or what ``step.budget`` leaves, and slots for them (``kv_cache.allocate_slots``); then
+        ``step.plan`` says how many, and they are taken off ``step.budget``. Who gets nothing is not in the plan.
+        Two things are new. Who gets no slots (None; an empty list is room) does not just go without: ``_make_room``
+        says whether it has some after all. And one that lost its blocks to somebody earlier in this step does not run
+        any more (``request.status``): it is passed over.
+        ``_make_room`` changes ``running``, and may put tokens back into ``step.budget``.
         """
+        # TASK 1: Scheduler._schedule_running
         for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
             num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)
             if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
@@ -202,6 +209,9 @@ class Scheduler:
                 continue
             step.plan[request.request_id] = num_new_tokens
             step.budget -= num_new_tokens
+        # END TASK
+
+    # ---- admission: as in lab 4.1, given
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the front of the queue while there is budget, a seat and room. Given.
@@ -257,20 +267,16 @@ class Scheduler:
         return sum(max(self._num_blocks_for(request.num_tokens)
                        - len(self.kv_cache.get_block_ids(request.request_id)), 0) for request in self.running)
 
-    # ---- Task 1: room to grow
-
     def _num_blocks_set_aside(self, request: Request) -> int:
-        """Blocks that must stay free, beside those promised, when ``request`` is admitted.
+        """Blocks that must stay free, beside those promised, when ``request`` is admitted. Given.
 
         ``num_watermark_blocks``, for running ones to grow into. And one for each sequence of ``request`` after the
         first (``num_sequences``): a sample begins by copying the last block of the prompt.
         0 while nobody runs: who is alone may have the whole pool. If it waited, nobody would ever make more room.
         """
-        # TASK 1: Scheduler._num_blocks_set_aside
         if not self.running:
             return 0
         return self.num_watermark_blocks + request.num_sequences - 1
-        # END TASK
 
     # ---- Task 2: out, and in again
 
@@ -322,13 +328,14 @@ class Scheduler:
     def _make_room(self, request: Request, num_new_tokens: int, step: _Step) -> bool:
         """Slots for the next ``num_new_tokens`` tokens of a running request, for which ``allocate_slots`` gave None.
 
-        Preempt one victim after the other, until ``allocate_slots`` gives slots: return True then. The victim may be
+        Preempt one victim after the other, until ``allocate_slots`` gives slots: return True then. (An empty list is
+        not None: a victim that shared a block leaves it to ``request``, which needs no new one then.) The victim may be
         ``request`` itself; it gives way like any other, and there is nobody left to make room for: return False. All
         victims are in ``step.preempted``, in that order.
 
         Task 4: a victim that is in ``step.plan`` already is taken back (``_take_back``) *before* it is preempted.
         Task 5: if the whole pool could not hold the tokens computed so far and these (``_has_outgrown``), nobody gives
-        way: ``_end_outgrown``, and return False.
+        way: ``_end_outgrown``, and return False. These are not added to ``num_tokens``: they are among them already.
         """
         # TASK 3: Scheduler._make_room
         if self._has_outgrown(request.num_computed_tokens + num_new_tokens):

@@ -66,7 +66,8 @@ class Server(Simulation):
         for request_id in step.preempted:
             assert request_id not in step.num_scheduled_tokens, (
                 f"{what} preempts {request_id} and lets it compute {step.num_scheduled_tokens[request_id]} tokens all "
-                f"the same: a victim leaves the plan\n{self}")
+                "the same: a victim leaves the plan if it was there; and if its turn is still to come, it is passed "
+                f"over, because it does not run any more\n{self}")
         admitted = [request.request_id for request in scheduler.running if request not in was_running]
         assert not (step.preempted and admitted), (
             f"{what} preempts {step.preempted} and admits {admitted}: a step that preempted admits nobody\n{self}")
@@ -144,7 +145,45 @@ def ids(requests):
     return [request.request_id for request in requests]
 
 
-# ---- Task 1: room to grow
+# ---- Task 1: a step, and room to grow
+
+
+@pytest.mark.points(2)
+def test_task_1_those_who_run_come_first_with_one_budget_for_all(lab):
+    server = Server(lab, 30, max_num_seqs=3, budget=6)
+    requests = [server.arrive("a", 3, 4), server.arrive("long", 12, 3), server.arrive("c", 2, 3)]
+    server.end()
+    assert_picture(server, """
+        step    0   1   2   3   4   5
+        a       3   ●   ●   ●
+        long    3   5   4   ●   ●
+        c       –   –   ●   ●   ●   ●
+        """, "3 seats, 6 tokens a step. a decodes from step 1 on, and long gets what is left. In step 2 one token is "
+             "left for c, in step 3 all decode: the budget is one for all, and who runs comes before who waits")
+    assert_outputs(server, *requests)
+
+
+def seat(server, request, num_computed):
+    """Let a request run that nobody admitted, with so many tokens of its prompt computed."""
+    kv_cache = server.scheduler.kv_cache
+    kv_cache.allocate_slots(request, num_computed)
+    kv_cache.finish_step()
+    request.num_computed_tokens, request.status, request.arrival_time = num_computed, RequestStatus.RUNNING, 0.0
+    server.scheduler.running.append(request)
+    server.scheduler.requests[request.request_id] = request
+    return request
+
+
+@pytest.mark.points(1)
+def test_task_1_those_with_one_token_to_go_come_first(lab):
+    server = Server(lab, 30, budget=6)
+    seat(server, Request("long", range(20)), 8)  # admitted first
+    for name in "ab":
+        seat(server, Request(name, [ord(name), 1, 2]), 3).append_output_token(7)
+    got = server.scheduler.schedule().num_scheduled_tokens
+    assert got == {"a": 1, "b": 1, "long": 4}, (
+        f"running are long (12 tokens to go), a and b (1 token to go each), the budget is 6: the step computes {got}, "
+        "expected one token each of a and b, and 4 of long: who decodes waits for nobody's prompt")
 
 
 @pytest.mark.points(2)
@@ -430,6 +469,33 @@ def test_task_3_a_step_that_preempted_admits_nobody(lab):
     assert_outputs(server, *requests)
 
 
+def two_samples_in_one_block(lab, num_prompt):
+    """a and its sample c share the only block of the pool, with the whole prompt; both have said one token."""
+    server = Server(lab, 1)
+    scheduler = server.scheduler
+    a = Request("a", range(num_prompt), SamplingParams(max_tokens=9), arrival_time=0.0)
+    c = Request("c", range(num_prompt), SamplingParams(max_tokens=9))
+    a.num_sequences = 2
+    scheduler.add_request(a)
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, server.model.step(output, scheduler.kv_cache))
+    scheduler.fork(a, c)
+    c.append_output_token(500)
+    return server
+
+
+@pytest.mark.points(1)
+def test_task_3_room_may_be_made_without_a_new_block(lab):
+    server = two_samples_in_one_block(lab, num_prompt=2)
+    output = server.scheduler.schedule()
+    got = (output.num_scheduled_tokens, ids(output.preempted))
+    assert got == ({"a": 1}, ["c"]), (
+        f"one block of 4 tokens, in which a and its sample c share 2 tokens of prompt. a's third token would need a "
+        f"copy of it, so c gives way. Now the block is a's alone, and allocate_slots gives an empty list: no new block "
+        f"is needed. (num_scheduled_tokens, preempted) is {got}, expected ({{'a': 1}}, ['c']): an empty list is not "
+        "None")
+
+
 # ---- Task 4: a victim that was planned already
 
 
@@ -484,6 +550,24 @@ def test_task_4_blocks_that_will_not_be_written_are_not_findable(lab):
              "already. prompt takes that block from it; and since one is not enough, gives way itself. In step 3 comes "
              "one with low's four tokens and one more. It must compute all 5: nobody wrote that block")
     assert_outputs(server, *requests)
+
+
+@pytest.mark.points(2)
+def test_task_4_of_a_chunk_no_block_is_findable(lab):
+    server = Server(lab, 5, cache=WHOLE_BLOCKS)
+    scheduler, kv_cache = server.scheduler, server.scheduler.kv_cache
+    low = seat(server, Request("low", range(16), SamplingParams(max_tokens=4), LOW), 4)
+    seat(server, Request("high", range(100, 106), SamplingParams(max_tokens=4), HIGH), 4)
+    output = scheduler.schedule()
+    got = (output.num_scheduled_tokens, ids(output.preempted))
+    assert got == ({"high": 2}, ["low"]), (
+        f"5 blocks; low and high hold one each. low is given 12 tokens, in the 3 blocks that are free, and then high "
+        f"needs one: (num_scheduled_tokens, preempted) is {got}, expected ({{'high': 2}}, ['low'])")
+    num_found = kv_cache.get_computed_blocks(Request("same", [*low.all_token_ids, 9]))[1]
+    assert num_found == 4, (
+        f"low lost its blocks in the step in which it was to fill 3 of them. One with the same text now finds "
+        f"{num_found} tokens in the cache, expected 4: what was computed before. All blocks from that of position "
+        "num_computed_tokens on are unwritten, not only the last")
 
 
 @pytest.mark.points(2)
@@ -619,6 +703,32 @@ def test_task_5_the_plan_says_who_outgrew_the_pool(lab):
     assert got == (False, 0.0, "FINISHED_KV_CACHE_FULL"), (
         f"(has_unfinished_requests, usage of the pool, status of a) is {got}, expected (False, 0.0, "
         "'FINISHED_KV_CACHE_FULL')")
+
+
+@pytest.mark.points(2)
+def test_task_5_who_is_in_the_middle_of_its_prompt_has_not_outgrown_the_pool(lab):
+    server = Server(lab, 5, budget=9)
+    a, long = server.arrive("a", 4, 6), server.arrive("long", 16, 3)
+    server.end()
+    assert_picture(server, """
+        step    0   1   2   3   4   5   6   7   8   9
+        a       4   ●   ●   ●   ●   ●
+        long    5   ✕   –   –   –   –   9   7   ●   ●
+        """, "5 blocks of 4 tokens. In step 1 a takes its second, and one is free. long has 5 of 16 tokens computed, "
+             "in 2 blocks, and asks for slots for 8 more: two blocks. Alone it would get them, so it gives way and "
+             "comes back. It will have 5 + 8 tokens computed. The 8 are among its 16 (num_tokens), and not beside them")
+    assert_outputs(server, a, long)
+
+
+@pytest.mark.points(1)
+def test_task_5_samples_that_share_the_pool_outgrow_it_together(lab):
+    server = two_samples_in_one_block(lab, num_prompt=4)
+    output = server.scheduler.schedule()
+    got = (ids(output.finished), ids(output.preempted), output.num_scheduled_tokens)
+    assert got == (["a", "c"], [], {}), (
+        f"the pool is one block of 4 tokens, which a and its sample c share; both have 5 tokens. (finished, preempted, "
+        f"num_scheduled_tokens) is {got}, expected (['a', 'c'], [], {{}}): 5 tokens need 2 blocks, whoever else runs, "
+        "so nobody is preempted for a")
 
 
 @pytest.mark.points(3)

@@ -18,6 +18,13 @@ MUTANTS = [
         killed_by="test_task_1_effective_priority_falls_while_a_request_waits",
     ),
     Mutant(
+        name="who-came-at-0-has-not-waited",
+        story="`if request.arrival_time`: 0.0 is false, and the first request of the day never ages.",
+        replace="if request.arrival_time is not None else 0.0\n",
+        by="if request.arrival_time else 0.0\n",
+        killed_by="test_task_1_effective_priority_falls_while_a_request_waits",
+    ),
+    Mutant(
         name="the-larger-number-first",
         story="Takes 2 for more than 0: LOW is served before HIGH.",
         replace="        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
@@ -130,6 +137,13 @@ MUTANTS = [
         killed_by="test_task_4_a_new_request_of_a_removed_id_stands_at_its_own_place",
     ),
     Mutant(
+        name="alive-because-its-request-waits",
+        story="Asks whether the request waits, not whether this entry does: put again, it wakes its own dead entry.",
+        replace="        return self._waiting.get(request.request_id, (None,))[0] == ticket\n",
+        by="        return self._waiting.get(request.request_id, (None, None))[1] is request\n",
+        killed_by="test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound",
+    ),
+    Mutant(
         name="dead-entries-pile-up",
         story="Only peek drops the dead; those behind a patient living one stay for good.",
         replace="        if len(self._heap) > 2 * len(self._waiting) + 8:\n",
@@ -149,6 +163,20 @@ MUTANTS = [
         replace="        return len(self._waiting)\n",
         by="        return len(self._heap)\n",
         killed_by="test_task_4_remove_takes_out_one_and_only_that",
+    ),
+    Mutant(
+        name="looks-when-it-is-first-asked",
+        story="A generator: nothing in it runs before the first next, and the queue has changed by then.",
+        replace="        return iter([request for *_, request in sorted(living)])\n",
+        by="        yield from [request for *_, request in sorted(living)]\n",
+        killed_by="test_task_5_an_iterator_shows_those_who_waited_when_it_was_made",
+    ),
+    Mutant(
+        name="looks-again-at-each-one",
+        story="A generator that asks who still waits as it goes: whoever leaves during the loop is not seen.",
+        replace="        return iter([request for *_, request in sorted(living)])\n",
+        by="        return (entry[-1] for entry in sorted(living) if self._is_alive(*entry[-2:]))\n",
+        killed_by="test_task_5_an_iterator_shows_those_who_waited_when_it_was_made",
     ),
     Mutant(
         name="iterates-in-the-order-of-the-heap",

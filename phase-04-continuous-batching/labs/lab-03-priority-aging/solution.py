@@ -60,7 +60,8 @@ class PriorityQueueWithAging:
     def effective_priority(self, request: Request) -> float:
         """Its priority now: the base (``request.priority``), less what it has gained by waiting since it arrived.
 
-        A request without an ``arrival_time`` has not waited. Nothing is stored: asked later, the answer is another.
+        A request without an ``arrival_time`` (None) has not waited. 0.0 is a time like any other. Nothing is stored:
+        asked later, the answer is another.
         """
         # TASK 1: PriorityQueueWithAging.effective_priority
         waited_s = self.clock() - request.arrival_time if request.arrival_time is not None else 0.0
@@ -72,6 +73,7 @@ class PriorityQueueWithAging:
 
         The first number compares as the effective priorities do, at any time, but does not depend on the time. The
         second decides when the first are equal: who came first is served first, whatever its base.
+        Only asked of requests that have an ``arrival_time``, as all have that were ever put: no need to check.
         """
         # TASK 1: PriorityQueueWithAging.order
         return request.priority + request.arrival_time * self.aging_rate, request.arrival_time

@@ -52,7 +52,8 @@ class PriorityQueueWithAging:
     def effective_priority(self, request: Request) -> float:
         """Its priority now: the base (``request.priority``), less what it has gained by waiting since it arrived.
 
-        A request without an ``arrival_time`` has not waited. Nothing is stored: asked later, the answer is another.
+        A request without an ``arrival_time`` (None) has not waited. 0.0 is a time like any other. Nothing is stored:
+        asked later, the answer is another.
         """
         raise NotImplementedError("Task 1: PriorityQueueWithAging.effective_priority")
 
@@ -61,6 +62,7 @@ class PriorityQueueWithAging:
 
         The first number compares as the effective priorities do, at any time, but does not depend on the time. The
         second decides when the first are equal: who came first is served first, whatever its base.
+        Only asked of requests that have an ``arrival_time``, as all have that were ever put: no need to check.
         """
         raise NotImplementedError("Task 1: PriorityQueueWithAging.order")
 

@@ -81,6 +81,10 @@ def test_task_1_effective_priority_falls_while_a_request_waits(lab):
         got = queue.effective_priority(low)
         assert got == expected, (f"LOW (2) came at 100 s, rate 0.25: at {now_s:.0f} s its effective priority is {got}, "
                                  f"expected {expected}: base - waited * rate, by the clock of now")
+    clock.now_s = 8.0
+    got = queue.effective_priority(request("came at 0.0 s", LOW, 0.0))
+    assert got == 0, (f"LOW (2) came at 0.0 s, rate 0.25: at 8 s its effective priority is {got}, expected 2 - 8 * "
+                      "0.25 = 0. 0.0 is a time like any other; only None is no arrival")
     got = queue.effective_priority(request("not put in yet", LOW))
     assert got == 2, f"a request without arrival_time has not waited: effective priority {got}, expected its base, 2"
 
@@ -108,6 +112,11 @@ def test_task_1_order_agrees_with_effective_priority_and_never_changes(lab):
         for now_s in (20.0, 20.25, 77.5, 4000.0):
             clock.now_s = now_s
             effective = queue.effective_priority(a), queue.effective_priority(b)
+            expected = tuple(each.priority - (now_s - each.arrival_time) * 0.25 for each in (a, b))
+            assert effective == expected, (
+                f"a (base {a.priority:d}) came at {a.arrival_time} s, b (base {b.priority:d}) at {b.arrival_time}; at "
+                f"{now_s} s their effective priorities are {effective}, expected {expected}: base - waited * 0.25. (An "
+                "arrival at 0.0 s is an arrival)")
             assert (queue.order(a), queue.order(b)) == before, (
                 f"order() was {before} at 20 s and is {(queue.order(a), queue.order(b))} at {now_s} s: what a heap "
                 "sorts by must not change under it")
@@ -541,6 +550,27 @@ def test_task_5_the_queue_may_change_while_somebody_goes_through_it(lab):
     assert got == ["new 5", "new 10", "new 15", "new 20"], f"four were put during the loop; left are {got}"
 
 
+@pytest.mark.points(1)
+def test_task_5_an_iterator_shows_those_who_waited_when_it_was_made(lab):
+    queue, _ = make_queue(lab)
+    a, b, c = put_all(queue, *(request(name) for name in "abc"))
+    before_the_first = iter(queue)
+    queue.remove(b)
+    queue.put(request("d", HIGH))
+    got = [each.request_id for each in before_the_first]
+    assert got == ["a", "b", "c"], (
+        f"a, b, c waited when iter(queue) was called; then b was removed and d was put, and only then somebody went "
+        f"through it and saw {got}, expected ['a', 'b', 'c']: those of the moment of the call. A generator begins to "
+        "look when it is first asked")
+    half_way = iter(queue)
+    first = next(half_way).request_id
+    queue.remove(c)
+    got = [first, *(each.request_id for each in half_way)]
+    assert got == ["d", "a", "c"], (
+        f"d, a, c waited when iter(queue) was called, and c was removed after d was seen: the loop saw {got}, expected "
+        "['d', 'a', 'c']: who waits is asked once, at the call")
+
+
 class NaiveQueue:
     """What the queue must amount to. Computes every effective priority anew at every get: O(n), and plainly right."""
 
@@ -560,13 +590,17 @@ def test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound(la
     for seed in range(12):
         rng = random.Random(seed)
         queue, clock = make_queue(lab, rate)
-        naive, served, num_new = NaiveQueue(rate, clock), [], 0
+        naive, served, removed, num_new = NaiveQueue(rate, clock), [], [], 0
         for step in range(120):
             where = f"rate {rate}, seed {seed}, step {step}, {clock.now_s} s"
             dice = rng.random()
             if dice < 0.5:
-                each = request(f"r{num_new}", rng.choice(PRIORITIES))
-                num_new += 1
+                each = removed.pop(rng.randrange(len(removed))) if removed and rng.random() < 0.5 else None
+                if each is None:
+                    each = request(f"r{num_new}", rng.choice(PRIORITIES))
+                    num_new += 1
+                elif rng.random() < 0.5:  # its id comes again, with another request; otherwise that very request
+                    each = request(each.request_id, rng.choice(PRIORITIES))
                 queue.put(each)
                 naive.requests.append(each)
             elif dice < 0.75 and naive.requests:
@@ -592,6 +626,7 @@ def test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound(la
                 gone = rng.choice(naive.requests)
                 queue.remove(gone)
                 naive.requests.remove(gone)
+                removed.append(gone)
             clock.now_s += rng.choice([0, 0, 0.25, 1.5])
             got, expected = [each.request_id for each in queue], [each.request_id for each in naive.ranked()]
             assert got == expected, f"{where}: the queue reads {got}, the naive one {expected}"
