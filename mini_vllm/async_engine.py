@@ -81,7 +81,7 @@ class AsyncLLMEngine:
         self._streams: dict[str, _Stream] = {}
         self._lock = threading.Lock()
         self._num_submitted = 0
-        self._is_stopping = False
+        self._is_stopping = self._has_ended = False
         self._error: BaseException | None = None
         #: Answers that somebody waits for: of ``call``, and of ``shutdown``.
         self._calls: set[tuple[asyncio.AbstractEventLoop, asyncio.Future]] = set()
@@ -98,8 +98,9 @@ class AsyncLLMEngine:
         """Stream the outputs of one request; the last one is ``finished``.
 
         Each output has all the text so far; one that nobody fetched in time is skipped. Leaving the loop early, or
-        being cancelled, aborts the request. Raises ValueError if it can never be served, EngineBusyError if there are
-        too many, EngineStoppedError after ``shutdown``. A request that fails on its way ends with its ``error``.
+        being cancelled, aborts the request; its id is free again once the engine has seen that. Raises ValueError if it
+        can never be served, EngineBusyError if there are too many, EngineStoppedError after ``shutdown``. A request
+        that fails on its way ends with its ``error``.
         """
         stream = self._submit(prompt, sampling_params, priority, request_id, extra_keys)
         finished = False
@@ -115,16 +116,17 @@ class AsyncLLMEngine:
 
     def _submit(self, prompt: Prompt, params: SamplingParams | None, priority: Priority, request_id: str | None,
                 extra_keys: tuple | None) -> _Stream:
+        is_own = False
         with self._lock:
             self._check_is_running()
             if len(self._streams) >= self.max_num_requests:
                 raise EngineBusyError(f"busy: {len(self._streams)} requests are running or waiting, "
                                       f"the bound is {self.max_num_requests}")
-            if request_id is None:
-                request_id = f"async-{self._num_submitted}"
+            while request_id is None or (is_own and request_id in self._streams):
+                request_id, is_own = f"async-{self._num_submitted}", True
+                self._num_submitted += 1
             if request_id in self._streams:
                 raise ValueError(f"request id {request_id!r} is in use")
-            self._num_submitted += 1
             stream = self._streams[request_id] = _Stream(request_id, asyncio.get_running_loop())
             self._inbox.put(lambda engine: self._add(engine, stream, prompt, params, priority, extra_keys))
         return stream
@@ -148,6 +150,8 @@ class AsyncLLMEngine:
             try:
                 reply = functools.partial(_set_result, answer, function(engine))
             except Exception as error:
+                if isinstance(error, StopIteration):  # which a future cannot hold
+                    error = RuntimeError(f"StopIteration: {error}")
                 reply = functools.partial(_set_exception, answer, error)
             self._calls.discard((loop, answer))
             _post(loop, reply)
@@ -166,7 +170,7 @@ class AsyncLLMEngine:
         """Refuse new requests, finish those that are there (or abort them, with ``drain`` off), and end the thread."""
         with self._lock:
             self._is_stopping = True
-            is_alive = self._thread.is_alive() and self._error is None
+            is_alive = not self._has_ended
             if is_alive:
                 loop = asyncio.get_running_loop()
                 end = loop.create_future()
@@ -188,11 +192,13 @@ class AsyncLLMEngine:
         try:
             self._serve(self._make_engine())
         except BaseException as error:
-            self._error = error
+            self._error = error.with_traceback(None)  # which would keep the engine alive
         finally:
-            if hasattr(mx, "clear_streams"):
-                mx.clear_streams()  # MLX wants it at the end of a thread; without, the program may crash when it ends
-            self._end()
+            try:
+                if hasattr(mx, "clear_streams"):
+                    mx.clear_streams()  # MLX wants it at the end of a thread; the program may crash at its end without
+            finally:
+                self._end()
 
     def _serve(self, engine: LLMEngine) -> None:
         while not (self._is_stopping and not self._streams and self._inbox.empty()):
@@ -241,7 +247,9 @@ class AsyncLLMEngine:
         """Give every caller a copy of its output, one call a loop; the engine goes on writing into its own."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, RequestOutput]]] = defaultdict(list)
         for output in outputs:
-            stream = self._streams[output.request_id]
+            stream = self._streams.get(output.request_id)
+            if stream is None:
+                continue  # somebody put it in by ``call``
             if output.finished:
                 del self._streams[output.request_id]
             if not stream.is_abandoned:
@@ -253,7 +261,7 @@ class AsyncLLMEngine:
         """The thread is about to end. Whoever still waits hears of it."""
         atexit.unregister(self._stop_at_exit)
         with self._lock:
-            self._is_stopping = True
+            self._is_stopping = self._has_ended = True
             error = EngineStoppedError(f"the engine has stopped: {self._error}" if self._error else
                                        "the engine was shut down")
             error.__cause__ = self._error

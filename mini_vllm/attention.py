@@ -59,10 +59,16 @@ class PagedKVCache:
         self.pools[layer] = mx.slice_update(self.pools[layer], keys_values[:, :, None], slot, axes=(0, 2))
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, destination) in every layer. All sources are read before any is written."""
+        """Copy whole blocks (source, destination) in every layer, as if one after the other.
+
+        A source may be the destination of an earlier copy, whose own source then serves both.
+        """
         if not copies:
             return
-        sources, destinations = (mx.array(ids) for ids in zip(*copies))
+        origins: dict[int, int] = {}
+        for source, destination in copies:
+            origins[destination] = origins.get(source, source)
+        sources, destinations = mx.array(list(origins.values())), mx.array(list(origins))
         for pool in self.pools:
             pool[destinations] = pool[sources]
         self.num_copied_blocks += len(copies)

@@ -40,7 +40,7 @@ class LLMEngine:
         self.tokenizer = self.loaded.tokenizer
         model_config = self.loaded.config
         limit = model_config.max_position_embeddings
-        self.max_model_len = self.config.max_model_len or limit
+        self.max_model_len = limit if self.config.max_model_len is None else self.config.max_model_len
         if not 1 < self.max_model_len <= limit:
             raise ValueError(f"max_model_len is {self.max_model_len}, must be from 2 to {limit}, the model's own limit")
         num_blocks = self._num_blocks()
@@ -93,8 +93,8 @@ class LLMEngine:
         """Take a request in and return its id. Raises ValueError, and takes nothing, if it can never be served."""
         params = sampling_params or SamplingParams()
         request_id = request_id if request_id is not None else f"request-{next(self._ids)}"
-        if request_id in self._groups:
-            raise ValueError(f"request id {request_id!r} is in use")
+        if not _is_hashable_tuple(extra_keys):
+            raise ValueError(f"extra_keys is {extra_keys!r}, must be a tuple of hashable values, or None")
         text = prompt if isinstance(prompt, str) else None
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         max_tokens = self.check_prompt(token_ids, params)
@@ -103,6 +103,9 @@ class LLMEngine:
         group = SequenceGroup(request_id, text, token_ids)
         for index in range(params.n):
             group.sequences.append(self._make_sequence(group, index, params, max_tokens, priority, extra_keys))
+        for used in (request_id, *(sequence.request.request_id for sequence in group.sequences)):
+            if used in self._groups or used in self._sequences:
+                raise ValueError(f"request id {used!r} is in use")
         leader = group.sequences[0].request  # it computes the prompt for all of them; see _fork
         leader.num_sequences = params.n
         self.scheduler.add_request(leader)
@@ -151,9 +154,10 @@ class LLMEngine:
         What the broken step was to write may have been indexed, so the whole prefix cache is let go.
         """
         outputs = []
-        for request_id in list(self._groups):
+        for request_id, group in list(self._groups.items()):
+            unfinished = [sequence.output for sequence in group.sequences if not sequence.finished]
             output = self.abort_request(request_id)
-            for completion in output.outputs:
+            for completion in unfinished:
                 completion.finish_reason = "error"
             outputs.append(replace(output, error=f"{type(error).__name__}: {error}"))
         self._ahead = None
@@ -193,6 +197,11 @@ class LLMEngine:
                 token_ids, logprobs = self._compute(plan)
             except Exception as error:
                 token_ids, logprobs, errors = self._compute_apart(plan, error)
+            except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
+                self._undo(plan)
+                raise
+        else:
+            self.runner.cache.copy_blocks(plan.copies)  # for blocks that were given back, but may be found
         if self.trace is not None:
             self.trace.record_computed()
         self.scheduler.update_from_output(plan, token_ids)
@@ -252,7 +261,7 @@ class LLMEngine:
         rows = [self._sequences[request_id][1].row for request_id in ids]
         if all(is_plain_greedy(row.params) for row in rows):
             chosen = self.sampler.greedy(logits)
-            if len(ids) == len(plan.requests):
+            if ids == [request.request_id for request in plan.requests]:
                 return self._take_greedy(plan.requests, chosen), {}
             return dict(zip(ids, chosen.tolist())), {}
         result = self.sampler.sample(logits, rows)
@@ -263,7 +272,10 @@ class LLMEngine:
         """The tokens of a step in which every request gets one; while they are computed, the next step is begun."""
         mx.async_eval(chosen)
         if self.config.enable_lookahead:
-            self._begin_next(requests, chosen)
+            try:
+                self._begin_next(requests, chosen)
+            except Exception:  # a guess that fails is none; if there is something wrong, the step itself will show it
+                self._ahead = None
         return dict(zip((request.request_id for request in requests), chosen.tolist()))
 
     def _begin_next(self, requests: list[Request], chosen: mx.array) -> None:
@@ -306,7 +318,7 @@ class LLMEngine:
     def _forget(self, group: SequenceGroup) -> None:
         del self._groups[group.request_id]
         for sequence in group.sequences:
-            del self._sequences[sequence.request.request_id]
+            self._sequences.pop(sequence.request.request_id, None)
 
     def _compute_apart(self, plan: SchedulerOutput, error: Exception
                        ) -> tuple[dict[str, int], dict[str, TokenLogprob], dict[str, Exception]]:
@@ -339,17 +351,32 @@ class LLMEngine:
                     errors[request_id] = own_error
             request.num_computed_tokens -= num_new
             unwritten.update(self.kv_cache.get_block_ids(request_id)[request.num_computed_tokens // size:])
+        self._forget_unwritten(plan, unwritten)
+        for request in reversed(misled):
+            self.scheduler.preempt(request)
+        plan.preempted.extend(misled)
+        return token_ids, logprobs, errors
+
+    def _undo(self, plan: SchedulerOutput) -> None:
+        """The step was cut off: nothing of it counts, and its requests wait to be computed again."""
+        unwritten = {destination for _, destination in plan.copies}
+        for request in plan.requests:
+            request.num_computed_tokens -= plan.num_scheduled_tokens[request.request_id]
+            first = request.num_computed_tokens // self.config.block_size
+            unwritten.update(self.kv_cache.get_block_ids(request.request_id)[first:])
+        self._forget_unwritten(plan, unwritten)
+        for request in reversed(plan.requests):
+            self.scheduler.preempt(request)
+
+    def _forget_unwritten(self, plan: SchedulerOutput, unwritten: set[int]) -> None:
+        """These blocks do not hold what the step was to write: they are not findable, and nobody counts on them."""
         self._ahead = None
         self.kv_cache.block_pool.evict_blocks(unwritten)
         self.kv_cache.finish_step()
         for request in plan.requests:
             table = self.kv_cache.get_block_ids(request.request_id)
             num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
-            request.num_computed_tokens = min(request.num_computed_tokens, num_good * size)
-        for request in reversed(misled):
-            self.scheduler.preempt(request)
-        plan.preempted.extend(misled)
-        return token_ids, logprobs, errors
+            request.num_computed_tokens = min(request.num_computed_tokens, num_good * self.config.block_size)
 
 
 class LLM:
@@ -376,15 +403,15 @@ class LLM:
         engine = self.engine
         results: dict[str, RequestOutput] = {}
         order = []
-        for prompt, own in zip(prompts, params):
-            try:
-                order.append(engine.add_request(prompt, own))
-            except ValueError as error:
-                refused = f"refused-{len(order)}"
-                text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
-                results[refused] = RequestOutput(refused, text, ids, [], True, Usage(len(ids), 0), str(error))
-                order.append(refused)
         try:
+            for prompt, own in zip(prompts, params):
+                try:
+                    order.append(engine.add_request(prompt, own))
+                except ValueError as error:
+                    refused = f"refused-{len(order)}"
+                    text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
+                    results[refused] = RequestOutput(refused, text, ids, [], True, Usage(len(ids), 0), str(error))
+                    order.append(refused)
             with progress_bar(len(order), use_progress) as advance:
                 advance(len(results), 0)
                 while engine.has_unfinished_requests():
@@ -417,3 +444,13 @@ class LLM:
 
 def _is_token_ids(prompts: object) -> bool:
     return isinstance(prompts, (list, tuple)) and bool(prompts) and all(isinstance(item, int) for item in prompts)
+
+
+def _is_hashable_tuple(value: object) -> bool:
+    if value is None:
+        return True
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return isinstance(value, tuple)

@@ -188,7 +188,7 @@ def project(x: mx.array, weight: mx.array) -> mx.array:
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """``gate * sigmoid(gate) * up``, with one slow function instead of two; a large one on two streams."""
     def piece(gate: mx.array, up: mx.array) -> mx.array:
-        return gate * up / (1 + mx.exp(-gate))
+        return gate / (1 + mx.exp(-gate)) * up
 
     if gate.size < MIN_SIZE_TO_SPLIT or len(streams) == 1:
         return piece(gate, up)

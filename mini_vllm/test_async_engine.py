@@ -219,6 +219,38 @@ def test_shutdown_drains_or_aborts_and_nothing_follows(folder, drain):
     check_nothing_is_left(engine)
 
 
+def test_many_may_shut_down_at_once(folder):
+    async def main():
+        for _ in range(5):
+            engine = make(folder)
+            await engine.wait_until_ready()
+            end = engine._end
+            engine._end = lambda end=end: (end(), threading.Event().wait(0.05))  # dawdles when all has been said
+            first = asyncio.create_task(engine.shutdown())
+            while not engine._has_ended:
+                await asyncio.sleep(0)
+            await asyncio.wait_for(asyncio.gather(first, engine.shutdown(), engine.shutdown(drain=False)), timeout=10)
+
+    asyncio.run(main())
+
+
+def test_calls_answer_whatever_they_raise_and_may_use_the_engine(folder):
+    async def main():
+        async with make(folder) as engine:
+            with pytest.raises(ZeroDivisionError):
+                await engine.call(lambda engine: 1 / 0)
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await engine.call(lambda engine: next(iter(())))
+            await engine.call(lambda engine: engine.add_request("hello", GREEDY, "by hand"))
+            stream = engine.generate("hello", LONG, request_id="async-1")
+            await anext(stream)
+            outputs = await asyncio.gather(*(last(engine, prompt) for prompt in prompts(3)))
+            assert len({output.request_id for output in outputs}) == 3, "own ids avoid those in use"
+            await stream.aclose()
+
+    asyncio.run(main())
+
+
 def test_a_model_that_cannot_be_loaded_is_reported_to_everybody(tmp_path):
     async def main():
         engine = AsyncLLMEngine(EngineConfig(model=tmp_path / "nowhere"))

@@ -270,6 +270,7 @@ def test_ids_are_unique_while_in_use(loaded):
 
 @pytest.mark.parametrize("settings, complaint", [
     (dict(max_model_len=1000), "max_model_len is 1000, must be from 2 to 512"),
+    (dict(max_model_len=0), "max_model_len is 0, must be from 2 to 512"),
     (dict(block_size=0), "block_size is 0"),
     (dict(num_blocks=1), "num_blocks is 1"),
     (dict(num_blocks=None, kv_memory=100), "kv_memory of 100 bytes holds 0 blocks of 8 tokens.*which take 12288 bytes"),
@@ -364,6 +365,98 @@ def test_a_poisoned_request_fails_alone(loaded, monkeypatch, poison_at):
     alone = [make_llm(loaded).generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
     assert [results[request_id].token_ids for request_id in ids if request_id != ids[4]] == alone
     assert engine.kv_cache.block_pool.get_usage() == 0.0
+
+
+@pytest.mark.parametrize("lookahead", [True, False])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypatch, at, lookahead):
+    llm, fresh = make_llm(loaded, enable_lookahead=lookahead), make_llm(loaded)
+    prompt = random_prompts(1, seed=11)[0][:11]
+    wanted = fresh.generate([prompt], GREEDY)[0].token_ids
+    real, num_calls = llm.engine.runner._forward, 0
+
+    def forward(*arguments):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == at:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(llm.engine.runner, "_forward", forward)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([prompt], GREEDY)
+    assert llm.engine.kv_cache.block_pool.get_usage() == 0.0
+    longer = prompt + wanted[:5]
+    assert llm.generate([longer], GREEDY)[0].token_ids == fresh.generate([longer], GREEDY)[0].token_ids
+
+
+def test_after_ctrl_c_the_requests_may_go_on(loaded, monkeypatch):
+    engine = make_engine(loaded)
+    prompts = random_prompts(4, seed=12)
+    ids = [engine.add_request(prompt, dataclasses.replace(GREEDY, n=1 + index % 2)) for index, prompt in
+           enumerate(prompts)]
+    real, num_calls = engine.runner._forward, 0
+
+    def forward(*arguments):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % 3 == 0:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(engine.runner, "_forward", forward)
+    results = {}
+    for _ in range(200):
+        if not engine.has_unfinished_requests():
+            break
+        try:
+            results |= {output.request_id: output for output in engine.step()}
+        except KeyboardInterrupt:
+            pass
+        engine.kv_cache.check_integrity()
+    alone = [make_llm(loaded).generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    assert [results[request_id].token_ids for request_id in ids] == alone
+
+
+def test_a_look_ahead_that_fails_harms_nobody(loaded, monkeypatch):
+    engine = make_engine(loaded)
+    monkeypatch.setattr(engine.runner, "step_ahead", lambda *_: 1 / 0)
+    engine.add_request("hello", GREEDY, "r")
+    output = run(engine)["r"]
+    assert output.error is None and output.token_ids == make_llm(loaded).generate(["hello"], GREEDY)[0].token_ids
+
+
+def test_two_samples_beside_a_chunk_that_is_not_the_last(loaded):
+    """Two tokens for two requests, but not one for each."""
+    llm = make_llm(loaded, max_num_seqs=8, max_num_batched_tokens=32)
+    prompts = [list(range(10, 18)), list(range(20, 100))]
+    outputs = llm.generate(prompts, [dataclasses.replace(GREEDY, n=2), GREEDY])
+    alone = [make_llm(loaded).generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    assert [c.token_ids for c in outputs[0].outputs] == [alone[0]] * 2 and outputs[1].token_ids == alone[1]
+
+
+def test_ids_of_samples_are_in_use_too(loaded):
+    engine = make_engine(loaded)
+    engine.add_request("hello", dataclasses.replace(GREEDY, n=2), "a")
+    with pytest.raises(ValueError, match="request id 'a#1' is in use"):
+        engine.add_request("hello", GREEDY, "a#1")
+    engine.add_request("hello", GREEDY, "b#1")
+    with pytest.raises(ValueError, match="request id 'b#1' is in use"):
+        engine.add_request("hello", dataclasses.replace(GREEDY, n=2), "b")
+    assert set(run(engine)) == {"a", "b#1"}
+
+
+@pytest.mark.parametrize("keys", [["tenant"], (["tenant"],), 7])
+def test_extra_keys_that_cannot_be_compared_are_refused(loaded, keys):
+    with pytest.raises(ValueError, match="extra_keys is .* must be a tuple of hashable values"):
+        make_engine(loaded).add_request("hello", GREEDY, extra_keys=keys)
+
+
+def test_generate_takes_nothing_if_a_prompt_is_no_prompt(loaded):
+    llm = make_llm(loaded)
+    with pytest.raises(TypeError):
+        llm.generate(["hello", None], GREEDY)
+    assert not llm.engine.has_unfinished_requests()
 
 
 def test_generate_leaves_nothing_behind_when_it_is_interrupted(loaded, monkeypatch):

@@ -306,3 +306,19 @@ def test_the_byte_tokenizer_of_these_tests_round_trips(tmp_path):
     from mini_vllm.tokenizer import Tokenizer
     tokenizer = Tokenizer.from_folder(tmp_path)
     assert tokenizer.decode(tokenizer.encode("Zoë: 日本 🦊")) == "Zoë: 日本 🦊"
+
+
+def test_the_activation_does_not_overflow_in_half_precision():
+    from mini_vllm.model import swiglu
+    gate, up = mx.array([-300.0, 300.0, 0.5], mx.float16), mx.array([300.0, 100.0, 2.0], mx.float16)
+    assert swiglu(gate, up).tolist() == pytest.approx([0.0, 30000.0, 0.6225], rel=1e-3)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 4, 16, 24, 25, 64, 65])
+def test_projections_and_activations_are_the_same_whatever_the_number_of_tokens(num_tokens):
+    from mini_vllm.model import project, swiglu
+    mx.random.seed(0)
+    x, weight = mx.random.normal((num_tokens, 48)), mx.random.normal((600, 48))
+    assert mx.allclose(project(x, weight), x @ weight.T, atol=1e-4)
+    gate, up = mx.split(x @ weight.T, 2, axis=-1)
+    assert mx.allclose(swiglu(gate, up), gate * mx.sigmoid(gate) * up, rtol=1e-4, atol=1e-4)

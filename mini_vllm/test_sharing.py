@@ -253,6 +253,28 @@ def test_n_counts_towards_the_limits(loaded):
         assert len(engine.scheduler.running) <= 4
 
 
+def test_a_copy_of_a_copy_in_one_step(loaded):
+    """One request copies a block and fills the copy; the next, of the same step, finds the copy and copies that."""
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+    shared = [10, 11, 12, 13, 14]
+    first = [*shared, 15, 16, 17, 18, 19]
+    prompts = [[*shared, 25, 26, 27, 28], [*shared, 25, 26, 37, 38]]
+    engine, alone = make_engine(loaded), []
+    for prompt in prompts:
+        fresh = make_engine(loaded)
+        fresh.add_request(prompt, params, "r")
+        alone.append(run(fresh)["r"].token_ids)
+    engine.add_request(first, params)
+    run(engine)
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    copies = []
+    real = engine.runner.cache.copy_blocks
+    engine.runner.cache.copy_blocks = lambda pairs: (copies.extend(pairs), real(pairs))
+    results = run(engine)
+    assert len(copies) == 2 and copies[0][1] == copies[1][0], f"the copies {copies} are no chain, nothing is tested"
+    assert [results[request_id].token_ids for request_id in ids] == alone
+
+
 # ---- beams
 
 
