@@ -56,6 +56,9 @@ class LLMEngine:
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
         self.trace = trace
         self.num_steps = 0
+        self._enable_lookahead = self.config.enable_lookahead
+        if self._enable_lookahead is None:
+            self._enable_lookahead = not dequantise_is_faster()
         #: A step that was begun before it was planned: its requests, and their tokens as they will be.
         self._ahead: tuple[list[Request], mx.array] | None = None
         self._groups: dict[str, SequenceGroup] = {}
@@ -271,7 +274,7 @@ class LLMEngine:
     def _take_greedy(self, requests: list[Request], chosen: mx.array) -> dict[str, int]:
         """The tokens of a step in which every request gets one; while they are computed, the next step is begun."""
         mx.async_eval(chosen)
-        if self.config.enable_lookahead:
+        if self._enable_lookahead:
             try:
                 self._begin_next(requests, chosen)
             except Exception:  # a guess that fails is none; if there is something wrong, the step itself will show it

@@ -21,7 +21,8 @@ def folder(checkpoints):
 
 
 def make(folder, make_engine=None, max_num_requests=1024, **settings):
-    settings = {"num_blocks": 200, "block_size": 8, "max_num_seqs": 16, "max_num_batched_tokens": 64, **settings}
+    settings = {"num_blocks": 200, "block_size": 8, "max_num_seqs": 16, "max_num_batched_tokens": 64,
+                "enable_lookahead": True, **settings}
     config = EngineConfig(model=folder, **settings)
     return AsyncLLMEngine(config, max_num_requests=max_num_requests, make_engine=make_engine and make_engine(config))
 

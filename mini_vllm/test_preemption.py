@@ -16,7 +16,7 @@ def loaded(checkpoints):
 
 
 def make_engine(loaded, **settings):
-    settings = {"block_size": 8, "max_num_seqs": 24, "max_num_batched_tokens": 96, **settings}
+    settings = {"block_size": 8, "max_num_seqs": 24, "max_num_batched_tokens": 96, "enable_lookahead": True, **settings}
     return LLMEngine(EngineConfig(**settings), loaded=loaded)
 
 

@@ -1,12 +1,14 @@
 """What sharing a prefix is worth: the cache on, off, and mlx-lm's BatchGenerator, same weights, in one run.
 
     cold    16 requests at once that share 1024 of 1100 prompt tokens, 16 new tokens each; nothing is cached before
-    warm    the same after one earlier request with that prefix, as with a system prompt that every request has
+    turns   the same 16, nothing cached before; each arrives when the one before it has its first token
+    warm    all at once after one earlier request with that prefix, as with a system prompt that every request has
     chat    one conversation of 8 turns; each turn sends the whole history
 
-With nothing cached before, first tokens cannot come 8 times as soon on average, whatever the server: one request after
-the other they come after (16 + 1) / 2 * 1100 = 9350 computed tokens, with sharing after 1024 + (16 + 1) / 2 * 76 = 1670
-at best, which is 5.6 times less.
+Times to the first token are medians over the requests. With all 16 at once and nothing cached before they cannot come
+8 times as soon, whatever the server: one request after the other, the middle ones come after 8.5 * 1100 = 9350 computed
+tokens, with sharing after 1024 + 8.5 * 76 = 1670 at best, which is 5.6 times less. A server that computes all prompts
+side by side, as mlx-lm's does, makes everybody wait for the last, and so has more to gain.
 """
 
 from __future__ import annotations
@@ -39,14 +41,15 @@ class Arm:
     token_ids: list[list[int]] = field(default_factory=list)
 
 
-def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, arm: Arm) -> None:
+def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, arm: Arm, in_turns: bool = False) -> None:
     params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
-    start, firsts, results = time.perf_counter(), {}, {}
+    start, arrived, firsts, results = time.perf_counter(), {}, {}, {}
     copied_before = engine.runner.cache.num_copied_blocks
-    ids = [engine.add_request(prompt, params) for prompt in prompts]
-    while engine.has_unfinished_requests():
+    while len(results) < len(prompts) or engine.has_unfinished_requests():
+        while len(arrived) < len(prompts) and (not in_turns or len(arrived) == len(firsts)):
+            arrived[engine.add_request(prompts[len(arrived)], params)] = time.perf_counter()
         for output in engine.step():
-            firsts.setdefault(output.request_id, time.perf_counter() - start)
+            firsts.setdefault(output.request_id, time.perf_counter() - arrived[output.request_id])
             results[output.request_id] = output
     arm.seconds += time.perf_counter() - start
     arm.first_token_s += firsts.values()
@@ -54,29 +57,31 @@ def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, arm: Arm
     _, num_both, block_size, head_dim = cache.pools[0].shape
     block_bytes = PagedKVCache.block_bytes(len(cache.pools), num_both // 2, block_size, head_dim, cache.pools[0].dtype)
     arm.num_copied_bytes += (cache.num_copied_blocks - copied_before) * block_bytes
-    for request_id in ids:
+    for request_id in arrived:
         usage = results[request_id].usage
         arm.num_computed_tokens += (usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens
                                     + usage.completion_tokens - 1)
         arm.token_ids.append(results[request_id].token_ids)
 
 
-def serve_by_peer(model, prompts: list[list[int]], num_tokens: int, arm: Arm) -> None:
+def serve_by_peer(model, prompts: list[list[int]], num_tokens: int, arm: Arm, in_turns: bool = False) -> None:
     from mlx_lm.generate import BatchGenerator
-    start, firsts = time.perf_counter(), {}
+    start, arrived, firsts = time.perf_counter(), {}, {}
     generator = BatchGenerator(model)
-    ids = generator.insert(prompts, [num_tokens] * len(prompts))
-    results: dict[int, list[int]] = {uid: [] for uid in ids}
-    while responses := generator.next_generated():
-        for response in responses:
-            firsts.setdefault(response.uid, time.perf_counter() - start)
+    results: dict[int, list[int]] = {}
+    while len(arrived) < len(prompts) or any(len(tokens) < num_tokens for tokens in results.values()):
+        while len(arrived) < len(prompts) and (not in_turns or len(arrived) == len(firsts)):
+            (uid,) = generator.insert([prompts[len(arrived)]], [num_tokens])
+            arrived[uid], results[uid] = time.perf_counter(), []
+        for response in generator.next_generated():
+            firsts.setdefault(response.uid, time.perf_counter() - arrived[response.uid])
             results[response.uid].append(int(response.token))
     arm.seconds += time.perf_counter() - start
     generator.close()
     arm.first_token_s += firsts.values()
     arm.num_computed_tokens += sum(map(len, prompts)) + len(prompts) * (num_tokens - 1)
     arm.num_copied_bytes = None
-    arm.token_ids += [results[uid] for uid in ids]
+    arm.token_ids += results.values()
 
 
 class Workloads:
@@ -90,11 +95,12 @@ class Workloads:
         self.prompts = [shared + rng.integers(1, vocabulary, OWN_TOKENS).tolist() for _ in range(NUM_REQUESTS)]
         self.turns = [rng.integers(1, vocabulary, TURN_TOKENS).tolist() for _ in range(NUM_TURNS)]
 
-    def _serve(self, name: str, engine: LLMEngine | None, prompts: list[list[int]], num_tokens: int, arm: Arm) -> None:
+    def _serve(self, name: str, engine: LLMEngine | None, prompts: list[list[int]], num_tokens: int, arm: Arm,
+               in_turns: bool = False) -> None:
         if name == "mlx-lm":
-            serve_by_peer(self.peer, prompts, num_tokens, arm)
+            serve_by_peer(self.peer, prompts, num_tokens, arm, in_turns)
         else:
-            serve(engine, prompts, num_tokens, arm)
+            serve(engine, prompts, num_tokens, arm, in_turns)
 
     def _engine(self, name: str) -> LLMEngine | None:
         if name == "mlx-lm":
@@ -105,6 +111,11 @@ class Workloads:
     def cold(self, name: str) -> Arm:
         arm = Arm()
         self._serve(name, self._engine(name), self.prompts, NEW_TOKENS, arm)
+        return arm
+
+    def turns(self, name: str) -> Arm:
+        arm = Arm()
+        self._serve(name, self._engine(name), self.prompts, NEW_TOKENS, arm, in_turns=True)
         return arm
 
     def warm(self, name: str) -> Arm:
@@ -143,9 +154,9 @@ def print_prefix(model: str, rounds: int) -> None:
     print(f"a 512-token prompt takes {one[0]} blocks for 1 sample and {eight[0]} for 8 ({eight[0] / one[0]:.2f}x); "
           f"with {NEW_TOKENS} new tokens each, {one[1]} and {eight[1]}")
     workloads = Workloads(loaded)
-    print(f"{model}; medians of {rounds} interleaved rounds; first token: mean over requests")
+    print(f"{model}; medians of {rounds} interleaved rounds; first token: median over requests")
     print(f"{'workload':<9} {'':<9} {'wall s':>8} {'first token s':>14} {'computed':>9} {'copied':>9}   tokens")
-    for workload in ("cold", "warm", "chat"):
+    for workload in ("cold", "turns", "warm", "chat"):
         run = getattr(workloads, workload)
         names = ("cache on", "cache off", "mlx-lm")
         mx.eval(mx.zeros(1))
@@ -154,7 +165,7 @@ def print_prefix(model: str, rounds: int) -> None:
         for name in names:
             arms = [arms_of_round[name] for arms_of_round in taken]
             wall = statistics.median(arm.seconds for arm in arms)
-            first = statistics.median(statistics.mean(arm.first_token_s) for arm in arms)
+            first = statistics.median(statistics.median(arm.first_token_s) for arm in arms)
             medians[name] = wall, first
             copied = arms[0].num_copied_bytes
             same = "equal" if arms[0].token_ids == taken[0]["cache off"].token_ids else "DIFFERENT"
@@ -162,7 +173,7 @@ def print_prefix(model: str, rounds: int) -> None:
                   f"{'-' if copied is None else f'{copied / 1e6:.1f} MB':>9}   {same}")
         for name in names[1:]:
             ratio = [statistics.median(arms[name].seconds / arms["cache on"].seconds for arms in taken),
-                     statistics.median(statistics.mean(arms[name].first_token_s)
-                                       / statistics.mean(arms["cache on"].first_token_s) for arms in taken)]
+                     statistics.median(statistics.median(arms[name].first_token_s)
+                                       / statistics.median(arms["cache on"].first_token_s) for arms in taken)]
             print(f"{workload:<9} cache on against {name}: {ratio[0]:.1f}x in wall time, "
                   f"{ratio[1]:.1f}x in time to first token")
