@@ -38,9 +38,8 @@ class EngineConfig:
     #: Priority levels that a waiting request gains a second.
     aging_rate: float = DEFAULT_AGING_RATE
     enable_prefix_caching: bool = True
-    #: Begin the next step of a greedy batch while the last one computes. None: not on a CPU, where building a step takes
-    #: a core that the products of the last one could use (measured: 0 to 10 % slower, 10 % faster for 2 to 4 requests
-    #: of a tiny model); else yes.
+    #: Begin the next step of a greedy batch while the last one computes. None: not on a CPU, where building a step
+    #: takes a core that the products of the last one could use; else yes.
     enable_lookahead: bool | None = None
 
 

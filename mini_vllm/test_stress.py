@@ -25,8 +25,8 @@ def decode_alone(loaded):
     known: dict[tuple[int, ...], list[int]] = {}
 
     def decode(prompt, num_tokens):
-        if len(known.get(tuple(prompt), ())) < num_tokens:
-            engine.add_request(prompt, SamplingParams(max_tokens=max(num_tokens, 16), temperature=0, ignore_eos=True))
+        if tuple(prompt) not in known:
+            engine.add_request(prompt, SamplingParams(max_tokens=16, temperature=0, ignore_eos=True))
             while engine.has_unfinished_requests():
                 outputs = engine.step()
             known[tuple(prompt)] = outputs[0].token_ids
