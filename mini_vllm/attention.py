@@ -270,7 +270,10 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan, scale: floa
     """
     num_requests, num_heads, head_dim = queries.shape
     queries = queries * scale
-    parts = [_pair_parts(queries, pool, plan), *(_prefix_parts(queries, pool, prefix) for prefix in plan.prefixes)]
+    parts = [_pair_parts(queries, pool, plan)]
+    for prefix in plan.prefixes:
+        with mx.stream(next(streams)):
+            parts.append(_prefix_parts(queries, pool, prefix))
     highest, total, out = (mx.concatenate(column) if len(parts) > 1 else column[0] for column in zip(*parts))
     owners = plan.part_owners
     overall = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(highest)

@@ -1,7 +1,7 @@
 """What sharing a prefix is worth: the cache on, off, and mlx-lm's BatchGenerator, same weights, in one run.
 
     cold    16 requests at once that share 1024 of 1100 prompt tokens, 16 new tokens each; nothing is cached before
-    turns   the same 16, nothing cached before; each arrives when the one before it has its first token
+    in_turn the same 16, nothing cached before; each arrives when the one before it has its first token
     warm    all at once after one earlier request with that prefix, as with a system prompt that every request has
     chat    one conversation of 8 turns; each turn sends the whole history
 
@@ -113,7 +113,7 @@ class Workloads:
         self._serve(name, self._engine(name), self.prompts, NEW_TOKENS, arm)
         return arm
 
-    def turns(self, name: str) -> Arm:
+    def in_turn(self, name: str) -> Arm:
         arm = Arm()
         self._serve(name, self._engine(name), self.prompts, NEW_TOKENS, arm, in_turns=True)
         return arm
@@ -156,7 +156,7 @@ def print_prefix(model: str, rounds: int) -> None:
     workloads = Workloads(loaded)
     print(f"{model}; medians of {rounds} interleaved rounds; first token: median over requests")
     print(f"{'workload':<9} {'':<9} {'wall s':>8} {'first token s':>14} {'computed':>9} {'copied':>9}   tokens")
-    for workload in ("cold", "turns", "warm", "chat"):
+    for workload in ("cold", "in_turn", "warm", "chat"):
         run = getattr(workloads, workload)
         names = ("cache on", "cache off", "mlx-lm")
         mx.eval(mx.zeros(1))

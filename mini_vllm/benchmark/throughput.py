@@ -40,7 +40,7 @@ class BenchmarkResult:
     #: Percentile → seconds. The 100th is the worst.
     first_token_s: dict[int, float]
     between_tokens_s: dict[int, float]
-    #: The worst time between two tokens of a request while one that arrived later waited for its first; 0 if none did.
+    #: The worst time between two tokens of a request while a later one waited for its first token; 0 if none came.
     worst_gap_beside_prompt_s: float
     #: The part of the K/V memory held, on average, that has no token in it.
     kv_waste: float
@@ -115,10 +115,14 @@ class Watch:
 
 
     def _worst_gap_beside_prompt_s(self) -> float:
-        waits = [(self.arrived_s[index], self.token_times_s[index][0]) for index, item in enumerate(self.items)
-                 if item.after_tokens]
-        return max((later - earlier for times in self.token_times_s for earlier, later in zip(times, times[1:])
-                    if any(start_s < later and earlier < end_s for start_s, end_s in waits)), default=0.0)
+        worst_s = 0.0
+        for late, item in enumerate(self.items):
+            start_s, end_s = self.arrived_s[late], self.token_times_s[late][0]
+            for other, times in zip(self.items, self.token_times_s):
+                if other.after_tokens < item.after_tokens:
+                    worst_s = max([worst_s, *(later - earlier for earlier, later in zip(times, times[1:])
+                                              if start_s < later and earlier < end_s)])
+        return worst_s
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
