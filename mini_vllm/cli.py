@@ -281,7 +281,7 @@ def _add_throughput(commands) -> None:
         description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
                     f"workloads:\n{lines}")
     throughput.add_argument("--workload", action="append", choices=[*WORKLOADS, "all"], metavar="NAME",
-                            help="may be given several times (default: decode-16, mixed-16, mixed-64, long-arrival)")
+                            help="may be given several times (default: decode-16, nano-16, mixed-64, long-arrival)")
     throughput.add_argument("--model", default="tiny-tales", help="default: %(default)s")
     throughput.add_argument("--random", metavar="SHAPE", help="instead of a model, random weights: qwen3-27m")
     throughput.add_argument("--arm", action="append", choices=["one", "ours", "mlx-lm"], help="default: all three")
@@ -297,7 +297,7 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     from mini_vllm.loader import load
     from mini_vllm.progress_bar import progress_bar
     from mini_vllm.random_model import load_random
-    names = arguments.workload or ["decode-16", "mixed-16", "mixed-64", "long-arrival"]
+    names = arguments.workload or ["decode-16", "nano-16", "mixed-64", "long-arrival"]
     names = list(WORKLOADS) if "all" in names else names
     arms = [dict(one=throughput.ONE_AT_A_TIME, ours=throughput.BATCHED, **{"mlx-lm": throughput.PEER})[arm]
             for arm in dict.fromkeys(arguments.arm or ("one", "ours", "mlx-lm"))]
