@@ -87,12 +87,11 @@ class AttentionPlan:
     """Where the tokens of a step are written and what each attends to: made once a step, used by every layer."""
 
     def __init__(self, spans: Sequence[Span], block_size: int) -> None:
-        self.block_size = block_size
         self._masks: dict[tuple[int, int], mx.array] = {}
-        self.num_decodes = sum(span.num_new_tokens == 1 for span in spans)
-        self.decodes = spans[:self.num_decodes]
-        self.chunks = spans[self.num_decodes:]
-        if any(span.num_new_tokens == 1 for span in self.chunks):
+        num_decodes = sum(span.num_new_tokens == 1 for span in spans)
+        decodes = spans[:num_decodes]
+        chunks = spans[num_decodes:]
+        if any(span.num_new_tokens == 1 for span in chunks):
             raise ValueError("requests that compute one token come first in a step")
         if not spans:
             self.dense, self.tables, self.pairs = [], [], []
@@ -106,12 +105,12 @@ class AttentionPlan:
         self.offsets = mx.array((positions % block_size).astype(np.int32))
         #: Block and offset of the only token, if there is only one.
         self.slot = mx.array([int(blocks[0]), int(positions[0] % block_size)]) if len(positions) == 1 else None
-        is_few = self.num_decodes <= MAX_DENSE_DECODES and not _share_a_block(self.decodes)
+        is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
         #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
-        self.dense = list(spans) if is_few else self.chunks
+        self.dense = list(spans) if is_few else chunks
         self.tables = [mx.array(np.asarray(span.block_ids[:-(-span.context_len // block_size)], dtype=np.int32))
                        for span in self.dense]
-        self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(self.decodes, block_size)]
+        self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
 
     def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
         """[group * num_queries, num_keys]: -inf where a key comes after its query; the last of both are the same token.

@@ -301,11 +301,14 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     names = list(WORKLOADS) if "all" in names else names
     arms = [dict(one=throughput.ONE_AT_A_TIME, ours=throughput.BATCHED, **{"mlx-lm": throughput.PEER})[arm]
             for arm in dict.fromkeys(arguments.arm or ("one", "ours", "mlx-lm"))]
+    if arguments.rounds < 1:
+        raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                  for name in names]
     from mini_vllm.backend import blas
-    print(f"{loaded.name}, BLAS: {blas.name}; greedy; {arguments.rounds} interleaved rounds, medians")
+    print(f"{loaded.name}, BLAS: {blas.name}; greedy; medians of {arguments.rounds} interleaved round"
+          f"{'s' if arguments.rounds > 1 else ''}")
     everything, speed_ups = [], {}
     for workload in workloads:
         num_requests = len(workload.items) * len(arms) * arguments.rounds

@@ -147,7 +147,7 @@ class LLMEngine:
             params = replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
         request_id = group.request_id if params.n == 1 else f"{group.request_id}#{index}"
         request = Request(request_id, group.prompt_token_ids, params, priority, extra_keys=extra_keys)
-        return SequenceState(request, index, self.tokenizer, self.tokenizer.eos_token_ids)
+        return SequenceState(request, index, self.tokenizer)
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request wherever it is; its text so far is returned. None if there is no such request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from mini_vllm.request import (
@@ -16,7 +15,7 @@ from mini_vllm.request import (
 )
 from mini_vllm.sampler import SamplerRow, make_generator
 from mini_vllm.stopping import StopChecker
-from mini_vllm.tokenizer import StreamingDetokenizer
+from mini_vllm.tokenizer import StreamingDetokenizer, Tokenizer
 
 #: The finish reasons by which an output ends of itself.
 STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FINISHED_LENGTH}
@@ -25,8 +24,8 @@ STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FIN
 class SequenceState:
     """One continuation of a prompt: the request that the scheduler sees, and what becomes of its tokens."""
 
-    def __init__(self, request: Request, index: int, tokenizer, eos_token_ids: Collection[int]) -> None:
-        params = request.sampling_params
+    def __init__(self, request: Request, index: int, tokenizer: Tokenizer) -> None:
+        params, eos_token_ids = request.sampling_params, tokenizer.eos_token_ids
         self.request = request
         self.output = CompletionOutput(index, "", request.output_token_ids,
                                        logprobs=None if params.logprobs is None else [])

@@ -7,6 +7,7 @@ import pytest
 from mini_vllm.engine import EngineConfig, LLMEngine
 from mini_vllm.loader import load
 from mini_vllm.request import Priority, SamplingParams
+from mini_vllm.test_engine import run
 from mini_vllm.trace import StepTrace
 
 
@@ -18,16 +19,6 @@ def loaded(checkpoints):
 def make_engine(loaded, **settings):
     settings = {"block_size": 8, "max_num_seqs": 24, "max_num_batched_tokens": 96, "enable_lookahead": True, **settings}
     return LLMEngine(EngineConfig(**settings), loaded=loaded)
-
-
-def run(engine):
-    results = {}
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            results[output.request_id] = output
-        engine.kv_cache.check_integrity()
-    assert engine.kv_cache.block_pool.get_usage() == 0.0
-    return results
 
 
 def requests(count, seed, temperature=1.0, seed_of=lambda index: None, n_of=lambda index: 1):
