@@ -193,7 +193,33 @@ def test_a_low_priority_gives_way_to_a_high_one_that_came_later():
     check_outputs(simulation, low, high)
 
 
-def test_what_a_victim_was_given_returns_to_the_step():
+def seat(scheduler, new, num_computed):
+    """Let a request run that has so many tokens computed."""
+    scheduler.add_request(new)
+    scheduler.waiting.remove(new)
+    scheduler.kv_cache.allocate_slots(new, num_computed)
+    scheduler.kv_cache.finish_step()
+    new.num_computed_tokens, new.status = num_computed, RequestStatus.RUNNING
+    scheduler.running.append(new)
+    return new
+
+
+@pytest.mark.parametrize("tree", [True, False])
+def test_what_a_victim_was_given_returns_to_the_step_and_is_not_findable(tree):
+    """low is planned first, 12 tokens in the last 3 blocks; then high needs one, and so does third."""
+    scheduler = make(num_blocks=6, budget=15, tree=tree).scheduler
+    low = seat(scheduler, request("low", 16, priority=Priority.LOW), 4)
+    seat(scheduler, request("high", 6, priority=Priority.HIGH), 4)
+    seat(scheduler, request("third", 8), 4)
+    output = scheduler.schedule()
+    assert [victim.request_id for victim in output.preempted] == ["low"]
+    assert output.num_scheduled_tokens == {"high": 2, "third": 4}, "of 15 tokens low had 12; without them third gets 1"
+    assert low.num_computed_tokens == 0 and low.status is RequestStatus.PREEMPTED
+    again = request("again", [*low.all_token_ids, 9])
+    assert scheduler.kv_cache.get_computed_blocks(again)[1] == 4, "what low was to write in this step is found"
+
+
+def test_a_victim_loses_its_place_in_the_step_and_nothing_else():
     """low is admitted first, so it is planned first; then high needs a block and takes low's."""
     for tree in (True, False):
         simulation = make(num_blocks=6, budget=16, tree=tree)
@@ -203,38 +229,23 @@ def test_what_a_victim_was_given_returns_to_the_step():
         while not low.num_preemptions:
             step = simulation.step()
         assert step.preempted == ["low"] and set(step.num_scheduled_tokens) == {"high"}, str(simulation.timeline)
-        assert low.num_computed_tokens == 0 and low.status is RequestStatus.PREEMPTED and low.output_token_ids
-        simulation.run()
-        check_outputs(simulation, low, high)
-
-
-def test_blocks_that_a_victim_was_to_fill_in_this_step_are_not_findable():
-    for tree in (True, False):
-        simulation = make(num_blocks=5, budget=16, tree=tree)
-        low = simulation.add(request("low", 7, 5, Priority.LOW))
-        high = simulation.add(request("high", 8, 5, Priority.HIGH), at_s=0.001)
-        simulation.step()
-        simulation.step()
-        assert low.num_tokens == 9 and high.num_tokens == 9
-        # low fills no block now, high needs its third of five: low has two
-        while not low.num_preemptions:
-            simulation.step()
-        hits, num_cached = simulation.scheduler.kv_cache.get_computed_blocks(low)
-        assert num_cached <= low.num_tokens - 1
+        assert low.output_token_ids
         simulation.run()
         check_outputs(simulation, low, high)
 
 
 def test_a_step_that_preempted_admits_nobody():
-    simulation = make(num_blocks=7, budget=16)
-    for name in ("a", "b"):
-        simulation.add(request(name, 10, 8))
-    simulation.add(request("tiny", 1, 1), at_s=0.02)
-    while not simulation.timeline.steps or not simulation.timeline.steps[-1].preempted:
+    """When low loses its seat and its blocks, next stands before it in the queue, and would fit."""
+    simulation = make(num_blocks=6, seqs=2, budget=16)
+    low = simulation.add(request("low", 10, 9, Priority.LOW))
+    high = simulation.add(request("high", 11, 9, Priority.HIGH), at_s=0.001)
+    next_ = simulation.add(request("next", 1, 1), at_s=0.002)
+    while not low.num_preemptions:
         step = simulation.step()
-        if step.preempted:
-            assert "tiny" not in step.num_scheduled_tokens, str(simulation.timeline)
+    assert step.waiting == ["low", "next"] and set(step.num_scheduled_tokens) == {"high"}, str(simulation.timeline)
+    assert "next" in simulation.step().num_scheduled_tokens
     simulation.run()
+    check_outputs(simulation, low, high, next_)
 
 
 # ---- rules 8 and 9
