@@ -15,19 +15,17 @@ All K/V of the step is written before any of it is read, so requests of one step
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.backend import mx
+from mini_vllm.attention_plan import AttentionPlan, PairPlan, SharedPrefix, Span
+from mini_vllm.backend import blas, mx
 from mini_vllm.streams import streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
-#: Up to so many requests that decode are attended one by one: few products of whole contexts, not many of blocks.
-MAX_DENSE_DECODES = 2
-#: With fewer (request, block) pairs than this a second stream costs more than it saves.
-MIN_PAIRS_TO_SPLIT = 64
+#: Where products of one row are far faster than of two or three.
+ONE_ROW_IS_FAST = ("nvpl", "metal", "cuda")
 
 
 class PagedKVCache:
@@ -58,6 +56,21 @@ class PagedKVCache:
         """The same for a single token at ``slot``, an array of its block and offset: half the cost on a CPU."""
         self.pools[layer] = mx.slice_update(self.pools[layer], keys_values[:, :, None], slot, axes=(0, 2))
 
+    def write_run(self, layer: int, keys_values: mx.array, block_id: int, slots: slice) -> None:
+        """The same for tokens that stand side by side in one block."""
+        self.pools[layer][block_id, :, slots] = keys_values.swapaxes(0, 1)
+
+    def write_step(self, layer: int, keys_values: mx.array, plan: AttentionPlan) -> None:
+        """Store keys and values of all tokens of a step."""
+        if plan.slot is not None:
+            self.write_one(layer, keys_values, plan.slot)
+            return
+        num_one_by_one = plan.block_ids.shape[0]
+        if num_one_by_one:
+            self.write(layer, keys_values[:num_one_by_one], plan.block_ids, plan.offsets)
+        for run in plan.runs:
+            self.write_run(layer, keys_values[run.rows], run.block_id, run.slots)
+
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination) in every layer, as if one after the other.
 
@@ -72,126 +85,6 @@ class PagedKVCache:
         for pool in self.pools:
             pool[destinations] = pool[sources]
         self.num_copied_blocks += len(copies)
-
-
-@dataclass(frozen=True)
-class Span:
-    """What one request computes in a step: ``num_new_tokens`` positions that end at ``context_len``."""
-
-    block_ids: Sequence[int]
-    num_new_tokens: int
-    context_len: int
-
-
-class AttentionPlan:
-    """Where the tokens of a step are written and what each attends to: made once a step, used by every layer."""
-
-    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
-        self._masks: dict[tuple[int, int], mx.array] = {}
-        num_decodes = sum(span.num_new_tokens == 1 for span in spans)
-        decodes = spans[:num_decodes]
-        chunks = spans[num_decodes:]
-        if any(span.num_new_tokens == 1 for span in chunks):
-            raise ValueError("requests that compute one token come first in a step")
-        if not spans:
-            self.dense, self.tables, self.pairs = [], [], []
-            return
-        positions = np.concatenate([np.arange(span.context_len - span.num_new_tokens, span.context_len)
-                                    for span in spans])
-        blocks = np.concatenate([np.asarray(span.block_ids)[
-            np.arange(span.context_len - span.num_new_tokens, span.context_len) // block_size] for span in spans])
-        self.positions = mx.array(positions.astype(np.int32))
-        self.block_ids = mx.array(blocks.astype(np.int32))
-        self.offsets = mx.array((positions % block_size).astype(np.int32))
-        #: Block and offset of the only token, if there is only one.
-        self.slot = mx.array([int(blocks[0]), int(positions[0] % block_size)]) if len(positions) == 1 else None
-        is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
-        #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
-        self.dense = list(spans) if is_few else chunks
-        self.tables = [mx.array(np.asarray(span.block_ids[:-(-span.context_len // block_size)], dtype=np.int32))
-                       for span in self.dense]
-        self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
-
-    def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
-        """[group * num_queries, num_keys]: -inf where a key comes after its query; the last of both are the same token.
-
-        Made when first asked for, in the first layer; the others use it again.
-        """
-        if (num_queries, num_keys) not in self._masks:
-            is_later = np.arange(num_keys) > np.arange(num_keys - num_queries, num_keys)[:, None]
-            rows = np.where(is_later, np.float32(-np.inf), np.float32(0))
-            self._masks[num_queries, num_keys] = mx.array(np.tile(rows, (group, 1)))
-        return self._masks[num_queries, num_keys]
-
-
-class PairPlan:
-    """All (request, block) pairs of requests that decode; no request is padded to another's length.
-
-    Blocks that several requests share at the beginning of their tables are attended once for all of them.
-    """
-
-    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
-        self.num_requests = len(spans)
-        self.prefixes = find_shared_prefixes(spans, block_size)
-        firsts = np.zeros(len(spans), dtype=np.int64)
-        for prefix in self.prefixes:
-            firsts[prefix.rows] = prefix.num_blocks
-        context_lens = np.asarray([span.context_len for span in spans])
-        counts = -(-context_lens // block_size) - firsts
-        owners = np.repeat(np.arange(len(spans)), counts)
-        blocks = np.concatenate([np.asarray(span.block_ids[first:first + n])
-                                 for span, first, n in zip(spans, firsts, counts)])
-        starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
-        lengths = context_lens[owners] - starts
-        self.blocks = mx.array(blocks.astype(np.uint32))
-        self.owners = mx.array(owners.astype(np.uint32))
-        #: 0 where the slot holds a token of the request, -inf where it does not.
-        self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None], 0.0, -np.inf).astype(np.float32))
-        #: The request of every partial result: first of the pairs, then of each shared prefix.
-        self.part_owners = mx.array(np.concatenate([owners, *(p.rows for p in self.prefixes)]).astype(np.uint32))
-
-
-def _share_a_block(spans: Sequence[Span]) -> bool:
-    """Whether any two begin with the same block."""
-    return len({span.block_ids[0] for span in spans}) < len(spans)
-
-
-def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
-    """Two runs of requests with about as many blocks each, for two streams; one run, if it would not pay.
-
-    Requests that share a beginning are not torn apart: together they attend to it once.
-    """
-    counts = np.cumsum([-(-span.context_len // block_size) for span in spans])
-    cut = int(np.searchsorted(counts, counts[-1] / 2)) + 1
-    if len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans) or _share_a_block(spans):
-        return [spans]
-    return [spans[:cut], spans[cut:]]
-
-
-@dataclass(frozen=True)
-class SharedPrefix:
-    """Blocks at the beginning of several requests' tables."""
-
-    rows: np.ndarray
-    block_ids: mx.array
-    num_blocks: int
-
-
-def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedPrefix]:
-    """Requests that begin with the same blocks, and how many. The last block of a request is never part of it."""
-    families: dict[int, list[int]] = {}
-    for row, span in enumerate(spans):
-        families.setdefault(span.block_ids[0], []).append(row)
-    prefixes = []
-    for rows in families.values():
-        limit = min((spans[row].context_len - 1) // block_size for row in rows)
-        if len(rows) < 2 or limit < 1:
-            continue
-        tables = np.asarray([spans[row].block_ids[:limit] for row in rows])
-        differs = (tables != tables[0]).any(axis=0)
-        num_blocks = int(differs.argmax()) if differs.any() else limit
-        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(tables[0][:num_blocks].astype(np.int32)), num_blocks))
-    return prefixes
 
 
 def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
@@ -235,23 +128,25 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span
 
 
 def _attend_tile(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.array, scale: float) -> mx.array:
-    """A tile of consecutive tokens, the last of which has the last of ``keys``: half of the heads on each stream.
+    """A tile of consecutive tokens, the last of which has the last of ``keys``: softmax of half of the heads on each
+    stream. Products stay on one: they use all cores by themselves, and two at a time only get in each other's way.
 
     ``queries`` is [num_heads, num_queries, head_dim], keys and values [num_kv_heads, num_keys, head_dim].
     """
     num_heads, num_queries, head_dim = queries.shape
     num_kv_heads = keys.shape[0]
     stacked = (queries * scale).reshape(num_kv_heads, num_heads // num_kv_heads * num_queries, head_dim)
-    outs = []
-    for heads in np.array_split(np.arange(num_kv_heads), len(streams)):
-        if len(heads):
-            half = slice(int(heads[0]), int(heads[-1]) + 1)
-            with mx.stream(next(streams)):
-                scores = (stacked[half] @ keys[half].swapaxes(1, 2)).astype(mx.float32) + mask
-                weights = mx.exp(scores - scores.max(axis=-1, keepdims=True))
-                out = (weights.astype(values.dtype) @ values[half]) / weights.sum(axis=-1, keepdims=True)
-                outs.append(out.astype(queries.dtype))
-    return mx.concatenate(outs).reshape(num_heads, num_queries, head_dim)
+    scores = (stacked @ keys.swapaxes(1, 2)).astype(mx.float32)
+    halves = [slice(int(heads[0]), int(heads[-1]) + 1)
+              for heads in np.array_split(np.arange(num_kv_heads), len(streams)) if len(heads)]
+    weights, sums = [], []
+    for half in halves:
+        with mx.stream(next(streams)):
+            masked = scores[half] + mask
+            weights.append(mx.exp(masked - masked.max(axis=-1, keepdims=True)))
+            sums.append(weights[-1].sum(axis=-1, keepdims=True))
+    outs = [weights[i].astype(values.dtype) @ values[half] / sums[i] for i, half in enumerate(halves)]
+    return _joined(outs).astype(queries.dtype).reshape(num_heads, num_queries, head_dim)
 
 
 def _together(pool: mx.array, table: mx.array) -> tuple[mx.array, mx.array]:
@@ -264,60 +159,90 @@ def _together(pool: mx.array, table: mx.array) -> tuple[mx.array, mx.array]:
 def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan, scale: float) -> mx.array:
     """Many requests, one token each: every (request, block) pair gives a part, and so does every shared prefix.
 
-    A part is a softmax over some of a request's tokens: its maximum, its sum, and the values weighted by it. Parts of
-    a request are put together by their maxima and sums, as in attention with a running softmax.
+    A part is what some of a request's tokens add to its softmax: their weights, measured from the highest score of the
+    whole request, the sum of these, and the values weighted by them. So parts of a request are simply added.
     """
     num_requests, num_heads, head_dim = queries.shape
     queries = queries * scale
-    parts = [_pair_parts(queries, pool, plan)]
+    parts = [_PairParts(queries, pool, plan)]
     for prefix in plan.prefixes:
         with mx.stream(next(streams)):
-            parts.append(_prefix_parts(queries, pool, prefix))
-    highest, total, out = (mx.concatenate(column) if len(parts) > 1 else column[0] for column in zip(*parts))
+            parts.append(_PrefixParts(queries, pool, prefix))
     owners = plan.part_owners
-    overall = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(highest)
-    factor = mx.exp(highest - overall[owners])
-    total = mx.zeros((num_requests, num_heads)).at[owners].add(total * factor)
-    out = mx.zeros((num_requests, num_heads, head_dim)).at[owners].add(out * factor[..., None])
-    return (out / total[..., None]).astype(queries.dtype)
+    overall = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(_joined([p.highest for p in parts]))
+    tops, start, totals, outs = overall[owners], 0, [], []
+    for part in parts:
+        end = start + part.highest.shape[0]
+        with mx.stream(part.stream):
+            total, out = part.weigh(tops[start:end])
+        totals.append(total)
+        outs.append(out)
+        start = end
+    total = mx.zeros((num_requests, num_heads)).at[owners].add(_joined(totals))
+    out = _joined(outs).reshape(-1, num_heads * head_dim)[plan.groups].sum(axis=1)
+    if plan.group_owners is not None:
+        out = mx.zeros((num_requests, num_heads * head_dim)).at[plan.group_owners].add(out)
+    return (out.reshape(num_requests, num_heads, head_dim) / total[..., None]).astype(queries.dtype)
 
 
-def _pair_parts(queries: mx.array, pool: mx.array, plan: PairPlan) -> tuple[mx.array, mx.array, mx.array]:
-    """Multiply every pair straight out of the pool.
+def _joined(arrays: list[mx.array]) -> mx.array:
+    return mx.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
-    Query heads that share a KV head are multiplied one by one: a BLAS is far better at one row than at two or three.
+
+class _PairParts:
+    """Every pair multiplied straight out of the pool.
+
+    Query heads that share a KV head are multiplied together, [group, head_dim] and [head_dim, block_size]. But NVPL is
+    far better at one row than at two or three, so for it, one by one.
     """
-    num_requests, num_heads, head_dim = queries.shape
-    num_blocks, num_both, block_size, _ = pool.shape
-    num_kv_heads, num_pairs = num_both // 2, plan.blocks.shape[0]
-    heads = mx.arange(num_heads, dtype=mx.uint32)
-    rows = plan.owners[:, None] * num_heads + heads  # [num_pairs, num_heads]: which query
-    cells = plan.blocks[:, None] * num_both + heads // (num_heads // num_kv_heads)  # which keys of the pool
-    matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
-    scores = mx.gather_mm(queries.reshape(num_requests * num_heads, 1, head_dim), matrices.swapaxes(1, 2),
-                          lhs_indices=rows, rhs_indices=cells).squeeze(2)
-    scores = scores.astype(mx.float32) + plan.mask[:, None]
-    highest = scores.max(axis=-1)
-    weights = mx.exp(scores - highest[..., None])
-    out = mx.gather_mm(weights.astype(pool.dtype).reshape(num_pairs * num_heads, 1, block_size), matrices,
-                       rhs_indices=(cells + num_kv_heads).reshape(-1))  # a block's values stand behind its keys
-    return highest, weights.sum(axis=-1), out.reshape(num_pairs, num_heads, head_dim)
+
+    def __init__(self, queries: mx.array, pool: mx.array, plan: PairPlan) -> None:
+        self.stream = streams.latest
+        num_requests, num_heads, head_dim = queries.shape
+        num_blocks, num_both, block_size, _ = pool.shape
+        num_pairs, num_kv_heads = plan.mask.shape[0], num_both // 2
+        self.rows_per_request = num_heads if blas.name in ONE_ROW_IS_FAST else num_kv_heads
+        self.matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
+        which_queries, keys, self.values = plan.indices(self.rows_per_request, num_kv_heads)
+        scores = mx.gather_mm(queries.reshape(num_requests * self.rows_per_request, -1, head_dim),
+                              self.matrices.swapaxes(1, 2), lhs_indices=which_queries, rhs_indices=keys)
+        self.scores = scores.reshape(num_pairs, num_heads, block_size).astype(mx.float32) + plan.mask[:, None]
+        #: [num_pairs, num_heads]
+        self.highest = self.scores.max(axis=-1)
+
+    def weigh(self, tops: mx.array) -> tuple[mx.array, mx.array]:
+        """Sums of weights and weighted values, with scores measured from ``tops`` [num_pairs, num_heads]."""
+        num_pairs, num_heads, block_size = self.scores.shape
+        weights = mx.exp(self.scores - tops[..., None])
+        rows = weights.astype(self.matrices.dtype).reshape(num_pairs * self.rows_per_request, -1, block_size)
+        out = mx.gather_mm(rows, self.matrices, rhs_indices=self.values.reshape(-1))
+        return weights.sum(axis=-1), out.reshape(num_pairs, num_heads, -1)
 
 
-def _prefix_parts(queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> tuple[mx.array, mx.array, mx.array]:
-    """Attend all requests that share a prefix to it at once: one large product instead of many small ones."""
-    keys, values = _together(pool, prefix.block_ids)
-    num_kv_heads, _, head_dim = keys.shape
-    own = queries[mx.array(prefix.rows)]
-    num_rows, num_heads, _ = own.shape
-    group = num_heads // num_kv_heads
+class _PrefixParts:
+    """All requests that share a prefix attend to it at once: one large product instead of many small ones."""
 
-    def to_heads(x: mx.array) -> mx.array:  # [num_kv_heads, num_rows * group, ...] → [num_rows, num_heads, ...]
-        return x.reshape(num_kv_heads, num_rows, group, -1).swapaxes(0, 1).reshape(num_rows, num_heads, -1)
+    def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
+        self.stream = streams.latest
+        keys, self.values = _together(pool, prefix.block_ids)
+        num_kv_heads, _, head_dim = keys.shape
+        own = queries[mx.array(prefix.rows)]
+        self.num_rows, self.num_heads, _ = own.shape
+        stacked = own.reshape(self.num_rows, num_kv_heads, -1, head_dim).swapaxes(0, 1)
+        self.scores = (stacked.reshape(num_kv_heads, -1, head_dim) @ keys.swapaxes(1, 2)).astype(mx.float32)
+        #: [num_rows, num_heads]
+        self.highest = self._to_heads(self.scores.max(axis=-1)).squeeze(-1)
 
-    stacked = own.reshape(num_rows, num_kv_heads, group, head_dim).swapaxes(0, 1)
-    scores = (stacked.reshape(num_kv_heads, num_rows * group, head_dim) @ keys.swapaxes(1, 2)).astype(mx.float32)
-    highest = scores.max(axis=-1, keepdims=True)
-    weights = mx.exp(scores - highest)
-    out = weights.astype(pool.dtype) @ values
-    return to_heads(highest).squeeze(-1), to_heads(weights.sum(axis=-1, keepdims=True)).squeeze(-1), to_heads(out)
+    def _to_heads(self, x: mx.array) -> mx.array:
+        """[num_kv_heads, num_rows * group, ...] → [num_rows, num_heads, ...]"""
+        num_kv_heads = x.shape[0]
+        return (x.reshape(num_kv_heads, self.num_rows, self.num_heads // num_kv_heads, -1).swapaxes(0, 1)
+                .reshape(self.num_rows, self.num_heads, -1))
+
+    def weigh(self, tops: mx.array) -> tuple[mx.array, mx.array]:
+        """As that of the pairs, with ``tops`` [num_rows, num_heads]."""
+        num_kv_heads, num_stacked, _ = self.scores.shape
+        own_tops = tops.reshape(self.num_rows, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, num_stacked, 1)
+        weights = mx.exp(self.scores - own_tops)
+        out = weights.astype(self.values.dtype) @ self.values
+        return self._to_heads(weights.sum(axis=-1)).squeeze(-1), self._to_heads(out)

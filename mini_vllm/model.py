@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mini_vllm.backend import blas, mx, nn
-from mini_vllm.streams import streams
+from mini_vllm.streams import in_halves
 
 #: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries
 Attend = Callable[[int, mx.array, mx.array], mx.array]
@@ -37,7 +37,7 @@ class UnsupportedModel(ValueError):
     """A model this network cannot be; the message names what and lists what it can be."""
 
 
-#: Below so many elements a second stream costs more than it saves.
+#: Below so many elements of an activation a second stream costs more than it saves; of cheaper work, four times.
 MIN_SIZE_TO_SPLIT = 16384
 
 
@@ -170,33 +170,26 @@ class QKNorm(nn.Module):
         return mx.fast.rms_norm(x, None, self.eps) * self.weight
 
 
-def project(x: mx.array, weight: mx.array) -> mx.array:
-    """``x @ weight.T``, [num_tokens, in] and [out, in] → [num_tokens, out].
+def is_faster_weights_first(num_tokens: int, max_tokens: int) -> bool:
+    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``.
 
-    NVPL has kernels for a tall first matrix and a narrow second one: with the weights first, 4 to 24 tokens take 0.8
-    times as long. Beyond, laying the result out by tokens costs more than that saves. Of 2 or 3 tokens it multiplies
-    each by itself faster than all together. ``benchmark blas`` measures it.
+    NVPL multiplies eight columns or twelve rows at once: with the weights first, 16 tokens take 0.8 times as long, but
+    9 to 12 take 1.1 times. ``benchmark blas`` measures it. Of many tokens, laying the result out anew costs more than
+    that saves; how many are too many, only the caller knows.
     """
-    num_tokens = x.shape[0]
-    if blas.name != "nvpl" or num_tokens < 2 or num_tokens > 24:
-        return x @ weight.T
-    if num_tokens < 4:
-        return mx.concatenate([x[i:i + 1] @ weight.T for i in range(num_tokens)])
-    return (weight @ x.T).T
+    return blas.name == "nvpl" and 3 <= num_tokens <= max_tokens and not 9 <= num_tokens <= 12
+
+
+def project(x: mx.array, weight: mx.array) -> mx.array:
+    """``x @ weight.T``, [num_tokens, in] and [out, in] → [num_tokens, out], in the way the BLAS is best at."""
+    if blas.name == "nvpl" and x.shape[0] == 2:  # faster each by itself
+        return mx.concatenate([x[:1] @ weight.T, x[1:] @ weight.T])
+    return (weight @ x.T).T if is_faster_weights_first(x.shape[0], max_tokens=24) else x @ weight.T
 
 
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
-    """``gate * sigmoid(gate) * up``, with one slow function instead of two; a large one on two streams."""
-    def piece(gate: mx.array, up: mx.array) -> mx.array:
-        return gate / (1 + mx.exp(-gate)) * up
-
-    if gate.size < MIN_SIZE_TO_SPLIT or len(streams) == 1:
-        return piece(gate, up)
-    middle, halves = gate.shape[0] // 2, []
-    for half in (slice(None, middle), slice(middle, None)):
-        with mx.stream(next(streams)):
-            halves.append(piece(gate[half], up[half]))
-    return mx.concatenate(halves)
+    """``gate * sigmoid(gate) * up``, with one slow function instead of two."""
+    return in_halves(lambda gate, up: gate / (1 + mx.exp(-gate)) * up, gate, up, min_size=MIN_SIZE_TO_SPLIT)
 
 
 class Linear(nn.Linear):
@@ -219,12 +212,17 @@ class Attention(nn.Module):
                  wanted: mx.array | None = None) -> mx.array:
         num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
         heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
-        if "qk_norm" in self:
-            heads = mx.concatenate((self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]), axis=1)
-        heads = Rope.rotate(heads, angles)
+        heads = in_halves(self._turned, heads, *angles, min_size=4 * MIN_SIZE_TO_SPLIT)
         queries = heads[:, :self.num_heads] if wanted is None else heads[wanted, :self.num_heads]
         out = attend(layer, queries, heads[:, self.num_heads:])
         return self.o_proj(out.reshape(queries.shape[0], self.num_heads * self.head_dim))
+
+    def _turned(self, heads: mx.array, *angles: mx.array) -> mx.array:
+        """Queries and keys normalised, if the model does that, and rotated; values as they are."""
+        if "qk_norm" in self:
+            num_rotated = self.num_heads + self.num_kv_heads
+            heads = mx.concatenate((self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]), axis=1)
+        return Rope.rotate(heads, angles)
 
 
 class MLP(nn.Module):
@@ -234,8 +232,8 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        if blas.name == "nvpl" and 4 <= x.shape[0] <= 64 and "bias" not in self.down_proj:
-            # As in ``project``; one column a token throughout, so that only the result is laid out again.
+        if is_faster_weights_first(x.shape[0], max_tokens=64) and "bias" not in self.down_proj:
+            # One column a token throughout, so that only the result is laid out anew.
             gate, up = mx.split(self.gate_up_proj.weight @ x.T, 2)
             return (self.down_proj.weight @ swiglu(gate, up)).T
         gate, up = mx.split(self.gate_up_proj(x), 2, axis=-1)

@@ -57,10 +57,7 @@ class ModelRunner:
             last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size)
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
-            if plan.slot is not None:
-                self.cache.write_one(layer, keys_values, plan.slot)
-            else:
-                self.cache.write(layer, keys_values, plan.block_ids, plan.offsets)
+            self.cache.write_step(layer, keys_values, plan)
             return paged_attention(queries, self.cache.pools[layer], last_plan if layer == last_layer else plan,
                                    self.scale)
 

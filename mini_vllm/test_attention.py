@@ -1,12 +1,15 @@
 """Paged attention against attention written out in numpy, over scattered, shared and half-filled blocks."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mini_vllm import attention
 from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
-from mini_vllm.backend import mx
+from mini_vllm.backend import blas, mx
 
 
 def dense(queries, keys, values, scale):
@@ -59,8 +62,45 @@ def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
         queries.append(own)
         expected.append(dense(own, keys, values, 0.3))
     plan = AttentionPlan(spans, block_size)
-    got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.3)
+    with patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))):
+        got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.3)
     np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=2e-5)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.sampled_from([1, 3, 8]), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=5))
+def test_a_step_is_written_as_token_by_token(block_size, requests):
+    rng = np.random.default_rng(len(requests))
+    blocks = rng.permutation(np.arange(1, 400)).tolist()
+    spans = []
+    for context, new in sorted(requests, key=lambda request: request[1] > 1):
+        count = -(-(context + new) // block_size)
+        spans.append(Span(blocks[:count], new, context + new))
+        blocks = blocks[count:]
+    num_tokens = sum(span.num_new_tokens for span in spans)
+    rows = rng.normal(size=(num_tokens, 4, 8)).astype(np.float32)
+    cache, expected, row = PagedKVCache(1, 400, 2, block_size, 8, mx.float32), np.zeros((400, 4, block_size, 8)), 0
+    for span in spans:
+        for position in range(span.context_len - span.num_new_tokens, span.context_len):
+            expected[span.block_ids[position // block_size], :, position % block_size] = rows[row]
+            row += 1
+    cache.write_step(0, mx.array(rows), AttentionPlan(spans, block_size))
+    assert np.array_equal(np.array(cache.pools[0]), expected.astype(np.float32))
+
+
+def test_what_one_request_holds_does_not_reach_another():
+    rng = np.random.default_rng(0)
+    keys, values = (rng.normal(size=(8, 2, 8)).astype(np.float32) for _ in range(2))
+    queries = mx.array(rng.normal(size=(4, 2, 8)).astype(np.float32))
+    plan = AttentionPlan([Span([2 * i + 1, 2 * i + 2], 1, 8) for i in range(4)], 4)
+    seen = []
+    for factor in (1, np.nan):
+        cache = PagedKVCache(1, 10, 2, 4, 8, mx.float32)
+        for i in range(4):
+            write(cache, keys, values * (factor if i == 2 else 1), [2 * i + 1, 2 * i + 2])
+        seen.append(np.array(paged_attention(queries, cache.pools[0], plan, 0.5)))
+    assert np.isnan(seen[1][2]).all()
+    np.testing.assert_array_equal(seen[1][[0, 1, 3]], seen[0][[0, 1, 3]])
 
 
 def test_requests_may_share_blocks():

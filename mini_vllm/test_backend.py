@@ -50,7 +50,7 @@ def linux_cpu(monkeypatch):
     monkeypatch.setattr(backend, "package_folders", lambda name: [])
     monkeypatch.setattr(sys, "prefix", "/nowhere")
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    for variable in ("MINI_VLLM_BLAS", "OMP_WAIT_POLICY"):
+    for variable in ("MINI_VLLM_BLAS", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT"):
         monkeypatch.setenv(variable, "")  # so that what the test sets is undone after it
         monkeypatch.delenv(variable)
     return monkeypatch
@@ -95,6 +95,15 @@ def test_threads_that_wait_do_not_spin_unless_the_user_says_so(linux_cpu, tmp_pa
         linux_cpu.setenv("OMP_WAIT_POLICY", wish)
     backend.choose_blas()
     assert os.environ["OMP_WAIT_POLICY"] == expected
+
+
+@pytest.mark.parametrize("wish, expected", [(None, "16"), ("26", "26")])
+def test_nor_do_those_of_openblas(linux_cpu, wish, expected):
+    use(linux_cpu, libopenblas=BLAS)
+    if wish:
+        linux_cpu.setenv("OPENBLAS_THREAD_TIMEOUT", wish)
+    backend.choose_blas()
+    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == expected
 
 
 def test_without_libgomp_the_sequential_nvpl_serves(linux_cpu, tmp_path):

@@ -314,7 +314,7 @@ def test_the_activation_does_not_overflow_in_half_precision():
     assert swiglu(gate, up).tolist() == pytest.approx([0.0, 30000.0, 0.6225], rel=1e-3)
 
 
-@pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 4, 16, 24, 25, 64, 65])
+@pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 4, 9, 12, 13, 16, 24, 25, 64, 65])
 def test_projections_and_activations_are_the_same_whatever_the_number_of_tokens(num_tokens):
     from mini_vllm.model import project, swiglu
     mx.random.seed(0)

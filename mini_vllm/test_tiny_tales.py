@@ -70,7 +70,7 @@ def all_logits(ids):
     plan = AttentionPlan([Span(list(range(1, 9)), len(ids), len(ids))], 32)
 
     def attend(layer, queries, keys_values):
-        cache.write(layer, keys_values, plan.block_ids, plan.offsets)
+        cache.write_step(layer, keys_values, plan)
         return paged_attention(queries, cache.pools[layer], plan, config.head_dim ** -0.5)
 
     return loaded.model.logits(loaded.model(mx.array(ids), plan.positions, attend))

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mini_vllm.attention import AttentionPlan, PairPlan, Span, _attend_dense, _attend_pairs
+from mini_vllm.attention import _attend_dense, _attend_pairs
+from mini_vllm.attention_plan import AttentionPlan, PairPlan, Span
 from mini_vllm.backend import mx
 from mini_vllm.streams import streams
 

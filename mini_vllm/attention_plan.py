@@ -1,0 +1,207 @@
+"""What a step's attention needs to know beforehand: where each token is written and what it reads.
+
+Made once a step with numpy, then used by every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mini_vllm.backend import mx
+from mini_vllm.streams import streams
+
+#: Up to so many requests that decode are attended one by one: few products of whole contexts, not many of blocks.
+MAX_DENSE_DECODES = 2
+#: With fewer (request, block) pairs than this a second stream costs more than it saves.
+MIN_PAIRS_TO_SPLIT = 64
+#: At most so many partial results of a request are summed up at once.
+MAX_GROUP = 16
+#: The block that is never given out: it holds zeros.
+NULL_BLOCK = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one request computes in a step: ``num_new_tokens`` positions that end at ``context_len``."""
+
+    block_ids: Sequence[int]
+    num_new_tokens: int
+    context_len: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive tokens of a step that are written side by side into one block."""
+
+    rows: slice
+    block_id: int
+    slots: slice
+
+
+class AttentionPlan:
+    """Where the tokens of a step are written and what each attends to: made once a step, used by every layer."""
+
+    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
+        self._masks: dict[tuple[int, int], mx.array] = {}
+        num_decodes = sum(span.num_new_tokens == 1 for span in spans)
+        decodes = spans[:num_decodes]
+        chunks = spans[num_decodes:]
+        if any(span.num_new_tokens == 1 for span in chunks):
+            raise ValueError("requests that compute one token come first in a step")
+        if not spans:
+            self.dense, self.tables, self.pairs, self.runs = [], [], [], []
+            return
+        positions = np.concatenate([np.arange(span.context_len - span.num_new_tokens, span.context_len)
+                                    for span in spans])
+        self.positions = mx.array(positions.astype(np.int32))
+        #: How the tokens of chunks are written on a CPU, where storing them one by one takes four times as long.
+        self.runs = _find_runs(chunks, num_decodes, block_size) if len(streams) > 1 else []
+        one_by_one = decodes if self.runs else spans
+        blocks = np.concatenate([np.asarray(span.block_ids)[np.arange(span.context_len - span.num_new_tokens,
+                                                                      span.context_len) // block_size]
+                                 for span in one_by_one] or [np.empty(0)])
+        offsets = positions[:len(blocks)] % block_size
+        #: Block and offset of every other token, and of the only one, if the step has only one.
+        self.block_ids, self.offsets = mx.array(blocks.astype(np.int32)), mx.array(offsets.astype(np.int32))
+        self.slot = mx.array([int(blocks[0]), int(offsets[0])]) if len(positions) == 1 else None
+        is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
+        #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
+        self.dense = list(spans) if is_few else chunks
+        self.tables = [mx.array(np.asarray(span.block_ids[:-(-span.context_len // block_size)], dtype=np.int32))
+                       for span in self.dense]
+        self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
+
+    def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
+        """[group * num_queries, num_keys]: -inf where a key comes after its query; the last of both are the same token.
+
+        Made when first asked for, in the first layer; the others use it again.
+        """
+        if (num_queries, num_keys) not in self._masks:
+            is_later = np.arange(num_keys) > np.arange(num_keys - num_queries, num_keys)[:, None]
+            rows = np.where(is_later, np.float32(-np.inf), np.float32(0))
+            self._masks[num_queries, num_keys] = mx.array(np.tile(rows, (group, 1)))
+        return self._masks[num_queries, num_keys]
+
+
+def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[Run]:
+    """Where ``chunks`` are written; their tokens are the step's rows from ``first_row`` on."""
+    runs, row = [], first_row
+    for chunk in chunks:
+        position = chunk.context_len - chunk.num_new_tokens
+        while position < chunk.context_len:
+            index, offset = divmod(position, block_size)
+            length = min(block_size - offset, chunk.context_len - position)
+            runs.append(Run(slice(row, row + length), chunk.block_ids[index], slice(offset, offset + length)))
+            row, position = row + length, position + length
+    return runs
+
+
+class PairPlan:
+    """All (request, block) pairs of requests that decode; no request is padded to another's length.
+
+    Blocks that several requests share at the beginning of their tables are attended once for all of them.
+    """
+
+    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
+        self.num_requests = len(spans)
+        self.prefixes = find_shared_prefixes(spans, block_size)
+        firsts = np.zeros(len(spans), dtype=np.int64)
+        for prefix in self.prefixes:
+            firsts[prefix.rows] = prefix.num_blocks
+        context_lens = np.asarray([span.context_len for span in spans])
+        counts = -(-context_lens // block_size) - firsts
+        owners = np.repeat(np.arange(len(spans)), counts)
+        blocks = np.concatenate([np.asarray(span.block_ids[first:first + n])
+                                 for span, first, n in zip(spans, firsts, counts)])
+        starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
+        lengths = context_lens[owners] - starts
+        # A pair of the null block and nobody's tokens: what it adds is 0, so sums of unequal length are filled with it.
+        self.blocks = np.append(blocks, NULL_BLOCK)
+        self.owners = np.append(owners, 0)
+        #: 0 where the slot holds a token of the request, -inf where it does not.
+        self.mask = mx.array(np.where(np.arange(block_size) < np.append(lengths, 0)[:, None], 0.0, -np.inf)
+                             .astype(np.float32))
+        part_owners = np.concatenate([self.owners, *(prefix.rows for prefix in self.prefixes)])
+        #: The request of every partial result: first of the pairs, then of each shared prefix.
+        self.part_owners = mx.array(part_owners.astype(np.uint32))
+        groups, group_owners = _groups(part_owners, filler=len(owners))
+        #: Rows of partial results, all of one request in each, to be summed up; and the request of each sum.
+        self.groups = mx.array(groups.astype(np.uint32))
+        self.group_owners = mx.array(group_owners.astype(np.uint32)) if len(groups) > self.num_requests else None
+        self._indices: tuple[mx.array, mx.array, mx.array] | None = None
+
+    def indices(self, rows_per_request: int, num_kv_heads: int) -> tuple[mx.array, mx.array, mx.array]:
+        """Which queries, which keys and which values of the pool each product takes, [num_pairs, rows_per_request].
+
+        Made when first asked for, in the first layer; the others use it again.
+        """
+        if self._indices is None:
+            rows = np.arange(rows_per_request)
+            queries = self.owners[:, None] * rows_per_request + rows
+            keys = self.blocks[:, None] * 2 * num_kv_heads + rows // (rows_per_request // num_kv_heads)
+            values = keys + num_kv_heads  # a block's values stand behind its keys
+            self._indices = tuple(mx.array(index.astype(np.uint32)) for index in (queries, keys, values))
+        return self._indices
+
+
+def _groups(owners: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the same owner, at most MAX_GROUP in a group, [num_groups, width], and the owner of each group.
+
+    Short groups are filled up with ``filler``, a row that belongs to nobody. Groups come in the order of their owners.
+    """
+    order = np.argsort(owners, kind="stable")
+    rows = order[order != filler]
+    counts = np.bincount(owners[rows])
+    width = min(int(counts.max()), MAX_GROUP)
+    num_groups = -(-counts // width)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # the how manieth of its owner
+    firsts = np.cumsum(num_groups) - num_groups
+    groups = np.full((int(num_groups.sum()), width), filler)
+    groups[np.repeat(firsts, counts) + places // width, places % width] = rows
+    return groups, np.repeat(np.arange(len(counts)), num_groups)
+
+
+def _share_a_block(spans: Sequence[Span]) -> bool:
+    """Whether any two begin with the same block."""
+    return len({span.block_ids[0] for span in spans}) < len(spans)
+
+
+def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
+    """Two runs of requests with about as many blocks each, for two streams; one run, if it would not pay.
+
+    Requests that share a beginning are not torn apart: together they attend to it once.
+    """
+    counts = np.cumsum([-(-span.context_len // block_size) for span in spans])
+    cut = int(np.searchsorted(counts, counts[-1] / 2)) + 1
+    if len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans) or _share_a_block(spans):
+        return [spans]
+    return [spans[:cut], spans[cut:]]
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Blocks at the beginning of several requests' tables."""
+
+    rows: np.ndarray
+    block_ids: mx.array
+    num_blocks: int
+
+
+def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedPrefix]:
+    """Requests that begin with the same blocks, and how many. The last block of a request is never part of it."""
+    families: dict[int, list[int]] = {}
+    for row, span in enumerate(spans):
+        families.setdefault(span.block_ids[0], []).append(row)
+    prefixes = []
+    for rows in families.values():
+        limit = min((spans[row].context_len - 1) // block_size for row in rows)
+        if len(rows) < 2 or limit < 1:
+            continue
+        tables = np.asarray([spans[row].block_ids[:limit] for row in rows])
+        differs = (tables != tables[0]).any(axis=0)
+        num_blocks = int(differs.argmax()) if differs.any() else limit
+        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(tables[0][:num_blocks].astype(np.int32)), num_blocks))
+    return prefixes
