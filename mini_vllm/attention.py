@@ -179,7 +179,8 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan, scale: floa
         outs.append(out)
         start = end
     total = mx.zeros((num_requests, num_heads)).at[owners].add(_joined(totals))
-    out = _joined(outs).reshape(-1, num_heads * head_dim)[plan.groups].sum(axis=1)
+    out = _joined(outs).astype(mx.float32).reshape(-1, num_heads * head_dim)
+    out = (plan.group_factors @ out[plan.groups]).squeeze(1)
     if plan.group_owners is not None:
         out = mx.zeros((num_requests, num_heads * head_dim)).at[plan.group_owners].add(out)
     return (out.reshape(num_requests, num_heads, head_dim) / total[..., None]).astype(queries.dtype)

@@ -19,8 +19,6 @@ MAX_DENSE_DECODES = 2
 MIN_PAIRS_TO_SPLIT = 64
 #: At most so many partial results of a request are summed up at once.
 MAX_GROUP = 16
-#: The block that is never given out: it holds zeros.
-NULL_BLOCK = 0
 
 
 @dataclass(frozen=True)
@@ -118,18 +116,17 @@ class PairPlan:
                                  for span, first, n in zip(spans, firsts, counts)])
         starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
         lengths = context_lens[owners] - starts
-        # A pair of the null block and nobody's tokens: what it adds is 0, so sums of unequal length are filled with it.
-        self.blocks = np.append(blocks, NULL_BLOCK)
-        self.owners = np.append(owners, 0)
+        self.blocks, self.owners = blocks, owners
         #: 0 where the slot holds a token of the request, -inf where it does not.
-        self.mask = mx.array(np.where(np.arange(block_size) < np.append(lengths, 0)[:, None], 0.0, -np.inf)
-                             .astype(np.float32))
-        part_owners = np.concatenate([self.owners, *(prefix.rows for prefix in self.prefixes)])
+        self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None], 0.0, -np.inf).astype(np.float32))
+        part_owners = np.concatenate([owners, *(prefix.rows for prefix in self.prefixes)])
         #: The request of every partial result: first of the pairs, then of each shared prefix.
         self.part_owners = mx.array(part_owners.astype(np.uint32))
-        groups, group_owners = _groups(part_owners, filler=len(owners))
-        #: Rows of partial results, all of one request in each, to be summed up; and the request of each sum.
+        groups, counts, group_owners = _groups(part_owners)
+        #: Rows of partial results to be summed up, all of one request in each group; as many as count, with factors
+        #: [num_groups, 1, width]; and the request of each sum, unless each has one sum.
         self.groups = mx.array(groups.astype(np.uint32))
+        self.group_factors = mx.array((np.arange(groups.shape[1]) < counts[:, None, None]).astype(np.float32))
         self.group_owners = mx.array(group_owners.astype(np.uint32)) if len(groups) > self.num_requests else None
         self._indices: tuple[mx.array, mx.array, mx.array] | None = None
 
@@ -147,21 +144,22 @@ class PairPlan:
         return self._indices
 
 
-def _groups(owners: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the same owner, at most MAX_GROUP in a group, [num_groups, width], and the owner of each group.
+def _groups(owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of the same owner, at most MAX_GROUP in a group, [num_groups, width]; how many of them count; their owner.
 
-    Short groups are filled up with ``filler``, a row that belongs to nobody. Groups come in the order of their owners.
+    Short groups are filled up with rows of the same owner that do not count: what one request computes, however wrong,
+    never touches another. Groups come in the order of their owners, each of whom has at least one row.
     """
-    order = np.argsort(owners, kind="stable")
-    rows = order[order != filler]
-    counts = np.bincount(owners[rows])
+    rows = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners)
     width = min(int(counts.max()), MAX_GROUP)
     num_groups = -(-counts // width)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # the how manieth of its owner
-    firsts = np.cumsum(num_groups) - num_groups
-    groups = np.full((int(num_groups.sum()), width), filler)
-    groups[np.repeat(firsts, counts) + places // width, places % width] = rows
-    return groups, np.repeat(np.arange(len(counts)), num_groups)
+    group_owners = np.repeat(np.arange(len(counts)), num_groups)
+    nth_of_owner = np.arange(len(group_owners)) - np.repeat(np.cumsum(num_groups) - num_groups, num_groups)
+    starts = nth_of_owner * width  # of each group, among the rows of its owner
+    places = np.minimum(starts[:, None] + np.arange(width), counts[group_owners][:, None] - 1)
+    firsts = (np.cumsum(counts) - counts)[group_owners]
+    return rows[firsts[:, None] + places], np.minimum(counts[group_owners] - starts, width), group_owners
 
 
 def _share_a_block(spans: Sequence[Span]) -> bool:

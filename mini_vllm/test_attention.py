@@ -88,19 +88,24 @@ def test_a_step_is_written_as_token_by_token(block_size, requests):
     assert np.array_equal(np.array(cache.pools[0]), expected.astype(np.float32))
 
 
-def test_what_one_request_holds_does_not_reach_another():
+@pytest.mark.parametrize("what", ["keys", "values"])
+@pytest.mark.parametrize("broken", range(4))
+def test_what_one_request_holds_does_not_reach_another(broken, what):
     rng = np.random.default_rng(0)
-    keys, values = (rng.normal(size=(8, 2, 8)).astype(np.float32) for _ in range(2))
+    tables, lengths = [[1], [2, 3], [4, 5, 6], [7, 8]], [4, 7, 12, 8]
     queries = mx.array(rng.normal(size=(4, 2, 8)).astype(np.float32))
-    plan = AttentionPlan([Span([2 * i + 1, 2 * i + 2], 1, 8) for i in range(4)], 4)
-    seen = []
-    for factor in (1, np.nan):
-        cache = PagedKVCache(1, 10, 2, 4, 8, mx.float32)
-        for i in range(4):
-            write(cache, keys, values * (factor if i == 2 else 1), [2 * i + 1, 2 * i + 2])
-        seen.append(np.array(paged_attention(queries, cache.pools[0], plan, 0.5)))
-    assert np.isnan(seen[1][2]).all()
-    np.testing.assert_array_equal(seen[1][[0, 1, 3]], seen[0][[0, 1, 3]])
+    plan = AttentionPlan([Span(table, 1, length) for table, length in zip(tables, lengths)], 4)
+    whole, damaged = (PagedKVCache(1, 10, 2, 4, 8, mx.float32) for _ in range(2))
+    for i, (table, length) in enumerate(zip(tables, lengths)):
+        content = dict(zip(("keys", "values"), rng.normal(size=(2, length, 2, 8)).astype(np.float32)))
+        write(whole, content["keys"], content["values"], table)
+        if i == broken:
+            content[what] = np.full_like(content[what], np.nan)
+        write(damaged, content["keys"], content["values"], table)
+    expected, seen = (np.array(paged_attention(queries, cache.pools[0], plan, 0.5)) for cache in (whole, damaged))
+    assert np.isnan(seen[broken]).all()
+    others = [i for i in range(4) if i != broken]
+    np.testing.assert_array_equal(seen[others], expected[others])
 
 
 def test_requests_may_share_blocks():
