@@ -20,10 +20,13 @@ import numpy as np
 
 from mini_vllm.attention_plan import AttentionPlan, PairPlan, SharedPrefix, Span
 from mini_vllm.backend import blas, mx
-from mini_vllm.streams import streams
+from mini_vllm.fast_exp import exp_below_zero
+from mini_vllm.streams import in_halves, streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
+#: With fewer scores of a shared prefix than this a second stream costs more than it saves.
+MIN_SCORES_TO_SPLIT = 16384
 #: Where products of one row are far faster than of two or three.
 ONE_ROW_IS_FAST = ("nvpl", "metal", "cuda")
 
@@ -143,7 +146,7 @@ def _attend_tile(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.a
     for half in halves:
         with mx.stream(next(streams)):
             masked = scores[half] + mask
-            weights.append(mx.exp(masked - masked.max(axis=-1, keepdims=True)))
+            weights.append(exp_below_zero(masked - masked.max(axis=-1, keepdims=True)))
             sums.append(weights[-1].sum(axis=-1, keepdims=True))
     outs = [weights[i].astype(values.dtype) @ values[half] / sums[i] for i, half in enumerate(halves)]
     return _joined(outs).astype(queries.dtype).reshape(num_heads, num_queries, head_dim)
@@ -244,6 +247,7 @@ class _PrefixParts:
         """As that of the pairs, with ``tops`` [num_rows, num_heads]."""
         num_kv_heads, num_stacked, _ = self.scores.shape
         own_tops = tops.reshape(self.num_rows, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, num_stacked, 1)
-        weights = mx.exp(self.scores - own_tops)
+        weights = in_halves(lambda scores, tops: exp_below_zero(scores - tops), self.scores, own_tops,
+                            min_size=MIN_SCORES_TO_SPLIT)
         out = weights.astype(self.values.dtype) @ self.values
         return self._to_heads(weights.sum(axis=-1)).squeeze(-1), self._to_heads(out)

@@ -44,7 +44,7 @@ def in_halves(compute: Callable[..., mx.array], *arrays: mx.array, min_size: int
 
     With fewer than ``min_size`` elements in the first array, all on one: a second costs more than it saves.
     """
-    if arrays[0].size < min_size or len(streams) == 1:
+    if arrays[0].size < min_size or arrays[0].shape[0] < 2 or len(streams) == 1:
         return compute(*arrays)
     middle, halves = arrays[0].shape[0] // 2, []
     for rows in (slice(None, middle), slice(middle, None)):
