@@ -183,7 +183,7 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan, scale: floa
         start = end
     total = mx.zeros((num_requests, num_heads)).at[owners].add(_joined(totals))
     out = _joined(outs).astype(mx.float32).reshape(-1, num_heads * head_dim)
-    out = (plan.group_factors @ out[plan.groups]).squeeze(1)
+    out = (out[plan.groups] * plan.group_factors).sum(axis=1)
     if plan.group_owners is not None:
         out = mx.zeros((num_requests, num_heads * head_dim)).at[plan.group_owners].add(out)
     return (out.reshape(num_requests, num_heads, head_dim) / total[..., None]).astype(queries.dtype)
@@ -196,12 +196,12 @@ def _joined(arrays: list[mx.array]) -> mx.array:
 class _PairParts:
     """Every pair multiplied straight out of the pool.
 
-    Query heads that share a KV head are multiplied together, [group, head_dim] and [head_dim, block_size]. But NVPL is
-    far better at one row than at two or three, so for it, one by one.
+    Query heads that share a KV head are multiplied together, [group, head_dim] and [head_dim, block_size]; one by one
+    where products of one row are so much faster.
     """
 
     def __init__(self, queries: mx.array, pool: mx.array, plan: PairPlan) -> None:
-        self.stream = streams.latest
+        self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
         num_requests, num_heads, head_dim = queries.shape
         num_blocks, num_both, block_size, _ = pool.shape
         num_pairs, num_kv_heads = plan.mask.shape[0], num_both // 2
@@ -217,7 +217,7 @@ class _PairParts:
     def weigh(self, tops: mx.array) -> tuple[mx.array, mx.array]:
         """Sums of weights and weighted values, with scores measured from ``tops`` [num_pairs, num_heads]."""
         num_pairs, num_heads, block_size = self.scores.shape
-        weights = mx.exp(self.scores - tops[..., None])
+        weights = exp_below_zero(self.scores - tops[..., None])
         rows = weights.astype(self.matrices.dtype).reshape(num_pairs * self.rows_per_request, -1, block_size)
         out = mx.gather_mm(rows, self.matrices, rhs_indices=self.values.reshape(-1))
         return weights.sum(axis=-1), out.reshape(num_pairs, num_heads, -1)
@@ -227,10 +227,10 @@ class _PrefixParts:
     """All requests that share a prefix attend to it at once: one large product instead of many small ones."""
 
     def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
-        self.stream = streams.latest
+        self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
         keys, self.values = _together(pool, prefix.block_ids)
         num_kv_heads, _, head_dim = keys.shape
-        own = queries[mx.array(prefix.rows)]
+        own = queries[prefix.rows]
         self.num_rows, self.num_heads, _ = own.shape
         stacked = own.reshape(self.num_rows, num_kv_heads, -1, head_dim).swapaxes(0, 1)
         self.scores = (stacked.reshape(num_kv_heads, -1, head_dim) @ keys.swapaxes(1, 2)).astype(mx.float32)

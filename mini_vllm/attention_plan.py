@@ -17,6 +17,8 @@ from mini_vllm.streams import streams
 MAX_DENSE_DECODES = 2
 #: With fewer (request, block) pairs than this a second stream costs more than it saves.
 MIN_PAIRS_TO_SPLIT = 64
+#: Tokens a run, on average, from which on runs are faster than writing token by token; with 32 it is four times.
+MIN_RUN = 8
 #: At most so many partial results of a request are summed up at once.
 MAX_GROUP = 16
 
@@ -43,26 +45,28 @@ class AttentionPlan:
     """Where the tokens of a step are written and what each attends to: made once a step, used by every layer."""
 
     def __init__(self, spans: Sequence[Span], block_size: int) -> None:
-        self._masks: dict[tuple[int, int], mx.array] = {}
+        self._masks: dict[tuple[int, int, int], mx.array] = {}
         num_decodes = sum(span.num_new_tokens == 1 for span in spans)
         decodes = spans[:num_decodes]
         chunks = spans[num_decodes:]
         if any(span.num_new_tokens == 1 for span in chunks):
             raise ValueError("requests that compute one token come first in a step")
         if not spans:
-            self.dense, self.tables, self.pairs, self.runs = [], [], [], []
+            self.dense, self.tables, self.pairs = [], [], []
             return
         positions = np.concatenate([np.arange(span.context_len - span.num_new_tokens, span.context_len)
                                     for span in spans])
         self.positions = mx.array(positions.astype(np.int32))
-        #: How the tokens of chunks are written on a CPU, where storing them one by one takes four times as long.
+        #: How the tokens of chunks are written on a CPU: run by run, if runs are long enough to save time.
         self.runs = _find_runs(chunks, num_decodes, block_size) if len(streams) > 1 else []
+        if sum(chunk.num_new_tokens for chunk in chunks) < MIN_RUN * len(self.runs):
+            self.runs = []
         one_by_one = decodes if self.runs else spans
         blocks = np.concatenate([np.asarray(span.block_ids)[np.arange(span.context_len - span.num_new_tokens,
                                                                       span.context_len) // block_size]
                                  for span in one_by_one] or [np.empty(0)])
         offsets = positions[:len(blocks)] % block_size
-        #: Block and offset of every other token, and of the only one, if the step has only one.
+        #: Block and offset of each token that is in no run; and of the only token, if the step has only one.
         self.block_ids, self.offsets = mx.array(blocks.astype(np.int32)), mx.array(offsets.astype(np.int32))
         self.slot = mx.array([int(blocks[0]), int(offsets[0])]) if len(positions) == 1 else None
         is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
@@ -77,11 +81,11 @@ class AttentionPlan:
 
         Made when first asked for, in the first layer; the others use it again.
         """
-        if (num_queries, num_keys) not in self._masks:
+        if (num_queries, num_keys, group) not in self._masks:
             is_later = np.arange(num_keys) > np.arange(num_keys - num_queries, num_keys)[:, None]
             rows = np.where(is_later, np.float32(-np.inf), np.float32(0))
-            self._masks[num_queries, num_keys] = mx.array(np.tile(rows, (group, 1)))
-        return self._masks[num_queries, num_keys]
+            self._masks[num_queries, num_keys, group] = mx.array(np.tile(rows, (group, 1)))
+        return self._masks[num_queries, num_keys, group]
 
 
 def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[Run]:
@@ -98,7 +102,7 @@ def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[
 
 
 class PairPlan:
-    """All (request, block) pairs of requests that decode; no request is padded to another's length.
+    """All (request, block) pairs of requests that decode: nothing is multiplied for the sake of a longer request.
 
     Blocks that several requests share at the beginning of their tables are attended once for all of them.
     """
@@ -108,7 +112,7 @@ class PairPlan:
         self.prefixes = find_shared_prefixes(spans, block_size)
         firsts = np.zeros(len(spans), dtype=np.int64)
         for prefix in self.prefixes:
-            firsts[prefix.rows] = prefix.num_blocks
+            firsts[prefix.requests] = prefix.num_blocks
         context_lens = np.asarray([span.context_len for span in spans])
         counts = -(-context_lens // block_size) - firsts
         owners = np.repeat(np.arange(len(spans)), counts)
@@ -119,47 +123,49 @@ class PairPlan:
         self.blocks, self.owners = blocks, owners
         #: 0 where the slot holds a token of the request, -inf where it does not.
         self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None], 0.0, -np.inf).astype(np.float32))
-        part_owners = np.concatenate([owners, *(prefix.rows for prefix in self.prefixes)])
+        part_owners = np.concatenate([owners, *(prefix.requests for prefix in self.prefixes)])
         #: The request of every partial result: first of the pairs, then of each shared prefix.
         self.part_owners = mx.array(part_owners.astype(np.uint32))
-        groups, counts, group_owners = _groups(part_owners)
-        #: Rows of partial results to be summed up, all of one request in each group; as many as count, with factors
-        #: [num_groups, 1, width]; and the request of each sum, unless each has one sum.
+        groups, does_count, group_owners = _groups(part_owners)
+        #: Rows of partial results to be summed up, all of one request in each group; 1 for those that count, 0 for the
+        #: others, [num_groups, width, 1]; and the request of each sum, unless each has one sum.
         self.groups = mx.array(groups.astype(np.uint32))
-        self.group_factors = mx.array((np.arange(groups.shape[1]) < counts[:, None, None]).astype(np.float32))
+        self.group_factors = mx.array(does_count[..., None].astype(np.float32))
         self.group_owners = mx.array(group_owners.astype(np.uint32)) if len(groups) > self.num_requests else None
-        self._indices: tuple[mx.array, mx.array, mx.array] | None = None
+        self._indices: dict[tuple[int, int], tuple[mx.array, mx.array, mx.array]] = {}
 
     def indices(self, rows_per_request: int, num_kv_heads: int) -> tuple[mx.array, mx.array, mx.array]:
         """Which queries, which keys and which values of the pool each product takes, [num_pairs, rows_per_request].
 
         Made when first asked for, in the first layer; the others use it again.
         """
-        if self._indices is None:
+        if (rows_per_request, num_kv_heads) not in self._indices:
             rows = np.arange(rows_per_request)
             queries = self.owners[:, None] * rows_per_request + rows
             keys = self.blocks[:, None] * 2 * num_kv_heads + rows // (rows_per_request // num_kv_heads)
             values = keys + num_kv_heads  # a block's values stand behind its keys
-            self._indices = tuple(mx.array(index.astype(np.uint32)) for index in (queries, keys, values))
-        return self._indices
+            self._indices[rows_per_request, num_kv_heads] = tuple(mx.array(index.astype(np.uint32))
+                                                                  for index in (queries, keys, values))
+        return self._indices[rows_per_request, num_kv_heads]
 
 
 def _groups(owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of the same owner, at most MAX_GROUP in a group, [num_groups, width]; how many of them count; their owner.
+    """Rows of the same owner, [num_groups, width]; which of them count, likewise; and the owner of each group.
 
     Short groups are filled up with rows of the same owner that do not count: what one request computes, however wrong,
-    never touches another. Groups come in the order of their owners, each of whom has at least one row.
+    never touches the others of its step. Owners with more than twice the usual number of rows get several groups.
+    Groups come in the order of their owners, each of whom has at least one row.
     """
     rows = np.argsort(owners, kind="stable")
     counts = np.bincount(owners)
-    width = min(int(counts.max()), MAX_GROUP)
+    width = min(int(counts.max()), 2 * -(-len(owners) // len(counts)), MAX_GROUP)
     num_groups = -(-counts // width)
     group_owners = np.repeat(np.arange(len(counts)), num_groups)
     nth_of_owner = np.arange(len(group_owners)) - np.repeat(np.cumsum(num_groups) - num_groups, num_groups)
     starts = nth_of_owner * width  # of each group, among the rows of its owner
-    places = np.minimum(starts[:, None] + np.arange(width), counts[group_owners][:, None] - 1)
-    firsts = (np.cumsum(counts) - counts)[group_owners]
-    return rows[firsts[:, None] + places], np.minimum(counts[group_owners] - starts, width), group_owners
+    places, num_rows = starts[:, None] + np.arange(width), counts[group_owners][:, None]
+    firsts = (np.cumsum(counts) - counts)[group_owners][:, None]
+    return rows[firsts + np.minimum(places, num_rows - 1)], places < num_rows, group_owners
 
 
 def _share_a_block(spans: Sequence[Span]) -> bool:
@@ -183,7 +189,9 @@ def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
 class SharedPrefix:
     """Blocks at the beginning of several requests' tables."""
 
-    rows: np.ndarray
+    requests: np.ndarray
+    #: The same for MLX.
+    rows: mx.array
     block_ids: mx.array
     num_blocks: int
 
@@ -201,5 +209,6 @@ def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedP
         tables = np.asarray([spans[row].block_ids[:limit] for row in rows])
         differs = (tables != tables[0]).any(axis=0)
         num_blocks = int(differs.argmax()) if differs.any() else limit
-        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(tables[0][:num_blocks].astype(np.int32)), num_blocks))
+        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(rows),
+                                     mx.array(tables[0][:num_blocks].astype(np.int32)), num_blocks))
     return prefixes

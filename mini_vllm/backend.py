@@ -35,7 +35,7 @@ OPENBLAS_NAMES = ("libopenblasp.so.0", "libopenblas.so.0", "libopenblas.so")
 #: fast; with one of two cores busy, spinning makes the product of one row three times slower.
 GNU_OPENMP = "libgomp.so.1"
 #: OpenBLAS's threads do the same, for 2 to this power of clock ticks; by default 26, a fiftieth of a second.
-OPENBLAS_SPINS = "16"
+OPENBLAS_TIMEOUT = "16"
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 #: Older versions of glibc refuse the larger one.
@@ -120,7 +120,7 @@ def load_libraries(libraries: Libraries) -> None:
     if GNU_OPENMP in libraries:
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "openblas" in Path(libraries[-1]).name:
-        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_SPINS)
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", OPENBLAS_TIMEOUT)
     for path in libraries[:-1]:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(libraries[-1], mode=ctypes.RTLD_LOCAL)

@@ -1,5 +1,6 @@
 """Paged attention against attention written out in numpy, over scattered, shared and half-filled blocks."""
 
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_vllm import attention
+from mini_vllm import attention, attention_plan, fast_exp
 from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
 from mini_vllm.backend import blas, mx
 
@@ -43,7 +44,7 @@ def write(cache, keys, values, table, first=0):
 @given(st.data())
 def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    num_kv_heads, group = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 3]))
+    num_kv_heads, group = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 3, 8]))
     block_size, head_dim = data.draw(st.sampled_from([1, 3, 8, 32])), 8
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
     news = sorted([data.draw(st.sampled_from([1, 1, min(7, n), n])) for n in lengths], key=lambda n: n > 1)
@@ -62,14 +63,54 @@ def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
         queries.append(own)
         expected.append(dense(own, keys, values, 0.3))
     plan = AttentionPlan(spans, block_size)
-    with patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))):
+    with draw_ways_to_compute(data):
         got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.3)
     np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=2e-5)
 
 
+def draw_ways_to_compute(data):
+    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, prefixes on one stream or two."""
+    ways = ExitStack()
+    ways.enter_context(patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))))
+    if data.draw(st.booleans()):
+        ways.enter_context(patch.object(fast_exp, "MIN_SIZE", 1))
+        ways.enter_context(patch.object(attention, "MIN_SCORES_TO_SPLIT", 1))
+    return ways
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.sampled_from([1, 3, 8]), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=5))
-def test_a_step_is_written_as_token_by_token(block_size, requests):
+@given(st.data())
+def test_requests_that_share_beginnings_see_what_each_sees_alone(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    num_kv_heads, group = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([1, 3]))
+    block_size, head_dim = data.draw(st.sampled_from([1, 4])), 8
+    families = data.draw(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(1, 24), min_size=1, max_size=4)),
+                                  min_size=1, max_size=3))
+    blocks = rng.permutation(np.arange(1, 500)).tolist()
+    cache = PagedKVCache(1, 500, num_kv_heads, block_size, head_dim, mx.float32)
+    spans, expected, queries = [], [], []
+    for num_shared, own_lengths in families:
+        shared = [blocks.pop() for _ in range(num_shared)]
+        common = rng.normal(size=(2, num_shared * block_size, num_kv_heads, head_dim)).astype(np.float32)
+        for own_length in own_lengths:
+            table = shared + [blocks.pop() for _ in range(-(-own_length // block_size))]
+            own = rng.normal(size=(2, own_length, num_kv_heads, head_dim)).astype(np.float32)
+            keys, values = np.concatenate((common, own), axis=1)
+            write(cache, keys, values, table)
+            spans.append(Span(table, 1, len(keys)))
+            queries.append(rng.normal(size=(1, num_kv_heads * group, head_dim)).astype(np.float32))
+            expected.append(dense(queries[-1], keys, values, 0.3))
+    order = rng.permutation(len(spans))
+    plan = AttentionPlan([spans[i] for i in order], block_size)
+    with draw_ways_to_compute(data):
+        got = paged_attention(mx.array(np.concatenate([queries[i] for i in order])), cache.pools[0], plan, 0.3)
+    np.testing.assert_allclose(np.array(got), np.concatenate([expected[i] for i in order]), atol=2e-5)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.sampled_from([1, 3, 8]), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=5),
+       st.sampled_from([1, 99]))
+def test_a_step_is_written_as_token_by_token(block_size, requests, min_run):
     rng = np.random.default_rng(len(requests))
     blocks = rng.permutation(np.arange(1, 400)).tolist()
     spans = []
@@ -84,7 +125,8 @@ def test_a_step_is_written_as_token_by_token(block_size, requests):
         for position in range(span.context_len - span.num_new_tokens, span.context_len):
             expected[span.block_ids[position // block_size], :, position % block_size] = rows[row]
             row += 1
-    cache.write_step(0, mx.array(rows), AttentionPlan(spans, block_size))
+    with patch.object(attention_plan, "MIN_RUN", min_run):
+        cache.write_step(0, mx.array(rows), AttentionPlan(spans, block_size))
     assert np.array_equal(np.array(cache.pools[0]), expected.astype(np.float32))
 
 
@@ -147,6 +189,26 @@ def test_writing_touches_its_slots_and_no_other():
     keys, values = np.split(np.array(cache.pools[0]), 2, axis=1)
     assert keys[4, :, 2:].min() == 1 and keys[1, :, 0].min() == 1 and keys.sum() == 3 * 2 * 8
     assert values.sum() == 2 * keys.sum() and np.array(cache.pools[1]).sum() == 0
+
+
+def test_a_step_is_written_in_place():
+    cache = PagedKVCache(1, 4000, 2, 8, 16, mx.float32)
+    plan = AttentionPlan([Span([1], 1, 3), Span([2], 1, 4), Span([3, 4, 5], 24, 24)], 8)
+    assert plan.runs or mx.default_device().type != mx.cpu
+    keys_values = mx.ones((26, 4, 16))
+    mx.eval(keys_values)
+
+    def num_new_bytes():
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        cache.write_step(0, keys_values, plan)
+        mx.eval(cache.pools)
+        return mx.get_peak_memory() - before
+
+    assert num_new_bytes() < cache.pools[0].nbytes / 10
+    held = cache.pools[0].reshape(-1)  # what must not be: somebody else has the array
+    mx.eval(held)
+    assert num_new_bytes() >= cache.pools[0].nbytes, "this test would not notice a copy"
 
 
 def test_a_single_token_is_written_the_same_either_way():

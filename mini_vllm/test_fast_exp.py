@@ -8,8 +8,10 @@ from mini_vllm.fast_exp import MIN_SIZE, exp2, exp_below_zero
 
 
 def test_powers_of_two():
-    wholes = np.arange(-60, 1)
-    x = np.concatenate([np.linspace(-60, 0, 200_001), wholes, np.nextafter(wholes[1:], -99)]).astype(np.float32)
+    wholes = np.arange(-60, 1, dtype=np.float32)
+    below = np.nextafter(wholes[1:], np.float32(-99))
+    assert (below < wholes[1:]).all()
+    x = np.concatenate([np.linspace(-60, 0, 200_001, dtype=np.float32), wholes, below])
     got = np.array(exp2(mx.array(x)), dtype=np.float64)
     np.testing.assert_allclose(got, np.exp2(x.astype(np.float64)), rtol=4e-7)
 

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mini_vllm.backend import mx, nn
-from mini_vllm.conftest import ARCHITECTURES, write_checkpoint
+from mini_vllm.backend import BlasInfo, mx, nn
+from mini_vllm.conftest import ARCHITECTURES, SHAPE, write_checkpoint
 from mini_vllm.engine import LLM, SamplingParams
 from mini_vllm.loader import LoadError, export_folder, find_model, load
 from mini_vllm.model import ModelConfig, UnsupportedModel
@@ -315,10 +316,34 @@ def test_the_activation_does_not_overflow_in_half_precision():
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 4, 9, 12, 13, 16, 24, 25, 64, 65])
-def test_projections_and_activations_are_the_same_whatever_the_number_of_tokens(num_tokens):
-    from mini_vllm.model import project, swiglu
+def test_projections_and_activations_are_the_same_whatever_the_number_of_tokens(num_tokens, monkeypatch):
+    from mini_vllm.model import MLP, project, swiglu
+    monkeypatch.setattr("mini_vllm.model.blas", BlasInfo("nvpl", None, "the layout that is fast on it is right on all"))
     mx.random.seed(0)
     x, weight = mx.random.normal((num_tokens, 48)), mx.random.normal((600, 48))
     assert mx.allclose(project(x, weight), x @ weight.T, atol=1e-4)
     gate, up = mx.split(x @ weight.T, 2, axis=-1)
-    assert mx.allclose(swiglu(gate, up), gate * mx.sigmoid(gate) * up, rtol=1e-4, atol=1e-4)
+    activated = gate * mx.sigmoid(gate) * up
+    assert mx.allclose(swiglu(gate, up), activated, rtol=1e-4, atol=1e-4)
+    config = ModelConfig.from_dict({**SHAPE, **ARCHITECTURES["llama3"]})
+    mlp = MLP(replace(config, hidden_size=48, intermediate_size=300))
+    mlp.gate_up_proj.weight = weight
+    assert mx.allclose(mlp(x), activated @ mlp.down_proj.weight.T, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 40])
+def test_heads_are_turned_the_same_on_one_stream_and_on_two(num_tokens, monkeypatch):
+    from mini_vllm import model
+    config = ModelConfig.from_dict({**SHAPE, **ARCHITECTURES["qwen3"]})
+    attention, heads = model.Attention(config), config.num_heads + 2 * config.num_kv_heads
+    x = mx.random.normal((num_tokens, config.hidden_size))
+    angles = model.Rope(config).angles(mx.arange(num_tokens))
+
+    def seen():
+        got = []
+        attention(x, angles, 0, lambda layer, queries, keys_values: got.append((queries, keys_values)) or queries)
+        return mx.concatenate(got[0], axis=1)
+
+    whole = seen()
+    monkeypatch.setattr(model, "MIN_SIZE_TO_SPLIT", 1)
+    assert whole.shape == (num_tokens, heads, config.head_dim) and mx.allclose(seen(), whole, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A decode step must not cost more because the pool is larger: writing a token never copies the pool."""
+"""A step must not cost more because the pool is larger: writing tokens never copies the pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from mini_vllm.loader import DEFAULT_MODEL, load
 from mini_vllm.request import SamplingParams
 
 POOL_SIZES = (64, 4096)
-NUM_REQUESTS = (1, 8)
+#: Requests that decode, and tokens of a prompt that comes in every round.
+CASES = ((1, 0), (8, 0), (3, 200))
 STEPS_PER_ROUND = 10
 ROUNDS = 20
 
@@ -18,24 +19,33 @@ ROUNDS = 20
 def print_pool() -> None:
     loaded = load(DEFAULT_MODEL)
     small, large = POOL_SIZES
-    print(f"a decode step of {DEFAULT_MODEL}, ms, median of {ROUNDS} interleaved rounds")
-    print(f"{'requests':>8} {f'{small} blocks':>12} {f'{large} blocks':>12} {'ratio':>7}")
-    for num_requests in NUM_REQUESTS:
-        engines = [LLMEngine(EngineConfig(num_blocks=num_blocks), loaded=loaded) for num_blocks in POOL_SIZES]
+    print(f"a step of {DEFAULT_MODEL}, ms, median of {ROUNDS} interleaved rounds")
+    print(f"{'requests':<28} {f'{small} blocks':>12} {f'{large} blocks':>12} {'ratio':>7}")
+    for num_decoding, num_prompt_tokens in CASES:
+        engines = [LLMEngine(EngineConfig(num_blocks=num_blocks, enable_prefix_caching=False), loaded=loaded)
+                   for num_blocks in POOL_SIZES]
         params = SamplingParams(max_tokens=(ROUNDS + 2) * STEPS_PER_ROUND, temperature=0, ignore_eos=True)
         for engine in engines:
-            for i in range(num_requests):
+            for i in range(num_decoding):
                 engine.add_request([5 + i] * 8, params)
         for engine in engines:
-            _run(engine)
-        rounds = [[_run(engine) for engine in engines] for _ in range(ROUNDS)]
+            _run(engine, num_prompt_tokens)
+        rounds = [[_run(engine, num_prompt_tokens) for engine in engines] for _ in range(ROUNDS)]
         times = [statistics.median(column) for column in zip(*rounds)]
         ratio = statistics.median(b / a for a, b in rounds)
-        print(f"{num_requests:>8} {times[0]:>12.2f} {times[1]:>12.2f} {ratio:>6.2f}x")
+        name = f"{num_decoding} decoding" + (f", a prompt of {num_prompt_tokens}" if num_prompt_tokens else "")
+        print(f"{name:<28} {times[0]:>12.2f} {times[1]:>12.2f} {ratio:>6.2f}x")
 
 
-def _run(engine: LLMEngine) -> float:
-    start = time.perf_counter()
-    for _ in range(STEPS_PER_ROUND):
-        engine.step()
-    return (time.perf_counter() - start) / STEPS_PER_ROUND * 1e3
+def _run(engine: LLMEngine, num_prompt_tokens: int) -> float:
+    """Milliseconds a step; with a prompt, of the steps that it takes."""
+    num_steps, start = 0, time.perf_counter()
+    prompt_id = None
+    if num_prompt_tokens:
+        prompt_id = engine.add_request([7] * num_prompt_tokens, SamplingParams(max_tokens=1, ignore_eos=True))
+    while num_steps < STEPS_PER_ROUND:
+        outputs = engine.step()
+        num_steps += 1
+        if prompt_id in (output.request_id for output in outputs):
+            break
+    return (time.perf_counter() - start) / num_steps * 1e3
