@@ -102,7 +102,7 @@ def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scal
         end = start + span.num_new_tokens
         parts.append(_attend_dense(queries[start:end], pool, table, span, plan, scale))
         start = end
-    return mx.concatenate(parts) if len(parts) > 1 else parts[0] if parts else queries
+    return _joined(parts) if parts else queries
 
 
 def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, plan: AttentionPlan,
@@ -112,7 +112,8 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span
     A long chunk is attended in tiles: a tile of queries needs no keys behind its own last one.
     """
     first = span.context_len - span.num_new_tokens
-    with mx.stream(next(streams)):
+    stream = next(streams)
+    with mx.stream(stream):
         keys, values = _together(pool, table)
     queries = queries.swapaxes(0, 1)
     tiles = []
@@ -120,7 +121,7 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span
         end = min(start + QUERY_TILE, span.num_new_tokens)
         tile = queries[:, start:end], keys[:, :first + end], values[:, :first + end]
         if len(streams) == 1 or end - start == 1:
-            with mx.stream(streams.latest):
+            with mx.stream(stream):
                 tiles.append(mx.fast.scaled_dot_product_attention(*(part[None] for part in tile), scale=scale,
                                                                   mask="causal" if end - start > 1 else None)[0])
         else:

@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help="draw a step trace",
                                 description="Draw a trace of steps as an SVG: requests over steps, and the block pool.")
     trace.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
-    trace.add_argument("--out", type=Path, help="default: the file's name with .svg")
+    trace.add_argument("-o", "--out", type=Path, help="default: the file's name with .svg")
     trace.add_argument("--first-step", type=int, default=0)
     trace.add_argument("--num-steps", type=int, help="default: to the end")
     trace.set_defaults(run=run_trace)

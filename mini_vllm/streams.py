@@ -26,11 +26,9 @@ class Streams(threading.local):
         if device == mx.Device(mx.cpu):
             self._streams.append(mx.new_stream(device))
         self._turns = itertools.cycle(self._streams)
-        self.latest = self._streams[0]
 
     def __next__(self) -> mx.Stream:
-        self.latest = next(self._turns)
-        return self.latest
+        return next(self._turns)
 
     def __len__(self) -> int:
         return len(self._streams)

@@ -682,11 +682,10 @@ def test_task_5_a_prompt_is_admitted_whole_or_not_at_all(lab):
     assert_outputs([a, b], simulation)
 
 
-@pytest.mark.points(2)
-def test_task_5_cached_blocks_that_are_free_are_no_room(lab):
-    first, runs = ask("first", 12), ask("runs", 4, 8, start=50)
-    long = ask("long", 26)  # begins with first's 12 tokens
-    simulation = simulate(lab, first, num_blocks=7, budget=6, cache="blocks")
+def assert_long_waits(lab, num_cached, cache, why):
+    """`long` comes when the first `num_cached` of its 26 tokens lie in free blocks and `runs` holds 2 of 7."""
+    first, runs, long = ask("first", num_cached), ask("runs", 4, 8, start=50), ask("long", 26)
+    simulation = simulate(lab, first, num_blocks=7, budget=6, cache=cache)
     run(simulation)
     simulation.add(runs)
     run(simulation, 2)
@@ -694,12 +693,17 @@ def test_task_5_cached_blocks_that_are_free_are_no_room(lab):
     run(simulation, 1)
     got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
     assert got == (["runs"], ["long"]), (
-        f"runs holds 2 of 7 blocks; 5 are free, 3 of them with the first 12 tokens of long. long adopts those 3 and "
-        f"needs 4 new ones, but only 2 are left then. (running, waiting) is {got}, expected ['runs'], ['long']: a hit "
-        f"that stands in the free queue is about to leave it{picture(simulation)}")
+        f"runs holds 2 of 7 blocks; 5 are free, {-(-num_cached // 4)} of them with the first {num_cached} tokens of "
+        f"long. {why} (running, waiting) is {got}, expected ['runs'], ['long']{picture(simulation)}")
     run(simulation)
     assert_outputs([first, runs, long], simulation)
     assert_all_home(simulation.scheduler, simulation)
+
+
+@pytest.mark.points(2)
+def test_task_5_cached_blocks_that_are_free_are_no_room(lab):
+    assert_long_waits(lab, 12, "blocks", "long adopts those 3 and needs 4 new ones, but only 2 are left then: a hit "
+                      "that stands in the free queue is about to leave it.")
 
 
 @pytest.mark.points(1)
@@ -746,23 +750,9 @@ def test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit(lab):
 
 @pytest.mark.points(1)
 def test_task_5_there_must_be_room_without_the_half_block_too(lab):
-    first, runs = ask("first", 14), ask("runs", 4, 8, start=50)
-    long = ask("long", 26)  # begins with first's 14 tokens: three blocks, and half of a fourth
-    simulation = simulate(lab, first, num_blocks=7, budget=6, cache="tree")
-    run(simulation)
-    simulation.add(runs)
-    run(simulation, 2)
-    simulation.add(long)
-    run(simulation, 1)
-    got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
-    assert got == (["runs"], ["long"]), (
-        f"runs holds 2 of 7 blocks; 5 are free, 4 of them with the first 14 tokens of long, which needs 7 blocks. With "
-        f"all 4 hits there is 1 block left for the 4 it lacks (one is for the copy); without the half one there are 2 "
-        f"for 4. (running, waiting) is {got}, expected ['runs'], ['long']: ask _has_room again when the half block is "
-        f"given up{picture(simulation)}")
-    run(simulation)
-    assert_outputs([first, runs, long], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_long_waits(lab, 14, "tree", "long needs 7 blocks. With all 4 hits there is 1 block left for the 4 it lacks "
+                      "(one is for the copy); without the half one there are 2 for 4: ask _has_room again when the "
+                      "half block is given up.")
 
 
 @pytest.mark.points(1)
