@@ -16,17 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from mini_vllm.attention_plan import AttentionPlan, PairPlan, SharedPrefix, Span
+from mini_vllm.attention_plan import AttentionPlan, BlockTable, PairPlan, SharedPrefix, Span
 from mini_vllm.backend import blas, mx
 from mini_vllm.fast_exp import exp_below_zero
-from mini_vllm.streams import in_halves, streams
+from mini_vllm.streams import streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
-#: With fewer scores of a shared prefix than this a second stream costs more than it saves.
-MIN_SCORES_TO_SPLIT = 16384
 #: Where products of one row are far faster than of two or three.
 ONE_ROW_IS_FAST = ("nvpl", "metal", "cuda")
 
@@ -93,11 +89,14 @@ class PagedKVCache:
 def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """What each token of the step sees. ``queries`` is [num_tokens, num_heads, head_dim], and so is the result."""
     parts, start = [], 0
-    for pairs in plan.pairs:
-        end = start + pairs.num_requests
-        with mx.stream(next(streams)):
-            parts.append(_attend_pairs(queries[start:end], pool, pairs, scale))
-        start = end
+    if plan.pairs:
+        num_requests = sum(pairs.num_requests for pairs in plan.pairs)
+        scaled = (queries if num_requests == queries.shape[0] else queries[:num_requests]) * scale
+        for pairs in plan.pairs:
+            end = start + pairs.num_requests
+            with mx.stream(next(streams)):
+                parts.append(_attend_pairs(scaled if end - start == num_requests else scaled[start:end], pool, pairs))
+            start = end
     for span, table in zip(plan.dense, plan.tables):
         end = start + span.num_new_tokens
         parts.append(_attend_dense(queries[start:end], pool, table, span, plan, scale))
@@ -105,7 +104,7 @@ def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scal
     return _joined(parts) if parts else queries
 
 
-def _attend_dense(queries: mx.array, pool: mx.array, table: mx.array, span: Span, plan: AttentionPlan,
+def _attend_dense(queries: mx.array, pool: mx.array, table: BlockTable, span: Span, plan: AttentionPlan,
                   scale: float) -> mx.array:
     """One request by itself: bring its blocks together and attend as if they had never been apart.
 
@@ -140,54 +139,54 @@ def _attend_tile(queries: mx.array, keys: mx.array, values: mx.array, mask: mx.a
     num_heads, num_queries, head_dim = queries.shape
     num_kv_heads = keys.shape[0]
     stacked = (queries * scale).reshape(num_kv_heads, num_heads // num_kv_heads * num_queries, head_dim)
-    scores = (stacked @ keys.swapaxes(1, 2)).astype(mx.float32)
-    halves = [slice(int(heads[0]), int(heads[-1]) + 1)
-              for heads in np.array_split(np.arange(num_kv_heads), len(streams)) if len(heads)]
+    scores = (keys @ stacked.swapaxes(1, 2)).astype(mx.float32)  # a row a key: MLX reduces columns faster than rows
+    middle = -(-num_kv_heads // 2)
+    halves = [slice(middle), slice(middle, None)] if num_kv_heads > 1 else [slice(None)]
     weights, sums = [], []
     for half in halves:
         with mx.stream(next(streams)):
             masked = scores[half] + mask
-            weights.append(exp_below_zero(masked - masked.max(axis=-1, keepdims=True)))
-            sums.append(weights[-1].sum(axis=-1, keepdims=True))
-    outs = [weights[i].astype(values.dtype) @ values[half] / sums[i] for i, half in enumerate(halves)]
+            weights.append(exp_below_zero(masked - masked.max(axis=1, keepdims=True)))
+            sums.append(weights[-1].sum(axis=1)[..., None])
+    outs = [weights[i].astype(values.dtype).swapaxes(1, 2) @ values[half] / sums[i] for i, half in enumerate(halves)]
     return _joined(outs).astype(queries.dtype).reshape(num_heads, num_queries, head_dim)
 
 
-def _together(pool: mx.array, table: mx.array) -> tuple[mx.array, mx.array]:
+def _together(pool: mx.array, table: BlockTable) -> tuple[mx.array, mx.array]:
     """Keys and values of some blocks as [num_kv_heads, num_tokens, head_dim]. This copies them."""
-    _, num_both, block_size, head_dim = pool.shape
-    both = pool[table].swapaxes(0, 1).reshape(num_both, table.shape[0] * block_size, head_dim)
+    num_blocks, num_both, block_size, head_dim = pool.shape
+    matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)[table.matrices(num_both)]
+    both = matrices.reshape(num_both, len(table) * block_size, head_dim)
     return both[:num_both // 2], both[num_both // 2:]
 
 
-def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan, scale: float) -> mx.array:
+def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan) -> mx.array:
     """Many requests, one token each: every (request, block) pair gives a part, and so does every shared prefix.
 
     A part is what some of a request's tokens add to its softmax: their weights, measured from the highest score of the
     whole request, the sum of these, and the values weighted by them. So parts of a request are simply added.
+
+    Most steps have so few tokens that starting an operation takes longer than computing it: the fewer, the better.
     """
     num_requests, num_heads, head_dim = queries.shape
-    queries = queries * scale
     parts = [_PairParts(queries, pool, plan)]
     for prefix in plan.prefixes:
         with mx.stream(next(streams)):
             parts.append(_PrefixParts(queries, pool, prefix))
-    owners = plan.part_owners
-    overall = mx.full((num_requests, num_heads), -mx.inf).at[owners].maximum(_joined([p.highest for p in parts]))
-    tops, start, totals, outs = overall[owners], 0, [], []
+    highest = _joined([part.highest for part in parts])[plan.groups].max(axis=1)
+    if plan.group_owners is not None:
+        highest = mx.full((num_requests, num_heads), -mx.inf).at[plan.group_owners].maximum(highest)
+    tops, start, sums = highest[plan.part_owners], 0, []
     for part in parts:
         end = start + part.highest.shape[0]
         with mx.stream(part.stream):
-            total, out = part.weigh(tops[start:end])
-        totals.append(total)
-        outs.append(out)
+            sums.append(mx.concatenate(part.weigh(tops if len(parts) == 1 else tops[start:end]), axis=-1))
         start = end
-    total = mx.zeros((num_requests, num_heads)).at[owners].add(_joined(totals))
-    out = _joined(outs).astype(mx.float32).reshape(-1, num_heads * head_dim)
-    out = (out[plan.groups] * plan.group_factors).sum(axis=1)
+    # [num_parts, num_heads, head_dim + 1] → [num_groups, width, …] → [num_groups, …]
+    out = (_joined(sums)[plan.groups] * plan.group_factors).sum(axis=1)
     if plan.group_owners is not None:
-        out = mx.zeros((num_requests, num_heads * head_dim)).at[plan.group_owners].add(out)
-    return (out.reshape(num_requests, num_heads, head_dim) / total[..., None]).astype(queries.dtype)
+        out = mx.zeros((num_requests, *out.shape[1:])).at[plan.group_owners].add(out)
+    return (out[..., :-1] / out[..., -1:]).astype(queries.dtype)
 
 
 def _joined(arrays: list[mx.array]) -> mx.array:
@@ -205,23 +204,24 @@ class _PairParts:
         self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
         num_requests, num_heads, head_dim = queries.shape
         num_blocks, num_both, block_size, _ = pool.shape
-        num_pairs, num_kv_heads = plan.mask.shape[0], num_both // 2
-        self.rows_per_request = num_heads if blas.name in ONE_ROW_IS_FAST else num_kv_heads
+        num_kv_heads = num_both // 2
+        rows_per_request = num_heads if blas.name in ONE_ROW_IS_FAST else num_kv_heads
         self.matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
-        which_queries, keys, self.values = plan.indices(self.rows_per_request, num_kv_heads)
-        scores = mx.gather_mm(queries.reshape(num_requests * self.rows_per_request, -1, head_dim),
-                              self.matrices.swapaxes(1, 2), lhs_indices=which_queries, rhs_indices=keys)
-        self.scores = scores.reshape(num_pairs, num_heads, block_size).astype(mx.float32) + plan.mask[:, None]
+        self.indices = plan.indices(rows_per_request, num_kv_heads)
+        scores = mx.gather_mm(queries.reshape(num_requests * rows_per_request, -1, head_dim),
+                              self.matrices.swapaxes(1, 2), self.indices.queries, self.indices.keys)
+        self.scores = scores.reshape(-1, num_heads, block_size).astype(mx.float32) + plan.mask
         #: [num_pairs, num_heads]
         self.highest = self.scores.max(axis=-1)
 
     def weigh(self, tops: mx.array) -> tuple[mx.array, mx.array]:
-        """Sums of weights and weighted values, with scores measured from ``tops`` [num_pairs, num_heads]."""
-        num_pairs, num_heads, block_size = self.scores.shape
+        """Weighted values [num_pairs, num_heads, head_dim] and sums of weights [num_pairs, num_heads, 1], with scores
+        measured from ``tops`` [num_pairs, num_heads]."""
         weights = exp_below_zero(self.scores - tops[..., None])
-        rows = weights.astype(self.matrices.dtype).reshape(num_pairs * self.rows_per_request, -1, block_size)
-        out = mx.gather_mm(rows, self.matrices, rhs_indices=self.values.reshape(-1))
-        return weights.sum(axis=-1), out.reshape(num_pairs, num_heads, -1)
+        num_products, block_size = self.indices.rows.shape[0], weights.shape[-1]
+        rows = weights.astype(self.matrices.dtype).reshape(num_products, -1, block_size)
+        out = mx.gather_mm(rows, self.matrices, self.indices.rows, self.indices.values)
+        return out.reshape(*weights.shape[:2], -1).astype(mx.float32), weights.sum(axis=-1, keepdims=True)
 
 
 class _PrefixParts:
@@ -229,14 +229,15 @@ class _PrefixParts:
 
     def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
         self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
-        keys, self.values = _together(pool, prefix.block_ids)
+        keys, self.values = _together(pool, prefix.blocks)
         num_kv_heads, _, head_dim = keys.shape
         own = queries[prefix.rows]
         self.num_rows, self.num_heads, _ = own.shape
         stacked = own.reshape(self.num_rows, num_kv_heads, -1, head_dim).swapaxes(0, 1)
-        self.scores = (stacked.reshape(num_kv_heads, -1, head_dim) @ keys.swapaxes(1, 2)).astype(mx.float32)
+        #: [num_kv_heads, num_keys, num_rows * group]: a row a key, as in a tile
+        self.scores = (keys @ stacked.reshape(num_kv_heads, -1, head_dim).swapaxes(1, 2)).astype(mx.float32)
         #: [num_rows, num_heads]
-        self.highest = self._to_heads(self.scores.max(axis=-1)).squeeze(-1)
+        self.highest = self._to_heads(self.scores.max(axis=1)).squeeze(-1)
 
     def _to_heads(self, x: mx.array) -> mx.array:
         """[num_kv_heads, num_rows * group, ...] → [num_rows, num_heads, ...]"""
@@ -246,9 +247,8 @@ class _PrefixParts:
 
     def weigh(self, tops: mx.array) -> tuple[mx.array, mx.array]:
         """As that of the pairs, with ``tops`` [num_rows, num_heads]."""
-        num_kv_heads, num_stacked, _ = self.scores.shape
-        own_tops = tops.reshape(self.num_rows, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, num_stacked, 1)
-        weights = in_halves(lambda scores, tops: exp_below_zero(scores - tops), self.scores, own_tops,
-                            min_size=MIN_SCORES_TO_SPLIT)
-        out = weights.astype(self.values.dtype) @ self.values
-        return self._to_heads(weights.sum(axis=-1)).squeeze(-1), self._to_heads(out)
+        num_kv_heads = self.scores.shape[0]
+        own_tops = tops.reshape(self.num_rows, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, 1, -1)
+        weights = exp_below_zero(self.scores - own_tops)
+        out = weights.swapaxes(1, 2).astype(self.values.dtype) @ self.values
+        return self._to_heads(out).astype(mx.float32), self._to_heads(weights.sum(axis=1))

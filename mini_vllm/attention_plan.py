@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,26 @@ class Run:
     slots: slice
 
 
+class BlockTable:
+    """The blocks of a context, to be brought together."""
+
+    def __init__(self, block_ids: Sequence[int] | np.ndarray) -> None:
+        self._block_ids = np.asarray(block_ids)
+        self._matrices: dict[int, mx.array] = {}
+
+    def __len__(self) -> int:
+        return len(self._block_ids)
+
+    def matrices(self, per_block: int) -> mx.array:
+        """Which of the pool's matrices, ``per_block`` a block, are the first of each block, the second, and so on:
+        [per_block, num_blocks]. Made when first asked for, in the first layer; the others use it again.
+        """
+        if per_block not in self._matrices:
+            matrices = self._block_ids * per_block + np.arange(per_block)[:, None]
+            self._matrices[per_block] = mx.array(matrices.astype(np.uint32))
+        return self._matrices[per_block]
+
+
 class AttentionPlan:
     """Where the tokens of a step are written and what each attends to: made once a step, used by every layer."""
 
@@ -72,19 +93,18 @@ class AttentionPlan:
         is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
         #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
         self.dense = list(spans) if is_few else chunks
-        self.tables = [mx.array(np.asarray(span.block_ids[:-(-span.context_len // block_size)], dtype=np.int32))
-                       for span in self.dense]
+        self.tables = [BlockTable(span.block_ids[:-(-span.context_len // block_size)]) for span in self.dense]
         self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
 
     def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
-        """[group * num_queries, num_keys]: -inf where a key comes after its query; the last of both are the same token.
+        """[num_keys, group * num_queries]: -inf where a key comes after its query; the last of both are the same token.
 
         Made when first asked for, in the first layer; the others use it again.
         """
         if (num_queries, num_keys, group) not in self._masks:
-            is_later = np.arange(num_keys) > np.arange(num_keys - num_queries, num_keys)[:, None]
-            rows = np.where(is_later, np.float32(-np.inf), np.float32(0))
-            self._masks[num_queries, num_keys, group] = mx.array(np.tile(rows, (group, 1)))
+            is_later = np.arange(num_keys)[:, None] > np.arange(num_keys - num_queries, num_keys)
+            columns = np.where(is_later, np.float32(-np.inf), np.float32(0))
+            self._masks[num_queries, num_keys, group] = mx.array(np.tile(columns, group))
         return self._masks[num_queries, num_keys, group]
 
 
@@ -101,6 +121,15 @@ def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[
     return runs
 
 
+class Indices(NamedTuple):
+    """What each product takes: rows of queries and keys of the pool, rows of weights and values of the pool."""
+
+    queries: mx.array
+    keys: mx.array
+    rows: mx.array
+    values: mx.array
+
+
 class PairPlan:
     """All (request, block) pairs of requests that decode: nothing is multiplied for the sake of a longer request.
 
@@ -112,7 +141,7 @@ class PairPlan:
         self.prefixes = find_shared_prefixes(spans, block_size)
         firsts = np.zeros(len(spans), dtype=np.int64)
         for prefix in self.prefixes:
-            firsts[prefix.requests] = prefix.num_blocks
+            firsts[prefix.requests] = len(prefix.blocks)
         context_lens = np.asarray([span.context_len for span in spans])
         counts = -(-context_lens // block_size) - firsts
         owners = np.repeat(np.arange(len(spans)), counts)
@@ -121,31 +150,29 @@ class PairPlan:
         starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
         lengths = context_lens[owners] - starts
         self.blocks, self.owners = blocks, owners
-        #: 0 where the slot holds a token of the request, -inf where it does not.
-        self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None], 0.0, -np.inf).astype(np.float32))
+        #: [num_pairs, 1, block_size]: 0 where the slot holds a token of the request, -inf where it does not.
+        self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None, None], 0.0, -np.inf).astype(np.float32))
         part_owners = np.concatenate([owners, *(prefix.requests for prefix in self.prefixes)])
         #: The request of every partial result: first of the pairs, then of each shared prefix.
         self.part_owners = mx.array(part_owners.astype(np.uint32))
         groups, does_count, group_owners = _groups(part_owners)
         #: Rows of partial results to be summed up, all of one request in each group; 1 for those that count, 0 for the
-        #: others, [num_groups, width, 1]; and the request of each sum, unless each has one sum.
+        #: others, [num_groups, width, 1, 1]; and the request of each sum, unless each has one sum.
         self.groups = mx.array(groups.astype(np.uint32))
-        self.group_factors = mx.array(does_count[..., None].astype(np.float32))
+        self.group_factors = mx.array(does_count[..., None, None].astype(np.float32))
         self.group_owners = mx.array(group_owners.astype(np.uint32)) if len(groups) > self.num_requests else None
-        self._indices: dict[tuple[int, int], tuple[mx.array, mx.array, mx.array]] = {}
+        self._indices: dict[tuple[int, int], Indices] = {}
 
-    def indices(self, rows_per_request: int, num_kv_heads: int) -> tuple[mx.array, mx.array, mx.array]:
-        """Which queries, which keys and which values of the pool each product takes, [num_pairs, rows_per_request].
-
-        Made when first asked for, in the first layer; the others use it again.
-        """
+    def indices(self, rows_per_request: int, num_kv_heads: int) -> Indices:
+        """Made when first asked for, in the first layer; the others use it again."""
         if (rows_per_request, num_kv_heads) not in self._indices:
             rows = np.arange(rows_per_request)
             queries = self.owners[:, None] * rows_per_request + rows
             keys = self.blocks[:, None] * 2 * num_kv_heads + rows // (rows_per_request // num_kv_heads)
             values = keys + num_kv_heads  # a block's values stand behind its keys
-            self._indices[rows_per_request, num_kv_heads] = tuple(mx.array(index.astype(np.uint32))
-                                                                  for index in (queries, keys, values))
+            self._indices[rows_per_request, num_kv_heads] = Indices(*(
+                mx.array(index.reshape(-1).astype(np.uint32))
+                for index in (queries, keys, np.arange(keys.size), values)))
         return self._indices[rows_per_request, num_kv_heads]
 
 
@@ -192,8 +219,7 @@ class SharedPrefix:
     requests: np.ndarray
     #: The same for MLX.
     rows: mx.array
-    block_ids: mx.array
-    num_blocks: int
+    blocks: BlockTable
 
 
 def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedPrefix]:
@@ -209,6 +235,5 @@ def find_shared_prefixes(spans: Sequence[Span], block_size: int) -> list[SharedP
         tables = np.asarray([spans[row].block_ids[:limit] for row in rows])
         differs = (tables != tables[0]).any(axis=0)
         num_blocks = int(differs.argmax()) if differs.any() else limit
-        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(rows),
-                                     mx.array(tables[0][:num_blocks].astype(np.int32)), num_blocks))
+        prefixes.append(SharedPrefix(np.asarray(rows), mx.array(rows), BlockTable(tables[0][:num_blocks])))
     return prefixes

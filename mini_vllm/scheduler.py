@@ -8,7 +8,8 @@ The rules, all of them:
     decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
  3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
     is computed in chunks, in the same steps in which others decode. All wait for the whole step; so a prompt behind
-    which nobody waits gets at most ``max_num_chunk_tokens`` while others decode. With a queue behind it, it gets all.
+    which nobody waits gets at most ``max_num_chunk_tokens`` while others decode, and the fewer the further it is: half
+    of them behind 1024 tokens, to which each of the chunk attends. With a queue behind it, it gets all.
  4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
     is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
     its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
@@ -37,6 +38,8 @@ from mini_vllm.request_queue import PriorityQueueWithAging
 
 #: The part of the pool that admission leaves free.
 WATERMARK = 0.01
+#: Behind so many tokens of context a token of a chunk costs about twice as much as at the beginning.
+CONTEXT_THAT_DOUBLES_COST = 1024
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,10 @@ class Scheduler:
         plan: dict[str, int] = {}
         preempted: list[Request] = []
         finished: list[Request] = []
-        budget = self._schedule_running(plan, preempted, finished)
+        max_chunk = self._max_chunk()
+        budget = self._schedule_running(plan, preempted, finished, max_chunk)
         if not preempted:
-            self._schedule_waiting(plan, budget, finished)
+            self._schedule_waiting(plan, budget, finished, max_chunk)
         planned = sorted(plan.items(), key=lambda entry: entry[1] > 1)  # the runner wants single tokens first
         for request_id, num_new_tokens in planned:
             self.requests[request_id].num_computed_tokens += num_new_tokens
@@ -150,11 +154,27 @@ class Scheduler:
 
     # ---- inside: requests that run
 
-    def _schedule_running(self, plan: dict[str, int], preempted: list[Request], finished: list[Request]) -> int:
+    def _max_chunk(self) -> int | None:
+        """Tokens of a chunk at the beginning of a prompt: see rule 3; None for what the budget leaves."""
+        num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
+        is_alone = len(self.running) - num_decoding + len(self.waiting) == 1
+        return self.max_num_chunk_tokens if num_decoding and is_alone else None
+
+    @staticmethod
+    def _chunk(num_tokens: int, num_computed: int, max_chunk: int | None) -> int:
+        """How many of the next ``num_tokens`` may be computed behind ``num_computed``."""
+        if max_chunk is None:
+            return num_tokens
+        limit = max_chunk * CONTEXT_THAT_DOUBLES_COST // (CONTEXT_THAT_DOUBLES_COST + num_computed)
+        return min(num_tokens, max(limit, 1))
+
+    def _schedule_running(self, plan: dict[str, int], preempted: list[Request], finished: list[Request],
+                          max_chunk: int | None) -> int:
         """Give the running ones their tokens; return what is left of the budget."""
-        budget = self._budget()
+        budget = self.max_num_batched_tokens
         for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
-            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
+            num_left = request.num_tokens - request.num_computed_tokens
+            num_new_tokens = min(self._chunk(num_left, request.num_computed_tokens, max_chunk), budget)
             if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
                 continue  # it lost its blocks to an earlier one of this step, or there is nothing to give
             if self._has_outgrown(request.num_computed_tokens + num_new_tokens):
@@ -175,13 +195,6 @@ class Scheduler:
                 budget -= num_new_tokens
         return budget
 
-    def _budget(self) -> int:
-        num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
-        num_prompts = len(self.running) - num_decoding + len(self.waiting)
-        if self.max_num_chunk_tokens is None or num_decoding == 0 or num_prompts > 1:
-            return self.max_num_batched_tokens
-        return min(self.max_num_batched_tokens, num_decoding + self.max_num_chunk_tokens)
-
     def preempt(self, request: Request) -> None:
         """Take the blocks of a running request; it waits again, in front of its equals, with its output."""
         self.running.remove(request)
@@ -199,7 +212,8 @@ class Scheduler:
 
     # ---- inside: requests that wait
 
-    def _schedule_waiting(self, plan: dict[str, int], budget: int, finished: list[Request]) -> None:
+    def _schedule_waiting(self, plan: dict[str, int], budget: int, finished: list[Request],
+                          max_chunk: int | None) -> None:
         """Admit from the front of the queue while there is budget, a seat and room."""
         while len(self.waiting) and budget:
             request = self.waiting.peek()
@@ -208,7 +222,7 @@ class Scheduler:
                 finished.append(request)
                 continue
             num_seats = self.max_num_seqs - sum(other.num_sequences for other in self.running)
-            num_new_tokens = self._admit(request, budget) if request.num_sequences <= num_seats else 0
+            num_new_tokens = self._admit(request, budget, max_chunk) if request.num_sequences <= num_seats else 0
             if num_new_tokens == 0:
                 return
             self.waiting.get()
@@ -216,7 +230,7 @@ class Scheduler:
             plan[request.request_id] = num_new_tokens
             budget -= num_new_tokens
 
-    def _admit(self, request: Request, budget: int) -> int:
+    def _admit(self, request: Request, budget: int, max_chunk: int | None) -> int:
         """Adopt what is cached and make room for as many further tokens as the budget allows; 0 if there is no room."""
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
         while not self._has_room(request, hits, num_cached):
@@ -224,7 +238,7 @@ class Scheduler:
                 return 0
             # A hit that ends inside a block takes one block more, to copy it into; do without it.
             hits, num_cached = hits[:-1], num_cached // self.kv_cache.block_size * self.kv_cache.block_size
-        num_new_tokens = min(request.num_tokens - num_cached, budget)
+        num_new_tokens = min(self._chunk(request.num_tokens - num_cached, num_cached, max_chunk), budget)
         if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
             return 0
         request.num_computed_tokens = num_cached

@@ -69,12 +69,11 @@ def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
 
 
 def draw_ways_to_compute(data):
-    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, prefixes on one stream or two."""
+    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's."""
     ways = ExitStack()
     ways.enter_context(patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))))
     if data.draw(st.booleans()):
         ways.enter_context(patch.object(fast_exp, "MIN_SIZE", 1))
-        ways.enter_context(patch.object(attention, "MIN_SCORES_TO_SPLIT", 1))
     return ways
 
 

@@ -1,19 +1,18 @@
-"""The exp of softmax against numpy's in double precision."""
+"""The exp of softmax and activations against numpy's in double precision."""
 
 import numpy as np
 import pytest
 
 from mini_vllm.backend import mx
-from mini_vllm.fast_exp import MIN_SIZE, exp2, exp_below_zero
+from mini_vllm.fast_exp import MIN_SIZE, exp2, exp_below_zero, one_plus_exp
 
 
 def test_powers_of_two():
-    wholes = np.arange(-60, 1, dtype=np.float32)
-    below = np.nextafter(wholes[1:], np.float32(-99))
-    assert (below < wholes[1:]).all()
-    x = np.concatenate([np.linspace(-60, 0, 200_001, dtype=np.float32), wholes, below])
+    wholes, halves = np.arange(-60, 61, dtype=np.float32), np.arange(-59.5, 60, dtype=np.float32)
+    around = [np.nextafter(halves, np.float32(side)) for side in (-99, 99)]  # where the whole part changes
+    x = np.concatenate([np.linspace(-60, 60, 200_001, dtype=np.float32), wholes, halves, *around])
     got = np.array(exp2(mx.array(x)), dtype=np.float64)
-    np.testing.assert_allclose(got, np.exp2(x.astype(np.float64)), rtol=4e-7)
+    np.testing.assert_allclose(got, np.exp2(x.astype(np.float64)), rtol=3e-6)
 
 
 @pytest.mark.parametrize("size", [MIN_SIZE - 1, MIN_SIZE, 100_000])
@@ -28,6 +27,20 @@ def test_what_is_far_below_zero_does_not_count(size):
     x[:3] = [-1e4, -1e30, -42]
     got = np.array(exp_below_zero(mx.array(x)))
     assert (got >= 0).all() and (got <= 1e-18).all()
+
+
+@pytest.mark.parametrize("size", [MIN_SIZE - 1, MIN_SIZE])
+def test_one_more_for_few_and_many(size):
+    x = np.linspace(-41, 41, size).astype(np.float32)
+    np.testing.assert_allclose(np.array(one_plus_exp(mx.array(x))), 1 + np.exp(x.astype(np.float64)), rtol=1e-5)
+    x[:5] = [-np.inf, -1e30, 42, 1e30, np.inf]
+    got = np.array(one_plus_exp(mx.array(x)))[:5]
+    assert (got[:2] == 1).all() and (got[2:] >= 1e18).all()
+
+
+def test_half_precision_is_left_to_mlx():
+    x = mx.linspace(-8, 8, MIN_SIZE).astype(mx.float16)
+    assert one_plus_exp(x).dtype == mx.float16 and mx.array_equal(one_plus_exp(x), 1 + mx.exp(x))
 
 
 @pytest.mark.parametrize("size", [4, MIN_SIZE])

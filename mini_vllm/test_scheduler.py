@@ -75,12 +75,42 @@ def test_a_prompt_behind_which_nobody_waits_leaves_those_that_decode_in_peace():
     simulation.add(request("long", 100, 2), at_s=0.1)
     simulation.add(request("next", 100, 2), at_s=0.25)
     timeline = simulation.run()
-    totals = {"alone": set(), "with a queue": set()}
+    chunks = {"alone": [], "with a queue": []}
     for step in timeline.steps:
-        if "long" in step.num_scheduled_tokens and step.num_scheduled_tokens["long"] > 1:
-            totals["alone" if step.start_s < 0.25 else "with a queue"].add(sum(step.num_scheduled_tokens.values()))
-    assert totals == {"alone": {3 + 5}, "with a queue": {64}}, str(timeline)
+        num_tokens = step.num_scheduled_tokens.get("long", 1)
+        if num_tokens > 1:
+            chunks["alone" if step.start_s < 0.25 else "with a queue"].append(num_tokens)
+    assert chunks["alone"][0] == 5 and set(chunks["alone"]) <= {4, 5}, str(timeline)
+    assert chunks["with a queue"][0] == 64 - 3, str(timeline)
     check_outputs(simulation, *decoders)
+
+
+@pytest.mark.parametrize("max_chunk", [1, 7, 96, 100_000])
+def test_chunks_beside_decodes_are_the_smaller_the_more_is_before_them(max_chunk):
+    simulation = make(num_blocks=2000, budget=4096, seqs=8)
+    simulation.scheduler.max_num_chunk_tokens = max_chunk
+    decoder = simulation.add(request("d", 4, 400))
+    simulation.step()
+    long = simulation.add(request("long", 3000 if max_chunk > 10 else 300, 2))
+    while long.num_computed_tokens < long.num_prompt_tokens:
+        before = long.num_computed_tokens
+        expected = min(max(max_chunk * 1024 // (1024 + before), 1), long.num_prompt_tokens - before)
+        assert simulation.step().num_scheduled_tokens == {"d": 1, "long": expected}, f"behind {before} tokens"
+    simulation.run()
+    check_outputs(simulation, decoder, long)
+
+
+def test_what_is_cached_counts_as_before_a_chunk():
+    simulation = make(num_blocks=2000, budget=4096, seqs=8)
+    simulation.scheduler.max_num_chunk_tokens = 64
+    first = simulation.add(request("first", 1025, 1))
+    simulation.run()
+    assert first.num_computed_tokens >= 1024
+    simulation.add(request("d", 4, 100))
+    simulation.step()
+    simulation.add(request("again", [*first.all_token_ids[:1024], *range(5000, 5200)], 1))
+    step = simulation.step()
+    assert step.num_scheduled_tokens == {"d": 1, "again": 32}, str(simulation.scheduler.running)
 
 
 def test_one_token_goes_before_a_prompt_that_was_admitted_earlier():

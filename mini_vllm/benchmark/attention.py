@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mini_vllm.attention import _attend_dense, _attend_pairs
-from mini_vllm.attention_plan import AttentionPlan, PairPlan, Span
+from mini_vllm.attention_plan import AttentionPlan, BlockTable, PairPlan, Span
 from mini_vllm.backend import mx
 from mini_vllm.streams import streams
 
@@ -70,17 +70,18 @@ def make_ways(batch: int, block_size: int) -> dict[str, Callable[[], mx.array]]:
         parts = []
         for start, part in zip((0, half), halves):
             with mx.stream(next(streams)):
-                parts.append(_attend_pairs(queries[start:start + part.num_requests], pool, part, scale))
+                parts.append(_attend_pairs(scaled[start:start + part.num_requests], pool, part))
         return mx.concatenate(parts)
 
-    tables = [mx.array(np.asarray(span.block_ids, dtype=np.int32)) for span in spans]
+    tables = [BlockTable(span.block_ids) for span in spans]
     scale = HEAD_DIM ** -0.5
-    mx.eval(pool, queries, keys, values, mask, tables)
+    scaled = queries * scale
+    mx.eval(pool, queries, scaled, keys, values, mask)
     return {
         "dense": lambda: mx.fast.scaled_dot_product_attention(queries[:, :, None], keys, values, scale=scale,
                                                               mask=mask),
         "gather": lambda: mx.concatenate([_attend_dense(queries[i:i + 1], pool, table, span, plan, scale)
                                           for i, (span, table) in enumerate(zip(spans, tables))]),
-        "pairs": lambda: _attend_pairs(queries, pool, pairs, scale),
+        "pairs": lambda: _attend_pairs(scaled, pool, pairs),
         "two streams": on_two_streams,
     }
