@@ -23,6 +23,8 @@ from mini_vllm.streams import streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128
+#: Weights of a prefix may all be 0, if the request's other tokens score so much higher.
+SMALLEST_SUM = 1e-30
 #: Where products of one row are far faster than of two or three.
 ONE_ROW_IS_FAST = ("nvpl", "metal", "cuda")
 
@@ -168,7 +170,7 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan) -> mx.array
 
     Most steps have so few tokens that starting an operation takes longer than computing it: the fewer, the better.
     """
-    num_requests, num_heads, head_dim = queries.shape
+    num_requests, num_heads, _ = queries.shape
     parts = [_PairParts(queries, pool, plan)]
     for prefix in plan.prefixes:
         with mx.stream(next(streams)):
@@ -250,5 +252,10 @@ class _PrefixParts:
         num_kv_heads = self.scores.shape[0]
         own_tops = tops.reshape(self.num_rows, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, 1, -1)
         weights = exp_below_zero(self.scores - own_tops)
-        out = weights.swapaxes(1, 2).astype(self.values.dtype) @ self.values
-        return self._to_heads(out).astype(mx.float32), self._to_heads(weights.sum(axis=1))
+        sums = weights.sum(axis=1)[..., None]
+        if self.values.dtype == mx.float32:
+            out = weights.swapaxes(1, 2) @ self.values
+        else:  # thousands of values may add up to more than half precision holds: their mean does not
+            shares = (weights.swapaxes(1, 2) / mx.maximum(sums, SMALLEST_SUM)).astype(self.values.dtype)
+            out = (shares @ self.values).astype(mx.float32) * sums
+        return self._to_heads(out), self._to_heads(sums)

@@ -122,7 +122,8 @@ def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[
 
 
 class Indices(NamedTuple):
-    """What each product takes: rows of queries and keys of the pool, rows of weights and values of the pool."""
+    """What each product takes, [num_pairs * rows_per_request]: for the scores rows of queries, and keys of the pool; then
+    rows of weights, and values of the pool."""
 
     queries: mx.array
     keys: mx.array
@@ -164,7 +165,10 @@ class PairPlan:
         self._indices: dict[tuple[int, int], Indices] = {}
 
     def indices(self, rows_per_request: int, num_kv_heads: int) -> Indices:
-        """Made when first asked for, in the first layer; the others use it again."""
+        """For products of one query head each, or of all that share a KV head: as many a request as there are rows.
+
+        Made when first asked for, in the first layer; the others use it again.
+        """
         if (rows_per_request, num_kv_heads) not in self._indices:
             rows = np.arange(rows_per_request)
             queries = self.owners[:, None] * rows_per_request + rows

@@ -8,7 +8,7 @@ float, and a polynomial gives the power of what is left:
          sign │ exponent │ fraction        2 ** -3.25 = 2 ** -0.25 with 3 taken from its exponent
 
 The whole part is found by adding a number so large that its float has no bits left for a fraction: the sum is rounded,
-and its last bits are the whole part.
+and its last bits are the whole part. Shifted to where the exponent is, they are 2 to the whole part.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ MIN_SIZE = 32768
 #: 2 ** x for -0.5 <= x <= 0.5 is the sum of these times x ** 0, x ** 1, …: the largest relative error is as small as it
 #: can be, 2.6e-6.
 COEFFICIENTS = (0.999999261, 0.693121815, 0.240247448, 0.0559178603, 0.00957010188)
-#: 2 to this power no longer counts beside 1, and 1 no longer beside 2 to its opposite.
-MAX_EXPONENT = 60.0
-#: A float this large has no bits for a fraction; half of it more than 2 ** 23, so that a sum with less than 0 has none.
-ROUNDER = 1.5 * 2 ** 23
+#: 2 to the first no longer counts beside 1; 2 to the second is nearly the largest float.
+MIN_EXPONENT, MAX_EXPONENT = -60.0, 126.0
+#: From 2 ** 23 to 2 ** 24 a float has no bits for a fraction, and this, more or less 126, is between them. The exponent
+#: of a float is stored with 127 added, so 127 is added here.
+ROUNDER = 1.5 * 2 ** 23 + 127
 EXPONENT_BIT = 23
 
 
@@ -36,22 +37,22 @@ def is_faster(x: mx.array) -> bool:
 
 def exp_below_zero(x: mx.array) -> mx.array:
     """exp(x) for float32 x <= 0. The relative error is 1e-5 at most; what is less than 1e-18, is at most 1e-18."""
-    return exp2(mx.maximum(x * (1 / math.log(2)), -MAX_EXPONENT)) if is_faster(x) else mx.exp(x)
+    return exp2(mx.maximum(x * (1 / math.log(2)), MIN_EXPONENT)) if is_faster(x) else mx.exp(x)
 
 
 def one_plus_exp(x: mx.array) -> mx.array:
-    """1 + exp(x). The relative error is 1e-5 at most, for x up to 41; above, the result is at least 1e18."""
+    """1 + exp(x). The relative error is 1e-5 at most, for x up to 87; above, the result is at least 6e37."""
     if not is_faster(x):
         return 1 + mx.exp(x)
-    return 1 + exp2(mx.clip(x * (1 / math.log(2)), -MAX_EXPONENT, MAX_EXPONENT))
+    return 1 + exp2(mx.clip(x * (1 / math.log(2)), MIN_EXPONENT, MAX_EXPONENT))
 
 
 def exp2(x: mx.array) -> mx.array:
-    """2 ** x for float32 x from -60 to 60. The relative error is 3e-6."""
+    """2 ** x for float32 x from -126 to 126. The relative error is 3e-6. What is not a number stays so."""
     rounded = x + ROUNDER
     rest = x - (rounded - ROUNDER)
     power = COEFFICIENTS[-1] * rest
     for coefficient in COEFFICIENTS[-2:0:-1]:
         power = (power + coefficient) * rest
     power = power + COEFFICIENTS[0]
-    return (power.view(mx.int32) + (rounded.view(mx.int32) << EXPONENT_BIT)).view(mx.float32)
+    return power * (rounded.view(mx.int32) << EXPONENT_BIT).view(mx.float32)

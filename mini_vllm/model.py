@@ -38,7 +38,7 @@ class UnsupportedModel(ValueError):
     """A model this network cannot be; the message names what and lists what it can be."""
 
 
-#: Below so many elements of an activation a second stream costs more than it saves; of cheaper work, four times.
+#: Below so many elements of an activation a second stream costs more than it saves.
 MIN_SIZE_TO_SPLIT = 131072
 
 
@@ -189,7 +189,7 @@ def project(x: mx.array, weight: mx.array) -> mx.array:
 
 
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
-    """``gate * sigmoid(gate) * up``, with one slow function instead of two."""
+    """``gate * sigmoid(gate) * up``, with one exp and nothing else that is slow."""
     return in_halves(lambda gate, up: gate / one_plus_exp(-gate) * up, gate, up, min_size=MIN_SIZE_TO_SPLIT)
 
 
@@ -213,12 +213,12 @@ class Attention(nn.Module):
                  wanted: mx.array | None = None) -> mx.array:
         num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
         heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
-        heads = in_halves(self._turned, heads, *angles, min_size=4 * MIN_SIZE_TO_SPLIT)
+        heads = self._turned(heads, angles)
         queries = heads[:, :self.num_heads] if wanted is None else heads[wanted, :self.num_heads]
         out = attend(layer, queries, heads[:, self.num_heads:])
         return self.o_proj(out.reshape(queries.shape[0], self.num_heads * self.head_dim))
 
-    def _turned(self, heads: mx.array, *angles: mx.array) -> mx.array:
+    def _turned(self, heads: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
         """Queries and keys normalised, if the model does that, and rotated; values as they are."""
         if "qk_norm" in self:
             num_rotated = self.num_heads + self.num_kv_heads

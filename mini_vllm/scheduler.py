@@ -8,8 +8,9 @@ The rules, all of them:
     decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
  3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
     is computed in chunks, in the same steps in which others decode. All wait for the whole step; so a prompt behind
-    which nobody waits gets at most ``max_num_chunk_tokens`` while others decode, and the fewer the further it is: half
-    of them behind 1024 tokens, to which each of the chunk attends. With a queue behind it, it gets all.
+    which nobody waits gets at most ``max_num_chunk_tokens`` while others decode, and fewer the more of it is computed,
+    because each token attends to all before it: half as many after 1024, but at least a quarter. With a queue behind
+    it, it gets all.
  4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
     is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
     its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
@@ -38,7 +39,7 @@ from mini_vllm.request_queue import PriorityQueueWithAging
 
 #: The part of the pool that admission leaves free.
 WATERMARK = 0.01
-#: Behind so many tokens of context a token of a chunk costs about twice as much as at the beginning.
+#: After so many tokens one of a chunk costs about twice as much as at the beginning (``tiny-tales`` on a CPU).
 CONTEXT_THAT_DOUBLES_COST = 1024
 
 
@@ -166,7 +167,7 @@ class Scheduler:
         if max_chunk is None:
             return num_tokens
         limit = max_chunk * CONTEXT_THAT_DOUBLES_COST // (CONTEXT_THAT_DOUBLES_COST + num_computed)
-        return min(num_tokens, max(limit, 1))
+        return min(num_tokens, max(limit, max_chunk // 4, 1))
 
     def _schedule_running(self, plan: dict[str, int], preempted: list[Request], finished: list[Request],
                           max_chunk: int | None) -> int:

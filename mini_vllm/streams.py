@@ -1,8 +1,8 @@
 """Two cores for what MLX computes on one.
 
 A stream of the CPU is one thread. Matrix products use all cores whatever the stream, because the BLAS has threads of
-its own; everything else (softmax, activations) runs on one, and ``exp`` takes 9 ns an element. So large pieces of such
-work are cut in two, and take turns on two streams.
+its own; everything else (softmax, activations) runs on one. So large pieces of such work are cut in two, and take turns
+on two streams.
 """
 
 from __future__ import annotations

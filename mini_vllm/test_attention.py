@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mini_vllm import attention, attention_plan, fast_exp
 from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
+from mini_vllm.attention_plan import find_shared_prefixes
 from mini_vllm.backend import blas, mx
 
 
@@ -129,21 +130,34 @@ def test_a_step_is_written_as_token_by_token(block_size, requests, min_run):
     assert np.array_equal(np.array(cache.pools[0]), expected.astype(np.float32))
 
 
-@pytest.mark.parametrize("what", ["keys", "values"])
+MIXES = {
+    "short": [[1], [2, 3], [4, 5, 6], [7, 8]],
+    "one is long": [[1], [2], list(range(3, 40)), [40, 41]],
+    "two begin alike": [[1], [2, 3, 4], [2, 3, 5, 6], [7, 8]],
+}
+
+
+@pytest.mark.parametrize("min_size", [10**9, 1], ids=["few", "many"])  # exp of many is computed in another way
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("what", ["keys", "values", "queries"])
 @pytest.mark.parametrize("broken", range(4))
-def test_what_one_request_holds_does_not_reach_another(broken, what):
-    rng = np.random.default_rng(0)
-    tables, lengths = [[1], [2, 3], [4, 5, 6], [7, 8]], [4, 7, 12, 8]
-    queries = mx.array(rng.normal(size=(4, 2, 8)).astype(np.float32))
+def test_what_one_request_holds_does_not_reach_another(broken, what, mix, min_size, monkeypatch):
+    monkeypatch.setattr(fast_exp, "MIN_SIZE", min_size)
+    rng, tables = np.random.default_rng(0), MIXES[mix]
+    lengths = [4 * len(table) - i % 2 for i, table in enumerate(tables)]
     plan = AttentionPlan([Span(table, 1, length) for table, length in zip(tables, lengths)], 4)
-    whole, damaged = (PagedKVCache(1, 10, 2, 4, 8, mx.float32) for _ in range(2))
+    queries = rng.normal(size=(4, 2, 8)).astype(np.float32)
+    whole, damaged = (PagedKVCache(1, 50, 2, 4, 8, mx.float32) for _ in range(2))
     for i, (table, length) in enumerate(zip(tables, lengths)):
-        content = dict(zip(("keys", "values"), rng.normal(size=(2, length, 2, 8)).astype(np.float32)))
+        content = {"keys": rng.normal(size=(length, 2, 8)), "values": rng.normal(size=(length, 2, 8))}
         write(whole, content["keys"], content["values"], table)
-        if i == broken:
-            content[what] = np.full_like(content[what], np.nan)
+        if i == broken and what != "queries":
+            content[what][-1] = np.nan  # in a block of its own
         write(damaged, content["keys"], content["values"], table)
-    expected, seen = (np.array(paged_attention(queries, cache.pools[0], plan, 0.5)) for cache in (whole, damaged))
+    expected = np.array(paged_attention(mx.array(queries), whole.pools[0], plan, 0.5))
+    if what == "queries":
+        queries[broken] = np.nan
+    seen = np.array(paged_attention(mx.array(queries), damaged.pools[0], plan, 0.5))
     assert np.isnan(seen[broken]).all()
     others = [i for i in range(4) if i != broken]
     np.testing.assert_array_equal(seen[others], expected[others])
@@ -180,6 +194,20 @@ def test_huge_scores_do_not_overflow():
     plan = AttentionPlan([Span([1, 2], 1, 5), Span([1, 2], 1, 5)], 4)
     got = np.array(paged_attention(mx.full((2, 1, 4), 100.0), cache.pools[0], plan, 1.0))
     np.testing.assert_allclose(got[0, 0], [8, 9, 10, 11], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
+def test_a_long_shared_prefix_does_not_overflow_half_precision(dtype):
+    pool = mx.full((130, 2, 32, 8), 20.0, dtype)  # 4096 values of 20 add up to 81,920; float16 ends at 65,504
+    (prefix,) = find_shared_prefixes([Span([*range(1, 129), own], 1, 4097) for own in (128, 129)], 32)
+    queries = mx.zeros((2, 1, 8), dtype)
+    parts = attention._PrefixParts(queries, pool, prefix)
+    out, sums = parts.weigh(parts.highest)
+    assert len(prefix.blocks) == 128 and out.dtype == sums.dtype == mx.float32
+    np.testing.assert_allclose(np.array(sums), 4096, rtol=1e-3)
+    np.testing.assert_allclose(np.array(out), 4096 * 20, rtol=1e-2)
+    out, sums = parts.weigh(parts.highest + 1e6)  # other tokens of the requests score far higher
+    assert (np.array(sums) <= 1e-14).all() and (np.array(out) <= 1e-12).all()
 
 
 def test_writing_touches_its_slots_and_no_other():

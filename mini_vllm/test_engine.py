@@ -77,6 +77,18 @@ def test_a_batch_gives_what_each_request_gives_alone(loaded, count, settings):
     assert [together[f"r{i}"].token_ids for i in range(count)] == alone
 
 
+def test_a_first_token_does_not_wait_for_the_step_after_it(loaded):
+    engine, (prompt,) = make_engine(loaded), random_prompts(1, seed=5)
+    for name in ("computed", "found"):  # the second time one token is left to compute
+        engine.add_request(prompt, SamplingParams(max_tokens=6, temperature=0, ignore_eos=True), name)
+        ahead = []
+        while engine.has_unfinished_requests():
+            (output,) = engine.step()
+            ahead.append(engine._ahead is not None)
+        assert ahead == [False, True, True, True, True, False], f"{name}: after each step, whether the next was begun"
+        assert len(output.token_ids) == 6
+
+
 def test_looking_ahead_changes_nothing(loaded):
     """Requests that come, end early and are aborted make guesses wrong; the tokens must not notice."""
     prompts = random_prompts(12, seed=4)

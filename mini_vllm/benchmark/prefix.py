@@ -8,8 +8,8 @@
 Times to the first token are medians over the requests. With all 16 at once and nothing cached before they cannot come
 8 times as soon, whatever the server: one request after the other, the middle ones come after 8.5 * 1100 = 9350 computed
 tokens, with sharing after 1024 + 8.5 * 76 = 1670 at best, which is 5.6 times less. A server that computes all prompts
-side by side, as mlx-lm's does, makes everybody wait for the last, and so has more to gain. One request after the other,
-nobody waits for anybody, and a first token shows what it costs itself: 1100 tokens, or 76 of them.
+side by side, as mlx-lm's does, makes everybody wait for the last, and so has more to gain. In ``in_turn`` nobody waits
+for anybody, and a first token takes what it costs itself: 1100 tokens, or 76 of them.
 """
 
 from __future__ import annotations
