@@ -122,8 +122,8 @@ def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[
 
 
 class Indices(NamedTuple):
-    """What each product takes, [num_pairs * rows_per_request]: for the scores rows of queries, and keys of the pool; then
-    rows of weights, and values of the pool."""
+    """What each product takes, [num_pairs * rows_per_request]: for the scores rows of queries, and keys of the pool;
+    then rows of weights, and values of the pool."""
 
     queries: mx.array
     keys: mx.array

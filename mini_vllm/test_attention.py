@@ -160,7 +160,7 @@ def test_what_one_request_holds_does_not_reach_another(broken, what, mix, min_si
     seen = np.array(paged_attention(mx.array(queries), damaged.pools[0], plan, 0.5))
     assert np.isnan(seen[broken]).all()
     others = [i for i in range(4) if i != broken]
-    np.testing.assert_array_equal(seen[others], expected[others])
+    np.testing.assert_allclose(seen[others], expected[others], atol=1e-6)
 
 
 def test_requests_may_share_blocks():
