@@ -87,6 +87,13 @@ class PagedKVCache:
             pool[destinations] = pool[sources]
         self.num_copied_blocks += len(copies)
 
+    def clear_blocks(self, block_ids: Sequence[int]) -> None:
+        """Put zeros into whole blocks of every layer."""
+        if block_ids:
+            cleared = mx.array(block_ids)
+            for pool in self.pools:
+                pool[cleared] = 0
+
 
 def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """What each token of the step sees. ``queries`` is [num_tokens, num_heads, head_dim], and so is the result."""

@@ -60,8 +60,8 @@ class LLMEngine:
         self.trace = trace
         self.num_steps = 0
         self._max_lookahead = self._max_requests_to_look_ahead()
-        #: A step that was begun before it was planned: its requests, and their tokens as they will be.
-        self._ahead: tuple[list[Request], mx.array] | None = None
+        #: A step that was begun before it was planned: its requests, their tokens to be, and the logits of these.
+        self._ahead: tuple[list[Request], mx.array, mx.array] | None = None
         self._groups: dict[str, SequenceGroup] = {}
         self._sequences: dict[str, tuple[SequenceGroup, SequenceState]] = {}
         self._ids = itertools.count()
@@ -226,9 +226,7 @@ class LLMEngine:
         for request_id, error in errors.items():
             group = self._sequences[request_id][0]
             group.error = f"{type(error).__name__}: {error}"
-            for sequence in group.sequences:
-                if not sequence.finished:
-                    self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
+            self._fail(group)
             touched[group.request_id] = group
         for request_id, token_id in token_ids.items():
             group, sequence = self._sequences[request_id]
@@ -248,7 +246,7 @@ class LLMEngine:
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and self._is_planned(ahead[0], plan):
-            return self._take_greedy(plan.requests, ahead[1]), {}
+            return self._take_greedy(plan.requests, *ahead[1:]), {}
         steps, sampled = [], []
         for request in plan.requests:
             end = request.num_computed_tokens
@@ -272,24 +270,29 @@ class LLMEngine:
             logits = logits[mx.array(sources)]
         rows = [self._sequences[request_id][1].row for request_id in ids]
         if all(is_plain_greedy(row.params) for row in rows):
-            chosen = self.sampler.greedy(logits)
+            chosen, scores = self._greedy(logits)
             has_first = not all(request.output_token_ids for request in plan.requests)  # and somebody waits for it
             if not has_first and ids == [request.request_id for request in plan.requests]:
-                return self._take_greedy(plan.requests, chosen), {}
-            return dict(zip(ids, chosen.tolist())), {}
+                return self._take_greedy(plan.requests, chosen, scores), {}
+            return dict(zip(ids, _checked(chosen, scores))), {}
         result = self.sampler.sample(logits, rows)
         return (dict(zip(ids, result.token_ids)),
                 {request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
 
-    def _take_greedy(self, requests: list[Request], chosen: mx.array) -> dict[str, int]:
+    def _greedy(self, logits: mx.array) -> tuple[mx.array, mx.array]:
+        """The most likely token of each row, and its logit."""
+        chosen = self.sampler.greedy(logits)
+        return chosen, mx.take_along_axis(logits, chosen[:, None], axis=-1)
+
+    def _take_greedy(self, requests: list[Request], chosen: mx.array, scores: mx.array) -> dict[str, int]:
         """The tokens of a step in which every request gets one; while they are computed, the next step is begun."""
-        mx.async_eval(chosen)
+        mx.async_eval(chosen, scores)
         if len(requests) <= self._max_lookahead:
             try:
                 self._begin_next(requests, chosen)
             except Exception:  # a guess that fails is none; if there is something wrong, the step itself will show it
                 self._ahead = None
-        return dict(zip((request.request_id for request in requests), chosen.tolist()))
+        return dict(zip((request.request_id for request in requests), _checked(chosen, scores)))
 
     def _begin_next(self, requests: list[Request], chosen: mx.array) -> None:
         """Guess that every request goes on, and nobody comes, and compute the next step from tokens yet unknown.
@@ -305,9 +308,9 @@ class LLMEngine:
                 return
         spans = [Span(self.kv_cache.get_block_ids(request.request_id), 1, request.num_computed_tokens + 1)
                  for request in requests]
-        following = self.sampler.greedy(self.runner.step_ahead(chosen, spans))
+        following = self._greedy(self.runner.step_ahead(chosen, spans))
         mx.async_eval(following)
-        self._ahead = list(requests), following
+        self._ahead = list(requests), *following
 
     @staticmethod
     def _is_planned(requests: list[Request], plan: SchedulerOutput) -> bool:
@@ -327,6 +330,23 @@ class LLMEngine:
         sequence.end(reason)
         if self.scheduler.abort_request(sequence.request.request_id) is not None:
             sequence.request.status = status
+
+    def _fail(self, group: SequenceGroup) -> None:
+        """End what is left of a request that failed."""
+        block_ids: set[int] = set()
+        for sequence in group.sequences:
+            if not sequence.finished:
+                block_ids.update(self.kv_cache.get_block_ids(sequence.request.request_id))
+                self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
+        self._discard(block_ids)
+
+    def _discard(self, block_ids: set[int]) -> None:
+        """What these blocks hold is not trusted. Those that nobody holds any more are not found again, and no trace of
+        it, such as K/V that are not numbers, is left in them for their next owner."""
+        pool = self.kv_cache.block_pool
+        given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
+        pool.evict_blocks(given_back)
+        self.runner.cache.clear_blocks(given_back)
 
     def _forget(self, group: SequenceGroup) -> None:
         del self._groups[group.request_id]
@@ -367,6 +387,7 @@ class LLMEngine:
         self._forget_unwritten(plan, unwritten)
         for request in reversed(misled):
             self.scheduler.preempt(request)
+        self._discard(unwritten)
         plan.preempted.extend(misled)
         return token_ids, logprobs, errors
 
@@ -390,6 +411,14 @@ class LLMEngine:
             table = self.kv_cache.get_block_ids(request.request_id)
             num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
             request.num_computed_tokens = min(request.num_computed_tokens, num_good * self.config.block_size)
+
+
+def _checked(chosen: mx.array, scores: mx.array) -> list[int]:
+    """Greedy tokens, unless a logit is not a number: then the model is broken, and any token would be a lie."""
+    for row, score in enumerate(scores.flatten().tolist()):
+        if score != score:
+            raise ValueError(f"row {row}: the logits contain NaN")
+    return chosen.tolist()
 
 
 class LLM:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mini_vllm.backend import mx, nn
 from mini_vllm.engine import LLM, EngineConfig, EngineParts, LLMEngine, parse_memory
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.loader import load
@@ -346,6 +347,44 @@ def test_a_step_that_fails_ends_its_requests_and_nobody_elses(loaded, monkeypatc
     c = run(engine)["c"]
     assert c.usage.prompt_tokens_details.cached_tokens == 0, "blocks that were never written were found"
     assert c.token_ids == make_llm(loaded).generate([prompt], GREEDY)[0].token_ids
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=12, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("settings", [{}, {"max_num_batched_tokens": 40, "max_num_chunk_tokens": 8},
+                                      {"enable_lookahead": False}, {"enable_prefix_caching": False}], ids=str)
+def test_a_request_that_computes_nan_fails_and_leaves_none_behind(checkpoints, settings, params):
+    """Its blocks go to others, half filled: what is left in the other half must not be NaN."""
+    loaded = load(checkpoints("llama3"))
+    prompts = random_prompts(6, seed=11)
+    alone = [make_llm(loaded).generate([prompt], params)[0].token_ids for prompt in prompts]
+    broken = next(token for token in range(256) if not any(token in ids for ids in (*prompts, *alone)))
+    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, broken)
+    engine = make_engine(loaded, num_blocks=40, **settings)
+    bad = [[broken if i % 7 == 3 else i for i in range(count)] for count in (50, 110)]
+    ids = [engine.add_request(prompt, params) for prompt in (bad[0], *prompts[:2], bad[1])]
+    results = run(engine)
+    for i in (0, 3):
+        assert results[ids[i]].finish_reason == "error" and "NaN" in results[ids[i]].error
+    assert [results[ids[i]].token_ids for i in (1, 2)] == alone[:2]
+    for each in results.values():
+        assert each.finished
+    assert not any(mx.isnan(pool).any() for pool in engine.runner.cache.pools)
+    ids = [engine.add_request(prompt, params) for prompt in prompts[2:]]
+    results = run(engine)
+    assert [results[name].token_ids for name in ids] == alone[2:]
+    assert engine.kv_cache.block_pool.get_usage() == 0
+    engine.kv_cache.check_integrity()
+
+
+class BrokenEmbedding(nn.Embedding):
+    """What one token means is not a number."""
+
+    def __init__(self, whole, broken):
+        super().__init__(*whole.weight.shape)
+        self.weight, self.broken = whole.weight, broken
+
+    def __call__(self, token_ids):
+        return mx.where((token_ids == self.broken)[:, None], mx.nan, super().__call__(token_ids))
 
 
 @pytest.mark.parametrize("poison_at", [0, 3])
