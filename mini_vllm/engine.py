@@ -18,6 +18,7 @@ from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts, pa
 from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.progress_bar import progress_bar
+from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, Request, RequestOutput, RequestStatus, SamplingParams, TokenLogprob, Usage
 from mini_vllm.sampler import is_plain_greedy
 from mini_vllm.scheduler import SchedulerOutput
@@ -57,6 +58,7 @@ class LLMEngine:
         self.scheduler.max_num_chunk_tokens = self._max_num_chunk_tokens()  # a simpler scheduler need not read it
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
+        self._recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache)
         self.trace = trace
         self.num_steps = 0
         self._max_lookahead = self._max_requests_to_look_ahead()
@@ -208,9 +210,11 @@ class LLMEngine:
             try:
                 token_ids, logprobs = self._compute(plan)
             except Exception as error:
-                token_ids, logprobs, errors = self._compute_apart(plan, error)
+                token_ids, logprobs, errors = self._recovery.compute_apart(plan, error, self._compute)
+                self._ahead = None
             except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
-                self._undo(plan)
+                self._ahead = None
+                self._recovery.undo(plan)
                 raise
         else:
             self.runner.cache.copy_blocks(plan.copies)  # for blocks that were given back, but may be found
@@ -338,84 +342,20 @@ class LLMEngine:
             if not sequence.finished:
                 block_ids.update(self.kv_cache.get_block_ids(sequence.request.request_id))
                 self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
-        self._discard(block_ids)
-
-    def _discard(self, block_ids: set[int]) -> None:
-        """What these blocks hold is not trusted. Those that nobody holds any more are not found again, and no trace of
-        it, such as K/V that are not numbers, is left in them for their next owner."""
-        pool = self.kv_cache.block_pool
-        given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
-        pool.evict_blocks(given_back)
-        self.runner.cache.clear_blocks(given_back)
+        self._recovery.discard(block_ids)
 
     def _forget(self, group: SequenceGroup) -> None:
         del self._groups[group.request_id]
         for sequence in group.sequences:
             self._sequences.pop(sequence.request.request_id, None)
 
-    def _compute_apart(self, plan: SchedulerOutput, error: Exception
-                       ) -> tuple[dict[str, int], dict[str, TokenLogprob], dict[str, Exception]]:
-        """The step broke. Compute its requests one by one, in the order of admission: who shares a block that another
-        was to write in this step comes after it. Returns tokens, log-probabilities, and the errors of those that fail.
-
-        What a failed request was to write is taken out of the index. Who relied on it is preempted, and tries again.
-        """
-        token_ids: dict[str, int] = {}
-        logprobs: dict[str, TokenLogprob] = {}
-        errors: dict[str, Exception] = {}
-        misled: list[Request] = []
-        unwritten: set[int] = set()
-        size = self.config.block_size
-        self.runner.cache.copy_blocks(plan.copies)
-        for request in sorted(plan.requests, key=self.scheduler.running.index):
-            request_id = request.request_id
-            num_new = plan.num_scheduled_tokens[request_id]
-            if unwritten.intersection(self.kv_cache.get_block_ids(request_id)):
-                misled.append(request)
-            elif len(plan.requests) == 1:
-                errors[request_id] = error
-            else:
-                try:
-                    new_ids, new_logprobs = self._compute(SchedulerOutput({request_id: num_new}, [request]))
-                    token_ids.update(new_ids)
-                    logprobs.update(new_logprobs)
-                    continue
-                except Exception as own_error:
-                    errors[request_id] = own_error
-            request.num_computed_tokens -= num_new
-            unwritten.update(self.kv_cache.get_block_ids(request_id)[request.num_computed_tokens // size:])
-        self._forget_unwritten(plan, unwritten)
-        for request in reversed(misled):
-            self.scheduler.preempt(request)
-        self._discard(unwritten)
-        plan.preempted.extend(misled)
-        return token_ids, logprobs, errors
-
-    def _undo(self, plan: SchedulerOutput) -> None:
-        """The step was cut off: nothing of it counts, and its requests wait to be computed again."""
-        unwritten = {destination for _, destination in plan.copies}
-        for request in plan.requests:
-            request.num_computed_tokens -= plan.num_scheduled_tokens[request.request_id]
-            first = request.num_computed_tokens // self.config.block_size
-            unwritten.update(self.kv_cache.get_block_ids(request.request_id)[first:])
-        self._forget_unwritten(plan, unwritten)
-        for request in reversed(plan.requests):
-            self.scheduler.preempt(request)
-
-    def _forget_unwritten(self, plan: SchedulerOutput, unwritten: set[int]) -> None:
-        """These blocks do not hold what the step was to write: they are not findable, and nobody counts on them."""
-        self._ahead = None
-        self.kv_cache.block_pool.evict_blocks(unwritten)
-        self.kv_cache.finish_step()
-        for request in plan.requests:
-            table = self.kv_cache.get_block_ids(request.request_id)
-            num_good = next((i for i, block_id in enumerate(table) if block_id in unwritten), len(table))
-            request.num_computed_tokens = min(request.num_computed_tokens, num_good * self.config.block_size)
-
 
 def _checked(chosen: mx.array, scores: mx.array) -> list[int]:
-    """Greedy tokens, unless a logit is not a number: then the model is broken, and any token would be a lie."""
-    for row, score in enumerate(scores.flatten().tolist()):
+    """Greedy tokens, unless a logit is not a number: then the model is broken, and any token would be a lie.
+
+    Nothing is computed here: it would have to wait for the next step, which may have been begun.
+    """
+    for row, (score,) in enumerate(scores.tolist()):
         if score != score:
             raise ValueError(f"row {row}: the logits contain NaN")
     return chosen.tolist()
