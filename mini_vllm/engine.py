@@ -304,8 +304,9 @@ class LLMEngine:
         A wrong guess is thrown away. It has written K/V only into slots that belong to no computed token, and which
         are written again when their token is.
         """
-        if self.scheduler.waiting or any(len(request.output_token_ids) + 2 > request.sampling_params.max_tokens
-                                         for request in requests):
+        has_seat = sum(request.num_sequences for request in requests) < self.config.max_num_seqs
+        if has_seat and self.scheduler.waiting or any(
+                len(request.output_token_ids) + 2 > request.sampling_params.max_tokens for request in requests):
             return
         for request in requests:
             if self.kv_cache.allocate_slots(request, 1) is None or self.kv_cache.block_pool.pending_copies:

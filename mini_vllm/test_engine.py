@@ -90,6 +90,21 @@ def test_a_first_token_does_not_wait_for_the_step_after_it(loaded):
         assert len(output.token_ids) == 6
 
 
+@pytest.mark.parametrize("num_seats, is_begun", [(1, True), (2, False)])
+def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded, num_seats, is_begun):
+    prompts = random_prompts(3, seed=6)
+    params = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
+    alone = [make_llm(loaded).generate([prompt], params)[0].token_ids for prompt in prompts]
+    engine = make_engine(loaded, max_num_seqs=num_seats, max_num_batched_tokens=64)
+    ids = [engine.add_request(prompt, params) for prompt in prompts[:1]]
+    engine.step()
+    ids += [engine.add_request(prompt, params) for prompt in prompts[1:]]
+    engine.step() if num_seats == 1 else engine._begin_next(engine.scheduler.running, mx.array([0]))
+    assert (engine._ahead is not None) == is_begun
+    results = run(engine)
+    assert [results[name].token_ids for name in ids] == alone
+
+
 def test_looking_ahead_changes_nothing(loaded):
     """Requests that come, end early and are aborted make guesses wrong; the tokens must not notice."""
     prompts = random_prompts(12, seed=4)
