@@ -49,9 +49,12 @@ class PagedKVCache:
         """What one block costs in all layers together."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.size
 
-    def write(self, layer: int, keys_values: mx.array, block_ids: mx.array, offsets: mx.array) -> None:
-        """Store keys and values [num_tokens, 2 * num_kv_heads, head_dim] at (block, offset), one pair a token."""
-        self.pools[layer][block_ids, :, offsets] = keys_values
+    def write(self, layer: int, keys_values: mx.array, rows: mx.array) -> None:
+        """Store keys and values [num_tokens, 2 * num_kv_heads, head_dim], each vector in its row of the pool."""
+        pool = self.pools[layer]
+        vectors = pool.reshape(-1, pool.shape[-1])
+        vectors[rows] = keys_values.reshape(-1, pool.shape[-1])
+        self.pools[layer] = vectors.reshape(pool.shape)
 
     def write_one(self, layer: int, keys_values: mx.array, slot: mx.array) -> None:
         """The same for a single token at ``slot``, an array of its block and offset: half the cost on a CPU."""
@@ -66,9 +69,10 @@ class PagedKVCache:
         if plan.slot is not None:
             self.write_one(layer, keys_values, plan.slot)
             return
-        num_one_by_one = plan.block_ids.shape[0]
+        num_one_by_one, num_both = len(plan.blocks), keys_values.shape[1]
         if num_one_by_one:
-            self.write(layer, keys_values[:num_one_by_one], plan.block_ids, plan.offsets)
+            own = keys_values if num_one_by_one == keys_values.shape[0] else keys_values[:num_one_by_one]
+            self.write(layer, own, plan.rows(num_both))
         for run in plan.runs:
             self.write_run(layer, keys_values[run.rows], run.block_id, run.slots)
 

@@ -5,6 +5,7 @@ Made once a step with numpy, then used by every layer.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -62,16 +63,29 @@ class BlockTable:
         return self._matrices[per_block]
 
 
-class AttentionPlan:
-    """Where the tokens of a step are written and what each attends to: made once a step, used by every layer."""
+def rows_of_slots(blocks: np.ndarray, offsets: np.ndarray, num_both: int, block_size: int) -> mx.array:
+    """Where the vectors of tokens stand in the pool, seen as one long list of them: [num_tokens * num_both]."""
+    rows = (blocks[:, None] * num_both + np.arange(num_both)) * block_size + offsets[:, None]
+    return mx.array(rows.reshape(-1).astype(np.uint32))
 
-    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
+
+class AttentionPlan:
+    """Where the tokens of a step are written and what each attends to: made once a step, used by every layer.
+
+    ``before`` is the plan of an earlier step, if there was one: what requests that decode attend to is mostly the same,
+    but for the one token that each has more.
+    """
+
+    def __init__(self, spans: Sequence[Span], block_size: int, before: AttentionPlan | None = None) -> None:
+        self.block_size = block_size
+        self._rows: dict[int, mx.array] = {}
         self._masks: dict[tuple[int, int, int], mx.array] = {}
         num_decodes = sum(span.num_new_tokens == 1 for span in spans)
         decodes = spans[:num_decodes]
         chunks = spans[num_decodes:]
         if any(span.num_new_tokens == 1 for span in chunks):
             raise ValueError("requests that compute one token come first in a step")
+        self._decode_tables = [span.block_ids[:-(-span.context_len // block_size)] for span in decodes]
         if not spans:
             self.dense, self.tables, self.pairs = [], [], []
             return
@@ -83,18 +97,31 @@ class AttentionPlan:
         if sum(chunk.num_new_tokens for chunk in chunks) < MIN_RUN * len(self.runs):
             self.runs = []
         one_by_one = decodes if self.runs else spans
-        blocks = np.concatenate([np.asarray(span.block_ids)[np.arange(span.context_len - span.num_new_tokens,
-                                                                      span.context_len) // block_size]
-                                 for span in one_by_one] or [np.empty(0)])
-        offsets = positions[:len(blocks)] % block_size
         #: Block and offset of each token that is in no run; and of the only token, if the step has only one.
-        self.block_ids, self.offsets = mx.array(blocks.astype(np.int32)), mx.array(offsets.astype(np.int32))
-        self.slot = mx.array([int(blocks[0]), int(offsets[0])]) if len(positions) == 1 else None
+        self.blocks = np.concatenate([np.asarray(span.block_ids)[np.arange(span.context_len - span.num_new_tokens,
+                                                                           span.context_len) // block_size]
+                                      for span in one_by_one] or [np.empty(0, dtype=np.int64)])
+        self.offsets = positions[:len(self.blocks)] % block_size
+        self.slot = mx.array([int(self.blocks[0]), int(self.offsets[0])]) if len(positions) == 1 else None
         is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
         #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
         self.dense = list(spans) if is_few else chunks
         self.tables = [BlockTable(span.block_ids[:-(-span.context_len // block_size)]) for span in self.dense]
-        self.pairs = [] if is_few else [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
+        if is_few:
+            self.pairs = []
+        elif before is not None and before.pairs and before._decode_tables == self._decode_tables:
+            self.pairs, start = [], 0
+            for pairs in before.pairs:
+                self.pairs.append(pairs.at(decodes[start:start + pairs.num_requests]))
+                start += pairs.num_requests
+        else:
+            self.pairs = [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
+
+    def rows(self, num_both: int) -> mx.array:
+        """Where tokens that are in no run are written. Made when first asked for; the other layers use it again."""
+        if num_both not in self._rows:
+            self._rows[num_both] = rows_of_slots(self.blocks, self.offsets, num_both, self.block_size)
+        return self._rows[num_both]
 
     def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
         """[num_keys, group * num_queries]: -inf where a key comes after its query; the last of both are the same token.
@@ -143,16 +170,15 @@ class PairPlan:
         firsts = np.zeros(len(spans), dtype=np.int64)
         for prefix in self.prefixes:
             firsts[prefix.requests] = len(prefix.blocks)
+        self._block_size = block_size
         context_lens = np.asarray([span.context_len for span in spans])
         counts = -(-context_lens // block_size) - firsts
         owners = np.repeat(np.arange(len(spans)), counts)
         blocks = np.concatenate([np.asarray(span.block_ids[first:first + n])
                                  for span, first, n in zip(spans, firsts, counts)])
-        starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
-        lengths = context_lens[owners] - starts
+        self._starts = np.concatenate([np.arange(first, first + n) for first, n in zip(firsts, counts)]) * block_size
         self.blocks, self.owners = blocks, owners
-        #: [num_pairs, 1, block_size]: 0 where the slot holds a token of the request, -inf where it does not.
-        self.mask = mx.array(np.where(np.arange(block_size) < lengths[:, None, None], 0.0, -np.inf).astype(np.float32))
+        self.mask = self._mask(context_lens)
         part_owners = np.concatenate([owners, *(prefix.requests for prefix in self.prefixes)])
         #: The request of every partial result: first of the pairs, then of each shared prefix.
         self.part_owners = mx.array(part_owners.astype(np.uint32))
@@ -163,6 +189,18 @@ class PairPlan:
         self.group_factors = mx.array(does_count[..., None, None].astype(np.float32))
         self.group_owners = mx.array(group_owners.astype(np.uint32)) if len(groups) > self.num_requests else None
         self._indices: dict[tuple[int, int], Indices] = {}
+
+    def at(self, spans: Sequence[Span]) -> PairPlan:
+        """The same requests, with the same blocks, at another length."""
+        moved = copy.copy(self)
+        moved.mask = self._mask(np.asarray([span.context_len for span in spans]))
+        return moved
+
+    def _mask(self, context_lens: np.ndarray) -> mx.array:
+        """[num_pairs, 1, block_size]: 0 where the slot holds a token of the request, -inf where it does not."""
+        lengths = context_lens[self.owners] - self._starts
+        return mx.array(np.where(np.arange(self._block_size) < lengths[:, None, None], np.float32(0),
+                                 np.float32(-np.inf)))
 
     def indices(self, rows_per_request: int, num_kv_heads: int) -> Indices:
         """For products of one query head each, or of all that share a KV head: as many a request as there are rows.

@@ -31,6 +31,7 @@ class ModelRunner:
         self.scale = config.head_dim ** -0.5
         self.cache = PagedKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
                                   model.model.norm.weight.dtype)
+        self._plan: AttentionPlan | None = None
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
         """Logits [number of requests that need them, vocab_size], in the order of ``requests``.
@@ -50,11 +51,12 @@ class ModelRunner:
 
     def _forward(self, token_ids: mx.array, spans: Sequence[Span], wanted: Sequence[tuple[int, Span]]) -> mx.array:
         """Hidden states of the ``wanted`` rows, each the last token of its span."""
-        plan = AttentionPlan(spans, self.cache.block_size)
+        self._plan = plan = AttentionPlan(spans, self.cache.block_size, self._plan)
         last_plan, rows, last_layer = plan, None, len(self.cache.pools) - 1
         if len(wanted) < token_ids.shape[0]:
             rows = mx.array(np.asarray([row for row, _ in wanted], dtype=np.int32))
-            last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size)
+            last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size,
+                                      plan)
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
             self.cache.write_step(layer, keys_values, plan)

@@ -1,6 +1,7 @@
 """Paged attention against attention written out in numpy, over scattered, shared and half-filled blocks."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from mini_vllm import attention, attention_plan, fast_exp
 from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
-from mini_vllm.attention_plan import find_shared_prefixes
+from mini_vllm.attention_plan import find_shared_prefixes, rows_of_slots
 from mini_vllm.backend import blas, mx
 
 
@@ -37,8 +38,9 @@ def make_cache(num_kv_heads, block_size, head_dim, num_blocks=40):
 
 def write(cache, keys, values, table, first=0):
     positions = np.arange(first, first + len(keys))
-    cache.write(0, mx.array(np.concatenate((keys, values), axis=1)),
-                mx.array(np.asarray(table)[positions // cache.block_size]), mx.array(positions % cache.block_size))
+    both = np.concatenate((keys, values), axis=1)
+    cache.write(0, mx.array(both), rows_of_slots(np.asarray(table)[positions // cache.block_size],
+                                                 positions % cache.block_size, both.shape[1], cache.block_size))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -63,10 +65,16 @@ def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
         spans.append(Span(table + [7, 8], n, length))  # a table may have room for more
         queries.append(own)
         expected.append(dense(own, keys, values, 0.3))
-    plan = AttentionPlan(spans, block_size)
+    plan = AttentionPlan(spans, block_size, data.draw(st.sampled_from([None, one_token_before(spans, block_size)])))
     with draw_ways_to_compute(data):
         got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.3)
     np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=2e-5)
+
+
+def one_token_before(spans, block_size):
+    """A plan in which those that decode have a token less, if they can."""
+    return AttentionPlan([replace(span, context_len=max(span.context_len - (span.num_new_tokens == 1), 1))
+                          for span in spans], block_size)
 
 
 def draw_ways_to_compute(data):
@@ -101,7 +109,8 @@ def test_requests_that_share_beginnings_see_what_each_sees_alone(data):
             queries.append(rng.normal(size=(1, num_kv_heads * group, head_dim)).astype(np.float32))
             expected.append(dense(queries[-1], keys, values, 0.3))
     order = rng.permutation(len(spans))
-    plan = AttentionPlan([spans[i] for i in order], block_size)
+    spans = [spans[i] for i in order]
+    plan = AttentionPlan(spans, block_size, data.draw(st.sampled_from([None, one_token_before(spans, block_size)])))
     with draw_ways_to_compute(data):
         got = paged_attention(mx.array(np.concatenate([queries[i] for i in order])), cache.pools[0], plan, 0.3)
     np.testing.assert_allclose(np.array(got), np.concatenate([expected[i] for i in order]), atol=2e-5)
@@ -243,7 +252,7 @@ def test_a_single_token_is_written_the_same_either_way():
     one, other = (PagedKVCache(2, 6, 2, 4, 8, mx.float32) for _ in range(2))
     for block, offset in ((3, 1), (5, 3), (1, 0)):
         keys_values = mx.array(rng.normal(size=(1, 4, 8)).astype(np.float32))
-        one.write(1, keys_values, mx.array([block]), mx.array([offset]))
+        one.write(1, keys_values, rows_of_slots(np.array([block]), np.array([offset]), 4, 4))
         other.write_one(1, keys_values, mx.array([block, offset]))
     assert np.array_equal(np.array(one.pools[1]), np.array(other.pools[1])) and np.array(one.pools[1]).any()
 
@@ -262,6 +271,21 @@ def test_copies_take_whole_blocks_of_every_layer():
 
 def test_a_block_costs_keys_and_values_of_all_layers():
     assert PagedKVCache.block_bytes(6, 4, 32, 32, mx.float32) == 2 * 6 * 4 * 32 * 32 * 4
+
+
+def test_the_plan_of_a_step_is_made_from_the_one_before():
+    tables = [[1, 2], [3, 4, 5], [6, 7], [8]]
+
+    def plan(lengths, before=None, tables=tables):
+        return AttentionPlan([Span(table, 1, length) for table, length in zip(tables, lengths)], 4, before)
+
+    first = plan([5, 9, 6, 1])
+    second = plan([6, 10, 7, 2], first)
+    assert all(new.groups is old.groups for new, old in zip(second.pairs, first.pairs))
+    assert not any(mx.array_equal(new.mask, old.mask) for new, old in zip(second.pairs, first.pairs))
+    for other in (plan([6, 10, 9, 2], first, [[1, 2], [3, 4, 5], [6, 7, 9], [8]]), plan([6, 10, 7, 2][:3], first),
+                  plan([6, 10, 7, 2], first, [[1, 2], [3, 4, 5], [6, 9], [8]])):
+        assert all(new.groups is not old.groups for new, old in zip(other.pairs, first.pairs))
 
 
 def test_single_tokens_come_first():
