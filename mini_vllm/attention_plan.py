@@ -18,7 +18,7 @@ from mini_vllm.streams import streams
 #: Up to so many requests that decode are attended one by one: few products of whole contexts, not many of blocks.
 MAX_DENSE_DECODES = 2
 #: With fewer (request, block) pairs than this a second stream costs more than it saves.
-MIN_PAIRS_TO_SPLIT = 64
+MIN_PAIRS_TO_SPLIT = 40
 #: Tokens a run, on average, from which on runs are faster than writing token by token; with 32 it is four times.
 MIN_RUN = 8
 #: At most so many partial results of a request are summed up at once.
