@@ -31,8 +31,8 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
                 length_penalty: float = 1.0, ignore_eos: bool = False) -> list[Beam]:
     """The ``beam_width`` best continuations that the search finds, best first.
 
-    The engine must be idle: beams take blocks as they need them. Raises ValueError for what can never be served, and
-    RuntimeError when the pool is too small on the way; all blocks have come home then.
+    The engine must be idle: beams take blocks as they need them. Raises ValueError for what can never be served or is
+    not a number, and RuntimeError when the pool is too small on the way; all blocks have come home then.
     """
     if beam_width < 1:
         raise ValueError(f"beam_width is {beam_width}, must be at least 1")
@@ -41,11 +41,17 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
     token_ids = engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     max_tokens = engine.check_prompt(token_ids, SamplingParams(max_tokens=max_tokens))
     search = _Search(engine, token_ids, beam_width, max_tokens, () if ignore_eos else engine.tokenizer.eos_token_ids)
+    doubtful: set[int] = set()
     try:
         finished = search.run()
+    except BaseException:
+        for request, _ in search.live:
+            doubtful.update(engine.kv_cache.get_block_ids(request.request_id))
+        raise
     finally:
         for request, _ in search.live:
             engine.kv_cache.free(request)
+        engine.recovery.discard(doubtful)
     beams = [Beam(ids, engine.tokenizer.decode(ids), log_probability,
                   log_probability / max(len(ids), 1) ** length_penalty, reason)
              for ids, log_probability, reason in finished]
@@ -141,6 +147,9 @@ class _Search:
                              kv_cache.get_block_ids(request.request_id), request.num_computed_tokens, True)
                  for request, num_new in work]
         logits = runner.step(steps, [(a.block_id, b.block_id) for a, b in kv_cache.block_pool.pending_copies])
-        mx.eval(logits)
+        has_nan = mx.isnan(logits).any()
+        mx.eval(logits, has_nan)
         kv_cache.finish_step()
+        if has_nan.item():
+            raise ValueError("the logits contain NaN")
         return logits

@@ -58,7 +58,7 @@ class LLMEngine:
         self.scheduler.max_num_chunk_tokens = self._max_num_chunk_tokens()  # a simpler scheduler need not read it
         self.sampler = parts.sampler()
         self.runner = ModelRunner(self.loaded.model, num_blocks, self.config.block_size)
-        self._recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache)
+        self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache)
         self.trace = trace
         self.num_steps = 0
         self._max_lookahead = self._max_requests_to_look_ahead()
@@ -208,13 +208,14 @@ class LLMEngine:
         if plan.requests:
             self.num_steps += 1
             try:
-                token_ids, logprobs = self._compute(plan)
-            except Exception as error:
-                token_ids, logprobs, errors = self._recovery.compute_apart(plan, error, self._compute)
-                self._ahead = None
+                try:
+                    token_ids, logprobs = self._compute(plan)
+                except Exception as error:
+                    token_ids, logprobs, errors = self.recovery.compute_apart(plan, error, self._compute)
+                    self._ahead = None
             except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
                 self._ahead = None
-                self._recovery.undo(plan)
+                self.recovery.undo(plan)
                 raise
         else:
             self.runner.cache.copy_blocks(plan.copies)  # for blocks that were given back, but may be found
@@ -248,6 +249,12 @@ class LLMEngine:
         return outputs
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
+        """Next tokens, and their log-probabilities where asked for. Raises ValueError where something is NaN."""
+        computed = self._compute_tokens(plan)
+        self.runner.check_chunks()
+        return computed
+
+    def _compute_tokens(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and self._is_planned(ahead[0], plan):
             return self._take_greedy(plan.requests, *ahead[1:]), {}
@@ -279,6 +286,7 @@ class LLMEngine:
             if not has_first and ids == [request.request_id for request in plan.requests]:
                 return self._take_greedy(plan.requests, chosen, scores), {}
             return dict(zip(ids, _checked(chosen, scores))), {}
+        self.runner.check_chunks()  # before a number is drawn: a step that fails is computed again
         result = self.sampler.sample(logits, rows)
         return (dict(zip(ids, result.token_ids)),
                 {request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
@@ -343,7 +351,7 @@ class LLMEngine:
             if not sequence.finished:
                 block_ids.update(self.kv_cache.get_block_ids(sequence.request.request_id))
                 self._finish(sequence, RequestStatus.FINISHED_ERROR, "error")
-        self._recovery.discard(block_ids)
+        self.recovery.discard(block_ids)
 
     def _forget(self, group: SequenceGroup) -> None:
         del self._groups[group.request_id]
@@ -352,7 +360,7 @@ class LLMEngine:
 
 
 def _checked(chosen: mx.array, scores: mx.array) -> list[int]:
-    """Greedy tokens, unless a logit is not a number: then the model is broken, and any token would be a lie.
+    """Greedy tokens, unless the best logit is not a number: then the model is broken, and any token would be a lie.
 
     Nothing is computed here: it would have to wait for the next step, which may have been begun.
     """

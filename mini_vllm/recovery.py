@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import Request, TokenLogprob
+from mini_vllm.request import Request, RequestStatus, TokenLogprob
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
 #: Of the requests of a step: next tokens, and their log-probabilities where asked for.
@@ -64,13 +64,16 @@ class Recovery:
         return token_ids, logprobs, errors
 
     def undo(self, plan: SchedulerOutput) -> None:
-        """The step was cut off: nothing of it counts, and its requests wait to be computed again."""
+        """The step was cut off, or so was ``compute_apart``: nothing of it counts, and its requests wait to be computed
+        again."""
         unwritten = {destination for _, destination in plan.copies}
-        for request in plan.requests:
+        running = [request for request in plan.requests if request.status is RequestStatus.RUNNING]
+        for request in running:
             unwritten.update(self._take_back(request, plan.num_scheduled_tokens[request.request_id]))
         self._forget_unwritten(plan, unwritten)
-        for request in reversed(plan.requests):
+        for request in reversed(running):
             self.scheduler.preempt(request)
+        self.discard(unwritten)
 
     def discard(self, block_ids: Iterable[int]) -> None:
         """What these blocks hold is not trusted. Those that nobody holds any more are not found again, and no trace of
@@ -81,8 +84,9 @@ class Recovery:
         self.cache.clear_blocks(given_back)
 
     def _take_back(self, request: Request, num_new: int) -> list[int]:
-        """These tokens do not count as computed; returns the blocks that they were to be written into."""
-        request.num_computed_tokens -= num_new
+        """These tokens do not count as computed; returns the blocks that they were to be written into (and more, if
+        they are taken back twice)."""
+        request.num_computed_tokens = max(request.num_computed_tokens - num_new, 0)
         first = request.num_computed_tokens // self.kv_cache.block_size
         return self.kv_cache.get_block_ids(request.request_id)[first:]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx, nn
+from mini_vllm.beam_search import beam_search
 from mini_vllm.engine import LLM, EngineConfig, EngineParts, LLMEngine, parse_memory
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.loader import load
@@ -391,6 +392,43 @@ def test_a_request_that_computes_nan_fails_and_leaves_none_behind(checkpoints, s
     engine.kv_cache.check_integrity()
 
 
+@pytest.mark.parametrize("how", ["goes on", "is aborted"])
+def test_a_request_that_computes_nan_leaves_none_for_those_who_share_its_beginning(checkpoints, how):
+    """Within one chunk NaN reaches what comes before it, too; nobody must find that."""
+    loaded = load(checkpoints("llama3"))
+    beginning = list(range(32))
+    prompts = [[*beginning, 40 + i, 41 + i] for i in range(6)]
+    alone = [make_llm(loaded).generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    broken = next(token for token in range(256) if not any(token in ids for ids in (*prompts, *alone)))
+    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, broken)
+    engine = make_engine(loaded, max_num_batched_tokens=64)
+    bad = engine.add_request([*beginning, broken, *range(100, 200)], GREEDY)
+    results = {output.request_id: output for output in engine.step()}
+    if how == "is aborted":
+        engine.abort_request(bad)
+    ids = []
+    for prompt in prompts:
+        ids.append(engine.add_request(prompt, GREEDY))
+        results |= {output.request_id: output for output in engine.step()}
+    results |= run(engine)
+    assert [results[name].token_ids for name in ids] == alone
+    assert results[bad].error == "ValueError: keys or values contain NaN"
+    assert not any(mx.isnan(pool).any() for pool in engine.runner.cache.pools)
+
+
+def test_a_beam_search_over_nan_says_so_and_leaves_none(checkpoints):
+    loaded = load(checkpoints("llama3"))
+    loaded.model.model.embed_tokens = BrokenEmbedding(loaded.model.model.embed_tokens, 250)
+    engine = make_engine(loaded)
+    with pytest.raises(ValueError, match="NaN"):
+        beam_search(engine, [*range(40), 250, *range(40)], beam_width=2, max_tokens=4)
+    assert engine.kv_cache.block_pool.get_usage() == 0
+    assert not any(mx.isnan(pool).any() for pool in engine.runner.cache.pools)
+    engine.add_request(list(range(50)), GREEDY)
+    (output,) = run(engine).values()
+    assert output.usage.prompt_tokens_details.cached_tokens == 0 and output.error is None
+
+
 class BrokenEmbedding(nn.Embedding):
     """What one token means is not a number."""
 
@@ -453,6 +491,37 @@ def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypat
     assert llm.engine.kv_cache.block_pool.get_usage() == 0.0
     longer = prompt + wanted[:5]
     assert llm.generate([longer], GREEDY)[0].token_ids == fresh.generate([longer], GREEDY)[0].token_ids
+
+
+@pytest.mark.parametrize("at", range(2, 9))
+def test_ctrl_c_while_a_broken_step_is_computed_apart(loaded, monkeypatch, at):
+    prompts = random_prompts(4, seed=13)
+    alone = [make_llm(loaded).generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+    engine = make_engine(loaded)
+    ids = [engine.add_request(prompt, GREEDY) for prompt in [*prompts, prompts[0] + [1]]]
+    real, num_calls = engine.runner.step, 0
+
+    def step(requests, copies=()):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == at:
+            raise KeyboardInterrupt
+        if num_calls in (1, 2, 7):  # a step, then its first request alone, and another step
+            raise ArithmeticError("poison")
+        return real(requests, copies)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    results = {}
+    for _ in range(100):
+        try:
+            results |= {output.request_id: output for output in engine.step()}
+        except KeyboardInterrupt:
+            assert num_calls == at
+        engine.kv_cache.check_integrity()
+    assert not engine.has_unfinished_requests() and engine.kv_cache.block_pool.get_usage() == 0
+    for name, expected in zip(ids, alone):
+        assert results[name].error == "ArithmeticError: poison" or results[name].token_ids == expected
+    assert sum(results[name].error is None for name in ids) >= 3
 
 
 def test_after_ctrl_c_the_requests_may_go_on(loaded, monkeypatch):
