@@ -71,8 +71,7 @@ class PagedKVCache:
             return
         num_one_by_one, num_both = len(plan.blocks), keys_values.shape[1]
         if num_one_by_one:
-            own = keys_values if num_one_by_one == keys_values.shape[0] else keys_values[:num_one_by_one]
-            self.write(layer, own, plan.rows(num_both))
+            self.write(layer, keys_values[:num_one_by_one], plan.rows(num_both))
         for run in plan.runs:
             self.write_run(layer, keys_values[run.rows], run.block_id, run.slots)
 
@@ -103,12 +102,11 @@ def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scal
     """What each token of the step sees. ``queries`` is [num_tokens, num_heads, head_dim], and so is the result."""
     parts, start = [], 0
     if plan.pairs:
-        num_requests = sum(pairs.num_requests for pairs in plan.pairs)
-        scaled = (queries if num_requests == queries.shape[0] else queries[:num_requests]) * scale
+        scaled = queries[:sum(pairs.num_requests for pairs in plan.pairs)] * scale
         for pairs in plan.pairs:
             end = start + pairs.num_requests
             with mx.stream(next(streams)):
-                parts.append(_attend_pairs(scaled if end - start == num_requests else scaled[start:end], pool, pairs))
+                parts.append(_attend_pairs(scaled[start:end], pool, pairs))
             start = end
     for span, table in zip(plan.dense, plan.tables):
         end = start + span.num_new_tokens
@@ -193,7 +191,7 @@ def _attend_pairs(queries: mx.array, pool: mx.array, plan: PairPlan) -> mx.array
     for part in parts:
         end = start + part.highest.shape[0]
         with mx.stream(part.stream):
-            sums.append(mx.concatenate(part.weigh(tops if len(parts) == 1 else tops[start:end]), axis=-1))
+            sums.append(mx.concatenate(part.weigh(tops[start:end]), axis=-1))
         start = end
     # [num_parts, num_heads, head_dim + 1] → [num_groups, width, …] → [num_groups, …]
     out = (_joined(sums)[plan.groups] * plan.group_factors).sum(axis=1)

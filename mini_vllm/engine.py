@@ -250,11 +250,6 @@ class LLMEngine:
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
         """Next tokens, and their log-probabilities where asked for. Raises ValueError where something is NaN."""
-        computed = self._compute_tokens(plan)
-        self.runner.check_chunks()
-        return computed
-
-    def _compute_tokens(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and self._is_planned(ahead[0], plan):
             return self._take_greedy(plan.requests, *ahead[1:]), {}
@@ -282,11 +277,10 @@ class LLMEngine:
         rows = [self._sequences[request_id][1].row for request_id in ids]
         if all(is_plain_greedy(row.params) for row in rows):
             chosen, scores = self._greedy(logits)
-            has_first = not all(request.output_token_ids for request in plan.requests)  # and somebody waits for it
-            if not has_first and ids == [request.request_id for request in plan.requests]:
+            have_begun = all(request.output_token_ids for request in plan.requests)  # a first token is waited for
+            if have_begun and ids == [request.request_id for request in plan.requests]:
                 return self._take_greedy(plan.requests, chosen, scores), {}
             return dict(zip(ids, _checked(chosen, scores))), {}
-        self.runner.check_chunks()  # before a number is drawn: a step that fails is computed again
         result = self.sampler.sample(logits, rows)
         return (dict(zip(ids, result.token_ids)),
                 {request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})

@@ -32,13 +32,12 @@ class ModelRunner:
         self.cache = PagedKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
                                   model.model.norm.weight.dtype)
         self._plan: AttentionPlan | None = None
-        #: Whether the last step computed K/V that are not numbers, if it computed tokens that give no logits.
-        self._has_nan: mx.array | None = None
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
         """Logits [number of requests that need them, vocab_size], in the order of ``requests``.
 
-        Requests that compute one token come first. Block copies are made before anything is written.
+        Requests that compute one token come first. Block copies are made before anything is written. Raises ValueError
+        if keys or values of a chunk are not numbers: until it has logits, nothing else would show it.
         """
         self.cache.copy_blocks(copies)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
@@ -51,18 +50,11 @@ class ModelRunner:
         """Logits of a step of one token a request whose tokens are still being computed."""
         return self.model.logits(self._forward(token_ids, spans, list(enumerate(spans))))
 
-    def check_chunks(self) -> None:
-        """Raises ValueError if the last step computed K/V that are not numbers. Where there are logits, they show it;
-        this is for chunks that have none yet, lest others find their blocks."""
-        has_nan, self._has_nan = self._has_nan, None
-        if has_nan is not None and has_nan.item():
-            raise ValueError("keys or values contain NaN")
-
     def _forward(self, token_ids: mx.array, spans: Sequence[Span], wanted: Sequence[tuple[int, Span]]) -> mx.array:
         """Hidden states of the ``wanted`` rows, each the last token of its span."""
         self._plan = plan = AttentionPlan(spans, self.cache.block_size, self._plan)
         last_plan, rows, last_layer = plan, None, len(self.cache.pools) - 1
-        self._has_nan = None
+        has_nan: list[mx.array] = []
         if len(wanted) < token_ids.shape[0]:
             rows = mx.array(np.asarray([row for row, _ in wanted], dtype=np.int32))
             last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size,
@@ -71,8 +63,11 @@ class ModelRunner:
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
             self.cache.write_step(layer, keys_values, plan)
             if layer == last_layer and rows is not None:
-                self._has_nan = mx.isnan(keys_values).any()
+                has_nan.append(mx.isnan(keys_values).any())
             return paged_attention(queries, self.cache.pools[layer], last_plan if layer == last_layer else plan,
                                    self.scale)
 
-        return self.model(token_ids, plan.positions, attend, rows)
+        hidden = self.model(token_ids, plan.positions, attend, rows)
+        if has_nan and has_nan[0].item():
+            raise ValueError("keys or values contain NaN")
+        return hidden
