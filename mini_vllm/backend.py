@@ -104,11 +104,16 @@ def candidates() -> Iterator[tuple[str, Libraries, str]]:
         # The threaded one ends the process at its first product if there is no libgomp, so that is loaded first.
         yield "nvpl", (GNU_OPENMP, core, str(lib / "libnvpl_blas_lp64_gomp.so.0")), "package nvpl-blas"
         yield "nvpl", (core, str(lib / "libnvpl_blas_lp64_seq.so.0")), "package nvpl-blas, one thread: no libgomp"
-    mkl = Path(sys.prefix, "lib", "libmkl_rt.so.2")
-    if mkl.exists():
+    # Its number changes with the years: libmkl_rt.so.2 until 2025, libmkl_rt.so.3 since.
+    for mkl in sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"), key=_library_version, reverse=True):
         yield "mkl", (str(mkl.with_name("libiomp5.so")), str(mkl)), "package mkl"
     for name in OPENBLAS_NAMES:
         yield "openblas", (name,), "the system's OpenBLAS"
+
+
+def _library_version(path: Path) -> list[int]:
+    """``libmkl_rt.so.3`` → [3]; without a number, []."""
+    return [int(part) for part in path.name.partition(".so")[2].split(".") if part.isdecimal()]
 
 
 def load_libraries(libraries: Libraries) -> None:

@@ -114,12 +114,13 @@ def test_without_libgomp_the_sequential_nvpl_serves(linux_cpu, tmp_path):
     assert ("libnvpl_blas_lp64_gomp", "local") not in loader.loaded, "it would end the process at its first product"
 
 
-def test_mkl_is_found_in_the_prefix_and_comes_before_openblas(linux_cpu, tmp_path):
+@pytest.mark.parametrize("name", ["libmkl_rt.so.2", "libmkl_rt.so.3", "libmkl_rt.so.12", "libmkl_rt.so"])
+def test_mkl_is_found_in_the_prefix_and_comes_before_openblas(linux_cpu, tmp_path, name):
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/libmkl_rt.so.2").touch()
+    (tmp_path / "lib" / name).touch()
     linux_cpu.setattr(sys, "prefix", str(tmp_path))
     loader = use(linux_cpu, libopenblas=BLAS, libiomp5={}, libmkl_rt=BLAS)
-    assert backend.choose_blas() == BlasInfo("mkl", str(tmp_path / "lib/libmkl_rt.so.2"), "package mkl")
+    assert backend.choose_blas() == BlasInfo("mkl", str(tmp_path / "lib" / name), "package mkl")
     assert loader.loaded[0] == ("libiomp5", "global"), "MKL ends the process if it does not find its OpenMP"
 
 
