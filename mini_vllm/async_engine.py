@@ -20,16 +20,21 @@ import functools
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 from mini_vllm.backend import mx
-from mini_vllm.engine import EngineConfig, EngineParts, LLMEngine, Prompt
+from mini_vllm.checks import an_instance, flag, refusal, whole_number
+from mini_vllm.engine import EngineConfig, EngineParts, LLMEngine
 from mini_vllm.engine_config import EngineMetrics
-from mini_vllm.request import Priority, RequestOutput, SamplingParams
+from mini_vllm.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.request import Priority, RequestOutput, SamplingParams, checked_extra_keys, checked_priority
+from mini_vllm.tokenizer import Tokenizer
 
 #: Requests that the engine holds at once, running and waiting.
 MAX_NUM_REQUESTS = 1024
+#: Reading a longer text takes longer than asking another thread to do it: this much takes about a millisecond.
+MAX_CHARS_IN_LOOP = 2000
 
 
 class EngineBusyError(RuntimeError):
@@ -72,16 +77,22 @@ class AsyncLLMEngine:
                  max_num_requests: int = MAX_NUM_REQUESTS,
                  make_engine: Callable[[], LLMEngine] | None = None) -> None:
         """``make_engine`` is called in the engine's thread; by default it makes one of ``config`` and ``parts``."""
-        if max_num_requests < 1:
-            raise ValueError(f"max_num_requests is {max_num_requests}, must be at least 1")
-        self.max_num_requests = max_num_requests
+        self.max_num_requests = whole_number("max_num_requests", max_num_requests, 1)
+        if config is not None:
+            an_instance("config", config, EngineConfig)
+        if parts is not None:
+            an_instance("parts", parts, EngineParts)
+        if make_engine is not None and not callable(make_engine):
+            raise refusal("make_engine", make_engine, "None or a function that makes an LLMEngine")
         self._make_engine = make_engine or (lambda: LLMEngine(config, parts))
         self._inbox: queue.SimpleQueue[Callable[[LLMEngine], None]] = queue.SimpleQueue()
         #: Requests that the engine holds or will find in the inbox. The engine's thread takes them out.
         self._streams: dict[str, _Stream] = {}
+        #: What texts are read with, in the callers' threads; the engine's thread makes it when the model is loaded.
+        self._prompts: PromptReader | None = None
         self._lock = threading.Lock()
         self._num_submitted = 0
-        self._is_stopping = self._has_ended = False
+        self._is_stopping = self._is_aborting = self._has_ended = False
         self._error: BaseException | None = None
         #: Answers that somebody waits for: of ``call``, and of ``shutdown``.
         self._calls: set[tuple[asyncio.AbstractEventLoop, asyncio.Future]] = set()
@@ -94,42 +105,77 @@ class AsyncLLMEngine:
 
     async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
                        priority: Priority = Priority.NORMAL, request_id: str | None = None,
-                       extra_keys: tuple | None = None) -> AsyncIterator[RequestOutput]:
+                       extra_keys: tuple | None = None, deltas: bool = False) -> AsyncIterator[RequestOutput]:
         """Stream the outputs of one request; the last one is ``finished``.
 
-        Each output has all the text so far; one that nobody fetched in time is skipped. Leaving the loop early, or
+        Each output has all the text so far; one that nobody fetched in time is skipped. With ``deltas``, each has only
+        what is new since the one before: nothing is skipped then, but may come together. Leaving the loop early, or
         being cancelled, aborts the request; its id is free again once the engine has seen that. Raises ValueError if it
         can never be served, EngineBusyError if there are too many, EngineStoppedError after ``shutdown``. A request
         that fails on its way ends with its ``error``.
         """
-        stream = self._submit(prompt, sampling_params, priority, request_id, extra_keys)
-        finished = False
+        params = SamplingParams() if sampling_params is None else an_instance("sampling_params", sampling_params,
+                                                                               SamplingParams)
+        priority, extra_keys = checked_priority(priority), checked_extra_keys(extra_keys)
+        flag("deltas", deltas)
+        if request_id is not None:
+            an_instance("request_id", request_id, str)
+        stream = self._open_stream(request_id)
+        finished, before = False, None
         try:
+            tokens = await self._read(prompt)
+            self._inbox.put(lambda engine: self._add(engine, stream, tokens, params, priority, extra_keys))
             while not finished:
                 output = await stream.next()
                 finished = output.finished
-                yield output
+                yield _since(before, output) if deltas else output
+                before = output
         finally:
             if not finished:
                 stream.is_abandoned = True
                 self._inbox.put(lambda engine: self._abandon(engine, stream))
 
-    def _submit(self, prompt: Prompt, params: SamplingParams | None, priority: Priority, request_id: str | None,
-                extra_keys: tuple | None) -> _Stream:
-        is_own = False
+    async def _read(self, prompt: Prompt) -> PromptTokens:
+        """Token ids of a prompt. A text of some length is read in a thread of its own: this loop serves others, too."""
+        if self._prompts is None:
+            await self.wait_until_ready()
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if isinstance(text, str) and len(text) > MAX_CHARS_IN_LOOP:
+            return await asyncio.to_thread(self._prompts.read, prompt)
+        return self._prompts.read(prompt)
+
+    def _open_stream(self, request_id: str | None) -> _Stream:
+        """Take a place among the requests. The engine hears of it when the prompt has been read."""
         with self._lock:
             self._check_is_running()
             if len(self._streams) >= self.max_num_requests:
                 raise EngineBusyError(f"busy: {len(self._streams)} requests are running or waiting, "
                                       f"the bound is {self.max_num_requests}")
-            while request_id is None or (is_own and request_id in self._streams):
-                request_id, is_own = f"async-{self._num_submitted}", True
-                self._num_submitted += 1
             if request_id in self._streams:
                 raise ValueError(f"request id {request_id!r} is in use")
+            while request_id is None or request_id in self._streams:
+                request_id = f"async-{self._num_submitted}"
+                self._num_submitted += 1
             stream = self._streams[request_id] = _Stream(request_id, asyncio.get_running_loop())
-            self._inbox.put(lambda engine: self._add(engine, stream, prompt, params, priority, extra_keys))
         return stream
+
+    async def abort(self, request_id: str) -> bool:
+        """End a request; its stream ends with the text so far and the finish reason "abort". Whether there was one."""
+        an_instance("request_id", request_id, str)
+
+        def abort(engine: LLMEngine) -> bool:
+            output = engine.abort_request(request_id)
+            self._hand_out([] if output is None else [output])
+            return output is not None
+
+        return await self.call(abort)
+
+    async def get_tokenizer(self) -> Tokenizer:
+        return await self.call(lambda engine: engine.tokenizer)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Raises RuntimeError, and forgets nothing, while a request holds blocks."""
+        await self.call(lambda engine: engine.reset_prefix_cache())
 
     def _check_is_running(self) -> None:
         if self._error is not None:
@@ -168,6 +214,7 @@ class AsyncLLMEngine:
 
     async def shutdown(self, drain: bool = True) -> None:
         """Refuse new requests, finish those that are there (or abort them, with ``drain`` off), and end the thread."""
+        flag("drain", drain)
         with self._lock:
             self._is_stopping = True
             is_alive = not self._has_ended
@@ -201,6 +248,7 @@ class AsyncLLMEngine:
                 self._end()
 
     def _serve(self, engine: LLMEngine) -> None:
+        self._prompts = engine.prompts
         while not (self._is_stopping and not self._streams and self._inbox.empty()):
             self._take_messages(engine)
             if engine.has_unfinished_requests():
@@ -217,13 +265,15 @@ class AsyncLLMEngine:
                 return
             message(engine)
 
-    def _add(self, engine: LLMEngine, stream: _Stream, prompt: Prompt, params: SamplingParams | None,
+    def _add(self, engine: LLMEngine, stream: _Stream, prompt: PromptTokens, params: SamplingParams,
              priority: Priority, extra_keys: tuple | None) -> None:
         try:
             engine.add_request(prompt, params, stream.request_id, priority, extra_keys)
         except Exception as error:
             del self._streams[stream.request_id]
             _post(stream.loop, functools.partial(stream.deliver, error))
+        if self._is_aborting:
+            self._abort_all(engine)
 
     def _abandon(self, engine: LLMEngine, stream: _Stream) -> None:
         """Its caller has left. The request may have ended meanwhile, and its id may be another's."""
@@ -232,6 +282,8 @@ class AsyncLLMEngine:
             del self._streams[stream.request_id]
 
     def _abort_all(self, engine: LLMEngine) -> None:
+        """End all requests, and those whose prompt is still being read as soon as it has been."""
+        self._is_aborting = True
         outputs = [engine.abort_request(request_id) for request_id in list(self._streams)]
         self._hand_out([output for output in outputs if output is not None])
 
@@ -308,3 +360,13 @@ def _snapshot(output: RequestOutput) -> RequestOutput:
     copies = [replace(each, token_ids=list(each.token_ids), logprobs=each.logprobs and list(each.logprobs))
               for each in output.outputs]
     return replace(output, outputs=copies)
+
+
+def _since(before: RequestOutput | None, output: RequestOutput) -> RequestOutput:
+    """Only what ``output`` has and ``before``, an earlier one of the same request, had not: text, tokens, logprobs."""
+    if before is None:
+        return output
+    new = [replace(now, text=now.text[len(then.text):], token_ids=now.token_ids[len(then.token_ids):],
+                   logprobs=now.logprobs and now.logprobs[len(then.logprobs):])
+           for then, now in zip(before.outputs, output.outputs)]
+    return replace(output, outputs=new)

@@ -11,8 +11,9 @@ import itertools
 from dataclasses import dataclass
 
 from mini_vllm.backend import mx
-from mini_vllm.engine import LLMEngine, Prompt
+from mini_vllm.engine import LLMEngine
 from mini_vllm.model_runner import RequestStep
+from mini_vllm.prompts import Prompt
 from mini_vllm.request import Request, SamplingParams
 
 
@@ -38,8 +39,9 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
         raise ValueError(f"beam_width is {beam_width}, must be at least 1")
     if engine.has_unfinished_requests():
         raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
-    token_ids = engine.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    max_tokens = engine.check_prompt(token_ids, SamplingParams(max_tokens=max_tokens))
+    engine.drop_ahead()
+    token_ids = engine.prompts.read(prompt).token_ids
+    max_tokens = min(SamplingParams(max_tokens=max_tokens).max_tokens, engine.max_model_len - len(token_ids))
     search = _Search(engine, token_ids, beam_width, max_tokens, () if ignore_eos else engine.tokenizer.eos_token_ids)
     doubtful: set[int] = set()
     try:

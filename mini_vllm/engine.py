@@ -8,38 +8,64 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_vllm.attention import PagedKVCache, Span
 from mini_vllm.backend import dequantise_is_faster, mx
+from mini_vllm.checks import an_instance, one_each, token_ids
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts, parse_memory
 from mini_vllm.loader import DEFAULT_MODEL, LoadedModel, load
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.progress_bar import progress_bar
+from mini_vllm.prompts import Prompt, PromptReader, PromptTokens, as_list
 from mini_vllm.recovery import Recovery
-from mini_vllm.request import Priority, Request, RequestOutput, RequestStatus, SamplingParams, TokenLogprob, Usage
-from mini_vllm.sampler import is_plain_greedy
+from mini_vllm.request import (
+    Priority,
+    Request,
+    RequestOutput,
+    RequestStatus,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+    checked_extra_keys,
+    checked_priority,
+)
+from mini_vllm.sampler import is_plain_greedy, report_logprobs
 from mini_vllm.scheduler import SchedulerOutput
-from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState
+from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState, with_texts
+from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.trace import StepTrace
 
-Prompt = str | Sequence[int]
 CPU_CHUNK_TOKENS = 96
 #: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, no faster for more;
 #: one of 109 MB 0.93 times.
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
 
 
+@dataclass(frozen=True)
+class StepAhead:
+    """A step that was begun before it was planned."""
+
+    requests: list[Request]
+    #: The tokens it computes, and where it writes them.
+    spans: list[Span]
+    #: The tokens that come of it, and their logits; both may still be being computed.
+    chosen: mx.array
+    scores: mx.array
+
+
 class LLMEngine:
     """Serves many requests at once, a step at a time. Not for several threads."""
 
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
-                 loaded: LoadedModel | None = None, trace: StepTrace | None = None) -> None:
-        """``trace`` records every step; see trace.py."""
-        self.config = config or EngineConfig()
-        parts = parts or EngineParts()
+                 loaded: LoadedModel | None = None, trace: StepTrace | None = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """``trace`` records every step; see trace.py. ``clock`` gives the seconds of which ``timings`` speak."""
+        self.config = an_instance("config", config or EngineConfig(), EngineConfig)
+        parts = an_instance("parts", parts or EngineParts(), EngineParts)
         self.loaded = loaded or load(self.config.model)
         self.tokenizer = self.loaded.tokenizer
         model_config = self.loaded.config
@@ -47,6 +73,7 @@ class LLMEngine:
         self.max_model_len = limit if self.config.max_model_len is None else self.config.max_model_len
         if not 1 < self.max_model_len <= limit:
             raise ValueError(f"max_model_len is {self.max_model_len}, must be from 2 to {limit}, the model's own limit")
+        self.prompts = PromptReader(self.tokenizer, model_config.vocab_size, self.max_model_len)
         num_blocks = self._num_blocks()
         self.kv_cache = parts.kv_cache_manager(num_blocks, self.config.block_size, self.config.enable_prefix_caching,
                                                pool_class=parts.block_pool, tree_class=parts.prefix_tree)
@@ -61,20 +88,18 @@ class LLMEngine:
         self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache)
         self.trace = trace
         self.num_steps = 0
+        self._clock = clock
         self._max_lookahead = self._max_requests_to_look_ahead()
-        #: A step that was begun before it was planned: its requests, their tokens to be, and the logits of these.
-        self._ahead: tuple[list[Request], mx.array, mx.array] | None = None
+        self._ahead: StepAhead | None = None
+        #: Outputs of requests whose caller did not see the step that made them; see ``put_back``.
+        self._unseen: dict[str, RequestOutput] = {}
         self._groups: dict[str, SequenceGroup] = {}
         self._sequences: dict[str, tuple[SequenceGroup, SequenceState]] = {}
         self._ids = itertools.count()
 
     def _max_num_chunk_tokens(self) -> int | None:
         limit = self.config.max_num_chunk_tokens
-        if limit is None:
-            return CPU_CHUNK_TOKENS if dequantise_is_faster() else None
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ValueError(f"max_num_chunk_tokens is {limit!r}, must be a whole number, at least 1")
-        return limit
+        return limit if limit is not None or not dequantise_is_faster() else CPU_CHUNK_TOKENS
 
     def _max_requests_to_look_ahead(self) -> int:
         """See EngineConfig.enable_lookahead."""
@@ -86,8 +111,6 @@ class LLMEngine:
 
     def _num_blocks(self) -> int:
         model, size = self.loaded.config, self.config.block_size
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"block_size is {size!r}, must be a whole number of tokens, at least 1")
         if self.config.num_blocks is not None:
             return self.config.num_blocks
         block_bytes = PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, size, model.head_dim,
@@ -105,21 +128,10 @@ class LLMEngine:
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None,
                     priority: Priority = Priority.NORMAL, extra_keys: tuple | None = None) -> str:
         """Take a request in and return its id. Raises ValueError, and takes nothing, if it can never be served."""
-        params = sampling_params or SamplingParams()
-        request_id = request_id if request_id is not None else f"request-{next(self._ids)}"
-        if not _is_hashable_tuple(extra_keys):
-            raise ValueError(f"extra_keys is {extra_keys!r}, must be a tuple of hashable values, or None")
-        text = prompt if isinstance(prompt, str) else None
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        max_tokens = self.check_prompt(token_ids, params)
-        self._check_tokens("logit_bias", params.logit_bias or ())
-        self._check_tokens("stop_token_ids", params.stop_token_ids)
-        group = SequenceGroup(request_id, text, token_ids)
-        for index in range(params.n):
-            group.sequences.append(self._make_sequence(group, index, params, max_tokens, priority, extra_keys))
-        for used in (request_id, *(sequence.request.request_id for sequence in group.sequences)):
-            if used in self._groups or used in self._sequences:
-                raise ValueError(f"request id {used!r} is in use")
+        params = self._check_params(sampling_params)
+        priority, extra_keys = checked_priority(priority), checked_extra_keys(extra_keys)
+        request_id = self._check_id(request_id, params.n)
+        group = self._make_group(request_id, self.prompts.read(prompt), params, priority, extra_keys)
         leader = group.sequences[0].request  # it computes the prompt for all of them; see _fork
         leader.num_sequences = params.n
         self.scheduler.add_request(leader)
@@ -127,29 +139,51 @@ class LLMEngine:
         self._sequences.update({s.request.request_id: (group, s) for s in group.sequences})
         return request_id
 
-    def check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> int:
-        """Raises ValueError for a prompt that cannot be; returns how many tokens may follow it."""
-        if not token_ids:
-            raise ValueError("the prompt is empty: it has 0 tokens, at least 1 is needed")
-        self._check_tokens("the prompt", token_ids)
-        if len(token_ids) >= self.max_model_len:
-            raise ValueError(f"the prompt has {len(token_ids)} tokens; the context is {self.max_model_len}, and at "
-                             "least one must be left for the output")
-        return min(params.max_tokens, self.max_model_len - len(token_ids))
+    def _check_params(self, params: SamplingParams | None) -> SamplingParams:
+        """The parameters, if this engine can do what they ask for."""
+        params = SamplingParams() if params is None else an_instance("sampling_params", params, SamplingParams)
+        if params.n > self.config.max_num_seqs:
+            raise ValueError(f"n is {params.n}, must be at most max_num_seqs ({self.config.max_num_seqs})")
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
+            token_ids(name, list(getattr(params, name) or ()), self.loaded.config.vocab_size)
+        return params
 
-    def _check_tokens(self, where: str, token_ids: Iterable[int]) -> None:
-        size = self.loaded.config.vocab_size
-        for token_id in token_ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
-                raise ValueError(f"{where} has the token id {token_id!r}, must be from 0 to {size - 1}")
+    def _check_id(self, request_id: str | None, n: int) -> str:
+        """The id, or a new one; neither it nor those of its sequences are in use."""
+        if request_id is None:
+            return next(new for new in map("request-{}".format, self._ids) if self._id_in_use(new, n) is None)
+        used = self._id_in_use(an_instance("request_id", request_id, str), n)
+        if used is not None:
+            raise ValueError(f"request id {used!r} is in use")
+        return request_id
 
-    def _make_sequence(self, group: SequenceGroup, index: int, params: SamplingParams, max_tokens: int,
-                       priority: Priority, extra_keys: tuple | None) -> SequenceState:
-        if max_tokens != params.max_tokens:
-            params = replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
-        request_id = group.request_id if params.n == 1 else f"{group.request_id}#{index}"
-        request = Request(request_id, group.prompt_token_ids, params, priority, extra_keys=extra_keys)
-        return SequenceState(request, index, self.tokenizer)
+    def _id_in_use(self, request_id: str, n: int) -> str | None:
+        for wanted in (request_id, *(_sequence_id(request_id, index, n) for index in range(n))):
+            if wanted in self._groups or wanted in self._sequences or wanted in self._unseen:
+                return wanted
+        return None
+
+    def _make_group(self, request_id: str, prompt: PromptTokens, params: SamplingParams, priority: Priority,
+                    extra_keys: tuple | None) -> SequenceGroup:
+        group = SequenceGroup(request_id, prompt.text, prompt.token_ids, arrived_s=self._clock())
+        if params.prompt_logprobs is not None:
+            group.prompt_logprobs = [None]
+            extra_keys = (*(extra_keys or ()), object())  # which no other request has: nothing is found in the cache
+        room = self.max_model_len - len(prompt.token_ids)
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        params = replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
+        bad_words = self._bad_words(params)
+        for index in range(params.n):
+            request = Request(_sequence_id(request_id, index, params.n), prompt.token_ids, params, priority,
+                              extra_keys=extra_keys)
+            group.sequences.append(SequenceState(request, index, self.tokenizer, bad_words))
+        return group
+
+    def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
+        """The token sequences of ``bad_words``: as they stand, and with a space before them."""
+        spellings = [spelling for word in params.bad_words for spelling in (word, f" {word.lstrip()}")]
+        sequences = [tuple(self.tokenizer.encode(spelling, add_special_tokens=False)) for spelling in spellings]
+        return [sequence for sequence in dict.fromkeys(sequences) if sequence]
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request wherever it is; its text so far is returned. None if there is no such request."""
@@ -174,13 +208,25 @@ class LLMEngine:
             for completion in unfinished:
                 completion.finish_reason = "error"
             outputs.append(replace(output, error=f"{type(error).__name__}: {error}"))
-        self._ahead = None
+        self.drop_ahead()
         self.kv_cache.finish_step()
         self.kv_cache.reset_prefix_cache()
         return outputs
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._groups)
+        """Whether a further ``step`` has something to compute, or to tell."""
+        return bool(self._groups or self._unseen)
+
+    def put_back(self, outputs: Iterable[RequestOutput]) -> None:
+        """Outputs of a step that are somebody else's: the next step returns them, unless it has newer ones."""
+        self._unseen.update({output.request_id: output for output in outputs})
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Raises RuntimeError, and forgets nothing, while a request holds blocks."""
+        self.kv_cache.reset_prefix_cache()
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
 
     def metrics(self) -> EngineMetrics:
         """What sharing has saved so far."""
@@ -205,6 +251,7 @@ class LLMEngine:
         token_ids: dict[str, int] = {}
         logprobs: dict[str, TokenLogprob] = {}
         errors: dict[str, Exception] = {}
+        self._note_start(plan)
         if plan.requests:
             self.num_steps += 1
             try:
@@ -212,18 +259,20 @@ class LLMEngine:
                     token_ids, logprobs = self._compute(plan)
                 except Exception as error:
                     token_ids, logprobs, errors = self.recovery.compute_apart(plan, error, self._compute)
-                    self._ahead = None
+                    self.drop_ahead()
             except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
-                self._ahead = None
+                self.drop_ahead()
                 self.recovery.undo(plan)
                 raise
         else:
+            self.drop_ahead()
             self.runner.cache.copy_blocks(plan.copies)  # for blocks that were given back, but may be found
         if self.trace is not None:
             self.trace.record_computed()
         self.scheduler.update_from_output(plan, token_ids)
         self._fork(plan, token_ids)
         touched: dict[str, SequenceGroup] = {}
+        now_s = self._clock()
         for request in plan.finished:
             group, sequence = self._sequences[request.request_id]
             sequence.end(request.status.value)
@@ -237,6 +286,7 @@ class LLMEngine:
             group, sequence = self._sequences[request_id]
             if group.error is None:
                 reason = sequence.take_token(token_id, logprobs.get(request_id))
+                group.note_token(now_s)
                 if reason is not None:
                     self._finish(sequence, STATUS_OF[reason], reason)
                 touched[group.request_id] = group
@@ -246,23 +296,37 @@ class LLMEngine:
                 self._forget(self._groups[output.request_id])
         if self.trace is not None:
             self.trace.end_step(plan, token_ids)
+        if self._unseen:
+            unseen, self._unseen = self._unseen, {}
+            outputs = list({**unseen, **{output.request_id: output for output in outputs}}.values())
         return outputs
+
+    def _note_start(self, plan: SchedulerOutput) -> None:
+        now_s = self._clock()
+        for request in plan.requests:
+            group = self._sequences[request.request_id][0]
+            if group.started_s is None:
+                group.started_s = now_s
 
     def _compute(self, plan: SchedulerOutput) -> tuple[dict[str, int], dict[str, TokenLogprob]]:
         """Next tokens, and their log-probabilities where asked for. Raises ValueError where something is NaN."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and self._is_planned(ahead[0], plan):
-            return self._take_greedy(plan.requests, *ahead[1:]), {}
+        ahead = self._ahead
+        if ahead is not None and self._is_planned(ahead.requests, plan):
+            self._ahead = None
+            return self._take_greedy(plan.requests, ahead.chosen, ahead.scores), {}
+        self.drop_ahead()
         steps, sampled = [], []
         for request in plan.requests:
             end = request.num_computed_tokens
             start = end - plan.num_scheduled_tokens[request.request_id]
             is_last = end == request.num_tokens
             steps.append(RequestStep(request.all_token_ids[start:end], self.kv_cache.get_block_ids(request.request_id),
-                                     end, is_last))
+                                     end, is_last, self._wants_prompt_logprobs(request, start)))
             if is_last:
                 sampled.append(request)
         logits = self.runner.step(steps, plan.copies)
+        if any(step.needs_all_logits for step in steps):
+            logits = self._take_prompt_logprobs(plan.requests, steps, logits)
         if not sampled:
             mx.eval(self.runner.cache.pools)
             return {}, {}
@@ -285,6 +349,32 @@ class LLMEngine:
         return (dict(zip(ids, result.token_ids)),
                 {request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
 
+    def _wants_prompt_logprobs(self, request: Request, start: int) -> bool:
+        """Whether tokens from ``start`` on tell how likely tokens of the prompt are that is not known of yet."""
+        logprobs = self._sequences[request.request_id][0].prompt_logprobs
+        return logprobs is not None and max(start + 1, len(logprobs)) < request.num_prompt_tokens
+
+    def _take_prompt_logprobs(self, requests: list[Request], steps: list[RequestStep], logits: mx.array) -> mx.array:
+        """Note how likely the tokens of prompts are, and return the rows that the sampler wants."""
+        row, wanted = 0, []
+        for request, step in zip(requests, steps):
+            first_row = row
+            row += len(step.token_ids) if step.needs_all_logits else int(step.needs_logits)
+            if step.needs_logits:
+                wanted.append(row - 1)
+            if not step.needs_all_logits:
+                continue
+            group, known = self._sequences[request.request_id][0], self._sequences[request.request_id][0].prompt_logprobs
+            start = step.context_len - len(step.token_ids)  # its logits are those of the token after it
+            known += [None] * (start + 1 - len(known))
+            positions = range(len(known), min(step.context_len + 1, request.num_prompt_tokens))
+            first_row += positions.start - 1 - start
+            reports = report_logprobs(logits[first_row:first_row + len(positions)],
+                                      [request.prompt_token_ids[position] for position in positions],
+                                      [group.sequences[0].row.params.prompt_logprobs] * len(positions))
+            known += [with_texts(report, self.tokenizer) for report in reports]
+        return logits[mx.array(wanted)] if wanted else logits[:0]
+
     def _greedy(self, logits: mx.array) -> tuple[mx.array, mx.array]:
         """The most likely token of each row, and its logit."""
         chosen = self.sampler.greedy(logits)
@@ -297,7 +387,7 @@ class LLMEngine:
             try:
                 self._begin_next(requests, chosen)
             except Exception:  # a guess that fails is none; if there is something wrong, the step itself will show it
-                self._ahead = None
+                self.drop_ahead()
         return dict(zip((request.request_id for request in requests), _checked(chosen, scores)))
 
     def _begin_next(self, requests: list[Request], chosen: mx.array) -> None:
@@ -317,7 +407,19 @@ class LLMEngine:
                  for request in requests]
         following = self._greedy(self.runner.step_ahead(chosen, spans))
         mx.async_eval(following)
-        self._ahead = list(requests), *following
+        self._ahead = StepAhead(list(requests), spans, *following)
+
+    def drop_ahead(self) -> None:
+        """Forget the step that was begun before it was planned, if there is one: what was guessed did not come.
+
+        It has written into slots that belong to no computed token. What is written next into their blocks is somebody
+        else's, and reads the whole block, so it must not stay there if it is not a number.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self.runner.cache.clear_slots([(span.block_ids, span.context_len - 1)
+                                           for span, (score,) in zip(ahead.spans, ahead.scores.tolist())
+                                           if score != score])
 
     @staticmethod
     def _is_planned(requests: list[Request], plan: SchedulerOutput) -> bool:
@@ -364,6 +466,11 @@ def _checked(chosen: mx.array, scores: mx.array) -> list[int]:
     return chosen.tolist()
 
 
+def _sequence_id(request_id: str, index: int, n: int) -> str:
+    """The id under which the scheduler knows continuation ``index`` of a request."""
+    return request_id if n == 1 else f"{request_id}#{index}"
+
+
 class LLM:
     """A model and an engine in one: give it prompts, get texts."""
 
@@ -372,70 +479,70 @@ class LLM:
         self.engine = LLMEngine(EngineConfig(model=model, **settings), parts)
 
     @property
-    def tokenizer(self):
+    def tokenizer(self) -> Tokenizer:
         return self.engine.tokenizer
 
+    def get_tokenizer(self) -> Tokenizer:
+        return self.engine.tokenizer
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes."""
+        self.engine.reset_prefix_cache()
+
     def generate(self, prompts: Prompt | Sequence[Prompt],
-                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 use_progress: bool = False) -> list[RequestOutput]:
+                 sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_progress: bool = False,
+                 priority: Priority | Sequence[Priority] = Priority.NORMAL) -> list[RequestOutput]:
         """Continue every prompt; outputs come in the order of the prompts.
 
-        A prompt is a text or a list of token ids. One that cannot be served is reported in its own output (``error``,
-        finish reason "error"); the others finish.
+        A prompt is a text, a list of token ids, or one of both in a dict. One that cannot be served is reported in its
+        own output (``error``, finish reason "error"); the others finish. Requests that are in the engine already go on
+        meanwhile, and what they put out is returned by the engine's next step.
         """
-        prompts = [prompts] if isinstance(prompts, str) or _is_token_ids(prompts) else list(prompts)
-        params = self._params_for(prompts, sampling_params)
-        engine = self.engine
-        results: dict[str, RequestOutput] = {}
-        order = []
-        try:
-            for prompt, own in zip(prompts, params):
-                try:
-                    order.append(engine.add_request(prompt, own))
-                except ValueError as error:
-                    refused = f"refused-{len(order)}"
-                    text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
-                    results[refused] = RequestOutput(refused, text, ids, [], True, Usage(len(ids), 0), str(error))
-                    order.append(refused)
-            with progress_bar(len(order), use_progress) as advance:
-                advance(len(results), 0)
-                while engine.has_unfinished_requests():
-                    outputs = engine.step()
-                    for output in outputs:
-                        if output.finished:
-                            results[output.request_id] = output
-                    advance(sum(output.finished for output in outputs), len(outputs))
-        finally:
-            for request_id in order:  # whatever ended the loop, nothing of this call stays behind
-                engine.abort_request(request_id)
-        return [results[request_id] for request_id in order]
+        return self._serve([lambda prompt=prompt: prompt for prompt in as_list(prompts)], sampling_params, use_progress,
+                           priority)
 
     def chat(self, messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
-             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-             use_progress: bool = False) -> list[RequestOutput]:
-        """Answer one conversation, or several, through the model's chat template."""
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.tokenizer.encode_chat(list(conversation)) for conversation in conversations]
-        return self.generate(prompts, sampling_params, use_progress)
+             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_progress: bool = False,
+             priority: Priority | Sequence[Priority] = Priority.NORMAL) -> list[RequestOutput]:
+        """Answer one conversation, or several, through the model's chat template; as ``generate`` does."""
+        conversations = an_instance("messages", messages, list, tuple)
+        if conversations and isinstance(conversations[0], Mapping):
+            conversations = [conversations]
+        return self._serve([lambda chat=chat: self.tokenizer.encode_chat(chat) for chat in conversations],
+                           sampling_params, use_progress, priority)
 
-    @staticmethod
-    def _params_for(prompts: list, params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or SamplingParams()] * len(prompts)
-        if len(params) != len(prompts):
-            raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling params")
-        return list(params)
-
-
-def _is_token_ids(prompts: object) -> bool:
-    return isinstance(prompts, (list, tuple)) and bool(prompts) and all(isinstance(item, int) for item in prompts)
-
-
-def _is_hashable_tuple(value: object) -> bool:
-    if value is None:
-        return True
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return isinstance(value, tuple)
+    def _serve(self, readers: list[Callable[[], Prompt]], params: SamplingParams | Sequence[SamplingParams] | None,
+               use_progress: bool, priority: Priority | Sequence[Priority]) -> list[RequestOutput]:
+        """Continue the prompts that ``readers`` give; one that raises ValueError gives an output with that error."""
+        params = ([params or SamplingParams()] * len(readers) if params is None or isinstance(params, SamplingParams)
+                  else one_each("sampling_params", params, SamplingParams, len(readers), "prompts"))
+        priorities = ([checked_priority(each) for each in one_each("priority", priority, int, len(readers), "prompts")]
+                      if isinstance(priority, (list, tuple)) else [checked_priority(priority)] * len(readers))
+        engine = self.engine
+        results: list[RequestOutput | None] = [None] * len(readers)
+        index_of: dict[str, int] = {}
+        of_others: dict[str, RequestOutput] = {}
+        try:
+            for index, read in enumerate(readers):
+                prompt = None
+                try:
+                    prompt = read()
+                    index_of[engine.add_request(prompt, params[index], priority=priorities[index])] = index
+                except ValueError as error:
+                    text = prompt if isinstance(prompt, str) else None
+                    results[index] = RequestOutput(f"refused-{index}", text, [], [], True, Usage(0, 0), str(error))
+            with progress_bar(len(readers), use_progress) as advance:
+                advance(len(readers) - len(index_of), 0)
+                while any(result is None for result in results):
+                    outputs = engine.step()
+                    own = [output for output in outputs if output.request_id in index_of]
+                    of_others |= {output.request_id: output for output in outputs if output.request_id not in index_of}
+                    for output in own:
+                        if output.finished:
+                            results[index_of[output.request_id]] = output
+                    advance(sum(output.finished for output in own), len(own))
+        finally:
+            for request_id in index_of:  # whatever ended the loop, nothing of this call stays behind
+                engine.abort_request(request_id)
+            engine.put_back(of_others.values())
+        return results

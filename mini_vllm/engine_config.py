@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from mini_vllm.block_pool import BlockPool
+from mini_vllm.checks import an_instance, flag, real_number, refusal, whole_number
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.loader import DEFAULT_MODEL
 from mini_vllm.prefix_tree import PrefixTree
@@ -43,6 +44,26 @@ class EngineConfig:
     #: step takes a core that the products of the last one could use, only for few requests of a small model.
     enable_lookahead: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Every field by itself; what depends on the model, the engine checks."""
+        checked = {
+            "model": an_instance("model", self.model, str, Path),
+            "block_size": whole_number("block_size", self.block_size, 1),
+            "num_blocks": whole_number("num_blocks", self.num_blocks, 2, or_none=True),
+            "max_num_seqs": whole_number("max_num_seqs", self.max_num_seqs, 1),
+            "max_num_batched_tokens": whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1,
+                                                   or_none=True),
+            "max_num_chunk_tokens": whole_number("max_num_chunk_tokens", self.max_num_chunk_tokens, 1, or_none=True),
+            "max_model_len": whole_number("max_model_len", self.max_model_len, 2, or_none=True),
+            "watermark": real_number("watermark", self.watermark, 0, below=1),
+            "aging_rate": real_number("aging_rate", self.aging_rate, 0),
+            "enable_prefix_caching": flag("enable_prefix_caching", self.enable_prefix_caching),
+            "enable_lookahead": flag("enable_lookahead", self.enable_lookahead, or_none=True),
+        }
+        parse_memory(self.kv_memory)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
 
 @dataclass(frozen=True)
 class EngineParts:
@@ -54,6 +75,11 @@ class EngineParts:
     request_queue: type = PriorityQueueWithAging
     scheduler: type = Scheduler
     sampler: type = Sampler
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            if not callable(getattr(self, part.name)):
+                raise refusal(part.name, getattr(self, part.name), f"a class like {part.default.__name__}")
 
 
 @dataclass(frozen=True)
@@ -81,6 +107,8 @@ class EngineMetrics:
 
 def parse_memory(memory: str | int) -> int:
     """``"512MB"`` → 512,000,000. Raises ValueError naming what it cannot read."""
+    if isinstance(memory, bool) or not isinstance(memory, (str, int)):
+        raise refusal("kv_memory", memory, "a number of bytes or like '512MB', '2GiB'")
     text = str(memory).strip().upper().replace(" ", "")
     number = text.rstrip("KMGIB")
     unit = text[len(number):]

@@ -22,6 +22,8 @@ class RequestStep:
     context_len: int
     #: Whether its last token is the last one there is, so that the next must be sampled.
     needs_logits: bool
+    #: Whether the logits of all its tokens are wanted, for the log-probabilities of a prompt.
+    needs_all_logits: bool = False
 
 
 class ModelRunner:
@@ -34,7 +36,8 @@ class ModelRunner:
         self._plan: AttentionPlan | None = None
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
-        """Logits [number of requests that need them, vocab_size], in the order of ``requests``.
+        """Logits [number of rows, vocab_size], in the order of ``requests``: the last row of each that needs logits, or
+        all its rows if it needs all.
 
         Requests that compute one token come first. Block copies are made before anything is written. Raises ValueError
         if keys or values of a chunk are not numbers: until it has logits, nothing else would show it.
@@ -43,6 +46,11 @@ class ModelRunner:
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
         ends = np.cumsum([len(r.token_ids) for r in requests]) - 1
         spans = [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests]
+        if any(r.needs_all_logits for r in requests):
+            hidden = self._forward(token_ids, spans, None)
+            rows = [row for end, r in zip(ends, requests) if r.needs_logits or r.needs_all_logits
+                    for row in range(end + 1 - len(r.token_ids) if r.needs_all_logits else end, end + 1)]
+            return self.model.logits(hidden[mx.array(rows)])
         return self.model.logits(self._forward(token_ids, spans, [
             (int(end), span) for end, span, r in zip(ends, spans, requests) if r.needs_logits]))
 
@@ -50,19 +58,20 @@ class ModelRunner:
         """Logits of a step of one token a request whose tokens are still being computed."""
         return self.model.logits(self._forward(token_ids, spans, list(enumerate(spans))))
 
-    def _forward(self, token_ids: mx.array, spans: Sequence[Span], wanted: Sequence[tuple[int, Span]]) -> mx.array:
-        """Hidden states of the ``wanted`` rows, each the last token of its span."""
+    def _forward(self, token_ids: mx.array, spans: Sequence[Span],
+                 wanted: Sequence[tuple[int, Span]] | None) -> mx.array:
+        """Hidden states of the ``wanted`` rows, each the last token of its span; of all rows if it is None."""
         self._plan = plan = AttentionPlan(spans, self.cache.block_size, self._plan)
         last_plan, rows, last_layer = plan, None, len(self.cache.pools) - 1
         has_nan: list[mx.array] = []
-        if len(wanted) < token_ids.shape[0]:
+        if wanted is not None and len(wanted) < token_ids.shape[0]:
             rows = mx.array(np.asarray([row for row, _ in wanted], dtype=np.int32))
             last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size,
                                       plan)
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
             self.cache.write_step(layer, keys_values, plan)
-            if layer == last_layer and rows is not None:
+            if layer == last_layer and (rows is not None or wanted is None):
                 has_nan.append(mx.isnan(keys_values).any())
             return paged_attention(queries, self.cache.pools[layer], last_plan if layer == last_layer else plan,
                                    self.scale)

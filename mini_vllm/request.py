@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+
+from mini_vllm.checks import flag, is_hashable, real_number, refusal, texts, token_ids, whole_number
 
 
 class Priority(enum.IntEnum):
@@ -14,6 +17,20 @@ class Priority(enum.IntEnum):
     HIGH = 0
     NORMAL = 1
     LOW = 2
+
+
+def checked_priority(priority: object) -> Priority:
+    """A Priority, or its number. Raises ValueError for anything else."""
+    if not isinstance(priority, numbers.Integral) or isinstance(priority, bool) or priority not in list(Priority):
+        raise refusal("priority", priority, "Priority.HIGH, NORMAL or LOW (0, 1 or 2)")
+    return Priority(int(priority))
+
+
+def checked_extra_keys(extra_keys: object) -> tuple | None:
+    """What keeps equal texts apart: a tuple of hashable values, or None. Raises ValueError for anything else."""
+    if extra_keys is not None and not (isinstance(extra_keys, tuple) and is_hashable(extra_keys)):
+        raise refusal("extra_keys", extra_keys, "a tuple of hashable values, or None")
+    return extra_keys
 
 
 class RequestStatus(enum.Enum):
@@ -36,12 +53,13 @@ class RequestStatus(enum.Enum):
 class SamplingParams:
     """How to continue a prompt. The defaults sample from the model's own distribution."""
 
-    max_tokens: int = 16
-    #: Until so many tokens exist, neither the end of the text nor a stop id is sampled.
+    #: None: as many as the context holds.
+    max_tokens: int | None = 16
+    #: Until this many tokens exist, neither the end of the text nor a stop id is sampled.
     min_tokens: int = 0
     #: 0 is greedy. Below 1 sharper, above 1 flatter.
     temperature: float = 1.0
-    #: Keep the k most likely tokens; 0 keeps all.
+    #: Keep the k most likely tokens; 0 or -1 keeps all.
     top_k: int = 0
     #: Keep the fewest most likely tokens whose probabilities reach this.
     top_p: float = 1.0
@@ -49,54 +67,76 @@ class SamplingParams:
     min_p: float = 0.0
     #: Above 1 makes tokens that occurred already, in prompt or output, less likely.
     repetition_penalty: float = 1.0
+    #: Taken from the logits of tokens that the output has already; below 0 makes them more likely.
+    presence_penalty: float = 0.0
+    #: The same, once for each time that the token came.
+    frequency_penalty: float = 0.0
     #: Added to the logits of these token ids.
     logit_bias: Mapping[int, float] | None = None
+    #: Nothing but these is sampled. None allows all.
+    allowed_token_ids: Sequence[int] | None = None
+    #: Texts that the output does not contain, with or without a space before them. What is kept from coming is the
+    #: tokens that each is cut into; the same letters cut in another way may still come.
+    bad_words: str | Sequence[str] | None = None
     #: The same seed gives the same tokens, whatever else is in the batch. None: another text each time.
     seed: int | None = None
     #: How many of the likeliest tokens to report with their log-probability, beside the chosen one.
     logprobs: int | None = None
-    #: Text that ends the output; it is not part of it.
+    #: The same for every token of the prompt but the first. The whole prompt is computed for it, past the cache.
+    prompt_logprobs: int | None = None
+    #: Text that ends the output.
     stop: str | Sequence[str] | None = None
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: Sequence[int] | None = ()
+    #: Whether the text that ended the output is shown as its last part.
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    #: Whether special tokens, such as the end of a turn, are left out of the text.
+    skip_special_tokens: bool = True
     #: How many continuations of the same prompt.
     n: int = 1
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        self._check("max_tokens", _is_int(self.max_tokens) and self.max_tokens >= 1, "a whole number, at least 1")
-        self._check("min_tokens", _is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
-                    f"a whole number from 0 to max_tokens ({self.max_tokens})")
-        self._check("temperature", _is_real(self.temperature) and 0 <= self.temperature < math.inf, "0 or more, finite")
-        self._check("top_k", _is_int(self.top_k) and self.top_k >= 0, "a whole number; 0 keeps all tokens")
-        self._check("top_p", _is_real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1")
-        self._check("min_p", _is_real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1")
-        self._check("repetition_penalty", _is_real(self.repetition_penalty) and 0 < self.repetition_penalty < math.inf,
-                    "above 0 and finite")
-        self._check("logit_bias", all(_is_int(token) and token >= 0 and _is_real(bias) and not math.isnan(bias)
-                                      for token, bias in (self.logit_bias or {}).items()),
-                    "a mapping from token ids to numbers")
-        self._check("seed", self.seed is None or (_is_int(self.seed) and self.seed >= 0), "None or 0 or more")
-        self._check("logprobs", self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 20),
-                    "None or a whole number from 0 to 20")
-        self._check("stop", all(isinstance(text, str) and text for text in stop), "texts that are not empty")
-        self._check("stop_token_ids", all(_is_int(token) and token >= 0 for token in self.stop_token_ids),
-                    "token ids, 0 or more")
-        self._check("n", _is_int(self.n) and self.n >= 1, "a whole number, at least 1")
+        """Every field is checked by name, and put into the type that the engine counts on."""
+        checked = {
+            "max_tokens": whole_number("max_tokens", self.max_tokens, 1, or_none=True),
+            "temperature": real_number("temperature", self.temperature, 0),
+            "top_k": max(whole_number("top_k", self.top_k, -1), 0),
+            "top_p": real_number("top_p", self.top_p, at_most=1, above=0),
+            "min_p": real_number("min_p", self.min_p, 0, 1),
+            "repetition_penalty": real_number("repetition_penalty", self.repetition_penalty, above=0),
+            "presence_penalty": real_number("presence_penalty", self.presence_penalty, -2, 2),
+            "frequency_penalty": real_number("frequency_penalty", self.frequency_penalty, -2, 2),
+            "logit_bias": _checked_bias(self.logit_bias),
+            "bad_words": texts("bad_words", self.bad_words),
+            "seed": whole_number("seed", self.seed, 0, or_none=True),
+            "logprobs": whole_number("logprobs", self.logprobs, 0, 20, or_none=True),
+            "prompt_logprobs": whole_number("prompt_logprobs", self.prompt_logprobs, 0, 20, or_none=True),
+            "stop": texts("stop", self.stop),
+            "stop_token_ids": tuple(token_ids("stop_token_ids", () if self.stop_token_ids is None
+                                              else self.stop_token_ids)),
+            "include_stop_str_in_output": flag("include_stop_str_in_output", self.include_stop_str_in_output),
+            "ignore_eos": flag("ignore_eos", self.ignore_eos),
+            "skip_special_tokens": flag("skip_special_tokens", self.skip_special_tokens),
+            "n": whole_number("n", self.n, 1),
+        }
+        checked["min_tokens"] = whole_number("min_tokens", self.min_tokens, 0, checked["max_tokens"])
+        if self.allowed_token_ids is not None:
+            checked["allowed_token_ids"] = tuple(token_ids("allowed_token_ids", self.allowed_token_ids))
+            if not checked["allowed_token_ids"]:
+                raise refusal("allowed_token_ids", self.allowed_token_ids, "None or a list of at least 1 token id")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
-    def _check(self, name: str, is_fine: bool, bound: str) -> None:
-        if not is_fine:
-            raise ValueError(f"{name} is {getattr(self, name)!r}, must be {bound}")
 
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+def _checked_bias(bias: object) -> dict[int, float] | None:
+    if bias is None:
+        return None
+    if not isinstance(bias, Mapping):
+        raise refusal("logit_bias", bias, "a mapping from token ids to numbers")
+    for value in bias.values():
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
+            raise refusal("logit_bias", bias, "a mapping from token ids to numbers")
+    return dict(zip(token_ids("logit_bias", list(bias)), map(float, bias.values())))
 
 
 @dataclass(frozen=True)
@@ -126,12 +166,39 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Logprob:
+    """A token's log-probability before any filtering, its place among all tokens (1 is the likeliest), its text."""
+
+    logprob: float
+    rank: int
+    text: str | None = None
+
+
+@dataclass(frozen=True)
 class TokenLogprob:
-    """The chosen token's log-probability, and those of the likeliest tokens, before any filtering."""
+    """The same for the chosen token, and for the likeliest tokens, by token id."""
 
     token_id: int
     logprob: float
-    top: dict[int, float] = field(default_factory=dict)
+    top: dict[int, Logprob] = field(default_factory=dict)
+    rank: int = 1
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class RequestTimings:
+    """Where the time of a request went, in seconds. None for what has not come yet."""
+
+    #: From its arrival until it was first computed.
+    queue_s: float | None = None
+    #: From then until its first token.
+    first_token_s: float | None = None
+    #: From its first token until the last one so far.
+    rest_s: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        return sum(part for part in (self.queue_s, self.first_token_s, self.rest_s) if part is not None)
 
 
 @dataclass
@@ -145,7 +212,10 @@ class CompletionOutput:
     finish_reason: str | None = None
     #: The stop text or stop id that ended it, if one did.
     stop_reason: str | int | None = None
+    #: One entry a token, if they were asked for; else None.
     logprobs: list[TokenLogprob] | None = None
+    #: The sum of the tokens' log-probabilities, if they were asked for.
+    cumulative_logprob: float | None = None
 
 
 @dataclass
@@ -160,6 +230,9 @@ class RequestOutput:
     usage: Usage
     #: Why the request was refused or failed; None if all is well.
     error: str | None = None
+    #: One entry a prompt token, if they were asked for, as far as they are computed; the first is None.
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    timings: RequestTimings = RequestTimings()
 
     @property
     def text(self) -> str:
@@ -172,6 +245,11 @@ class RequestOutput:
     @property
     def finish_reason(self) -> str | None:
         return self.outputs[0].finish_reason if self.outputs else ("error" if self.error else None)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens whose K/V was found instead of computed."""
+        return self.usage.prompt_tokens_details.cached_tokens
 
 
 class Request:
@@ -193,7 +271,7 @@ class Request:
         self.request_id = request_id
         self.prompt_token_ids = list(prompt_token_ids)
         self.sampling_params = sampling_params or SamplingParams()
-        self.priority = Priority(priority)
+        self.priority = checked_priority(priority)
         #: Seconds, by the clock of the queue that it waits in; the queue sets it if it is None.
         self.arrival_time = arrival_time
         #: Requests share cached blocks only if these agree: a tenant's salt, say.

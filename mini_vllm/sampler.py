@@ -1,40 +1,49 @@
 """From logits to the next tokens: every request by its own parameters, all of them in one batch.
 
     raw logits ─┬─▶ log-softmax ─▶ logprobs, as the model meant them
-                └─▶ + logit_bias ─▶ repetition penalty ─▶ min_tokens ─▶ temperature ─▶ top-k ─▶ top-p ─▶ min-p ─▶ draw
+                └─▶ adjust: bias, penalties, what is not allowed ─▶ temperature ─▶ top-k ─▶ top-p ─▶ min-p ─▶ draw
 
-A token is drawn by *inverse CDF*: lay the tokens side by side, each as wide as its probability, throw one uniform
-number at the line, and take the token it lands on.
+A token is drawn by the *Gumbel-max trick*: add to the score of every token a random number from the Gumbel
+distribution, and take the largest sum. Token i wins with the probability softmax(scores)[i], exactly.
 
-    0            0.5           0.7   0.8            1
-    ├── token 0 ──┼── token 1 ──┼─ 3 ─┼── token 4 ──┤        token 2 was filtered away: it has no width
-                                    ▲ u = 0.74 draws token 3
+    score   2.0   1.1  -inf   0.3        what filters dropped stays at -inf
+    noise  -0.4   0.9   3.1   0.2
+    sum     1.6   2.0  -inf   0.5        token 1 is drawn
 
-The same seed gives the same token whatever else is in the batch, because nothing of a row depends on its company.
-The number comes from the request's own generator, on the host. The line is always laid out in the order of the
-vocabulary: a filter only takes width away, and no row sees whether another row was sorted.
+**The same seed gives the same tokens, whatever else is in the batch.** The noise is a function of (seed, sample,
+position, token) and of nothing else: there is no generator whose state a preemption or a failed step would have to
+restore. And a draw bears rounding. A batch computes the same logits as a request alone but for the order of sums,
+about 1e-6; that changes the winner only if the two largest sums are as near as that, about once in a million draws.
+(Inverse CDF, one number thrown at a line of all tokens, has an edge a token, and rounding moves all of them: one draw
+in 300 to 7000 changed. ``python -m mini_vllm.fuzz sampler`` measures both.)
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from mini_vllm.backend import mx
-from mini_vllm.request import SamplingParams, TokenLogprob
+from mini_vllm.request import Logprob, SamplingParams, TokenLogprob
+from mini_vllm.streams import in_halves
 
-#: A row that keeps at most so many tokens by top-k needs just these in order, not the whole vocabulary. The number is
-#: fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.
+#: A row that keeps at most this many tokens by top-k needs just these in order, not the whole vocabulary. The number
+#: is fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.
 NARROW_SORT_WIDTH = 1024
+#: With less noise than this a second stream costs more than it saves.
+MIN_NOISE_TO_SPLIT = 16384
 
 FLOAT32 = np.finfo(np.float32)
-#: Times any float32 total, this still rounds to less than the total.
-LARGEST_FLOAT32_BELOW_1 = float(np.nextafter(np.float32(1), np.float32(0)))
+#: Half a step of the generator, which gives multiples of 2 ** -32 from 0 on: no token has infinite noise.
+SMALLEST_UNIFORM = 2.0 ** -33
+
+#: Two words of 32 bits, from the seed of a request and the index of the continuation.
+Key = tuple[int, int]
 
 
 @dataclass
@@ -46,8 +55,10 @@ class SamplerRow:
     output_token_ids: Sequence[int]
     #: Not sampled, like the stop ids, until there are ``min_tokens`` output tokens.
     eos_token_ids: Collection[int]
-    #: The request's own. Exactly one number is drawn for a sampled token, none for a greedy one.
-    random: np.random.Generator
+    #: From ``make_key``. With the number of output tokens so far, it decides the draw.
+    key: Key
+    #: Token sequences of ``params.bad_words``.
+    bad_words: Sequence[tuple[int, ...]] = ()
 
 
 @dataclass
@@ -57,15 +68,17 @@ class SamplerOutput:
     logprobs: list[TokenLogprob | None]
 
 
-def make_generator(seed: int | None, index: int = 0) -> np.random.Generator:
-    """The generator of continuation ``index`` of a request. Without a seed, another one each time."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
+def make_key(seed: int | None, index: int = 0) -> Key:
+    """The key of continuation ``index`` of a request. Without a seed, another one each time."""
+    first, second = np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(2)
+    return int(first), int(second)
 
 
 def is_plain_greedy(params: SamplingParams) -> bool:
     """True if the most likely token is the answer, and all of it: no logit changes, no log-probability is reported."""
-    return (params.temperature == 0 and params.repetition_penalty == 1 and not params.logit_bias
-            and params.min_tokens == 0 and params.logprobs is None)
+    return (params.temperature == 0 and params.repetition_penalty == 1 and params.presence_penalty == 0
+            and params.frequency_penalty == 0 and not params.logit_bias and params.allowed_token_ids is None
+            and not params.bad_words and params.min_tokens == 0 and params.logprobs is None)
 
 
 class Sampler:
@@ -79,35 +92,48 @@ class Sampler:
         """One token a row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
 
         Raises ValueError if a row's logits are no distribution (NaN, +inf, all -inf) or its parameters do not fit
-        the vocabulary. No random number has been drawn then.
+        the vocabulary.
         """
         num_rows, vocab_size = logits.shape
         if len(rows) != num_rows:
             raise ValueError(f"{len(rows)} rows for logits of {num_rows} rows")
         if not rows:
             return SamplerOutput([], [])
-        for index, row in enumerate(rows):
-            for token_id in row.params.logit_bias or ():
-                if token_id >= vocab_size:
-                    raise ValueError(f"row {index}: logit_bias names token {token_id}, "
-                                     f"but the vocabulary has {vocab_size} tokens")
+        _check_token_ids(rows, vocab_size)
         logits = logits.astype(mx.float32)
-        adjusted = _adjust(logits, rows)
+        adjusted = adjust(logits, rows)
+        chosen = _choose(adjusted, rows)
+        mx.async_eval(chosen)
         _check(logits, adjusted)
-
-        token_ids = mx.argmax(adjusted, axis=-1)
-        sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
-        if sampled:
-            token_ids[mx.array(sampled)] = _draw(adjusted[mx.array(sampled)], [rows[index] for index in sampled])
-        token_ids = token_ids.tolist()
+        token_ids = chosen.tolist()
         return SamplerOutput(token_ids, _logprobs(logits, token_ids, rows))
+
+
+def _choose(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """The largest of each row: of its adjusted logits if it is greedy, else of its scores and noise together."""
+    sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    if len(sampled) == len(rows):
+        return _draw(adjusted, rows)
+    chosen = mx.argmax(adjusted, axis=-1)
+    if sampled:
+        chosen[mx.array(sampled)] = _draw(adjusted[mx.array(sampled)], [rows[index] for index in sampled])
+    return chosen
 
 
 # ---- before the draw: what changes the logits, and what is refused
 
 
-def _adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    """``logits`` after bias, repetition penalty and min_tokens. The argument itself stays as it is."""
+def _check_token_ids(rows: Sequence[SamplerRow], vocab_size: int) -> None:
+    for index, row in enumerate(rows):
+        for name in ("logit_bias", "allowed_token_ids"):
+            for token_id in getattr(row.params, name) or ():
+                if token_id >= vocab_size:
+                    raise ValueError(f"row {index}: {name} names token {token_id}, "
+                                     f"but the vocabulary has {vocab_size} tokens")
+
+
+def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """``logits`` after bias and penalties, with -inf for tokens that must not come. The argument stays as it is."""
     vocab_size = logits.shape[1]
     adjusted = logits
 
@@ -127,14 +153,46 @@ def _adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
         adjusted = mx.array(adjusted)
         adjusted[row_ids, token_ids] = mx.where(old > 0, old / penalty, old * penalty)
 
-    too_early = {i: [*row.eos_token_ids, *row.params.stop_token_ids] for i, row in enumerate(rows)
-                 if len(row.output_token_ids) < row.params.min_tokens}
-    if too_early:
-        adjusted = adjusted.at[_places(too_early, vocab_size)].minimum(-math.inf)
+    penalties = {i: _penalties(row) for i, row in enumerate(rows)
+                 if (row.params.presence_penalty or row.params.frequency_penalty) and row.output_token_ids}
+    if penalties:
+        amounts = np.array([amount for of_row in penalties.values() for amount in of_row.values()], dtype=np.float32)
+        adjusted = adjusted.at[_places(penalties, vocab_size)].add(mx.array(-amounts))
+
+    banned = {i: _banned_token_ids(row) for i, row in enumerate(rows)}
+    banned = {i: token_ids for i, token_ids in banned.items() if token_ids}
+    if banned:
+        adjusted = adjusted.at[_places(banned, vocab_size)].minimum(-math.inf)
+    allowed = {i: row.params.allowed_token_ids for i, row in enumerate(rows) if row.params.allowed_token_ids is not None}
+    if allowed:
+        walls = np.zeros((len(rows), vocab_size), dtype=np.float32)
+        for i, token_ids in allowed.items():
+            walls[i] = -np.inf
+            walls[i, list(token_ids)] = 0.0
+        adjusted = adjusted + mx.array(walls)
     return adjusted if adjusted is logits else mx.minimum(adjusted, float(FLOAT32.max))
 
 
-def _places(token_ids_of_row: dict[int, Collection[int]], vocab_size: int) -> tuple[mx.array, mx.array]:
+def _penalties(row: SamplerRow) -> dict[int, float]:
+    """What to take from the logits of the tokens of the output: once, and once more for each time they came."""
+    token_ids, counts = np.unique(np.asarray(row.output_token_ids), return_counts=True)
+    amounts = row.params.presence_penalty + row.params.frequency_penalty * counts
+    return dict(zip(token_ids.tolist(), amounts.tolist()))
+
+
+def _banned_token_ids(row: SamplerRow) -> list[int]:
+    """Tokens that must not come next: ends before ``min_tokens``, and the last token of a bad word's sequence."""
+    banned: list[int] = []
+    output = row.output_token_ids
+    if len(output) < row.params.min_tokens:
+        banned += [*row.eos_token_ids, *row.params.stop_token_ids]
+    for *beginning, last in row.bad_words:
+        if not beginning or list(output[-len(beginning):]) == beginning:
+            banned.append(last)
+    return banned
+
+
+def _places(token_ids_of_row: Mapping[int, Collection[int]], vocab_size: int) -> tuple[mx.array, mx.array]:
     """Row numbers and token ids of all places, side by side. A token outside the vocabulary has no logit to change."""
     row_ids = np.repeat(list(token_ids_of_row), [len(token_ids) for token_ids in token_ids_of_row.values()])
     token_ids = np.array(list(chain.from_iterable(token_ids_of_row.values())), dtype=np.int64)
@@ -154,26 +212,45 @@ def _check(logits: mx.array, adjusted: mx.array) -> None:
         if math.isinf(top):
             raise ValueError(f"row {index}: " + ("a logit is +inf" if top > 0 else "all logits are -inf"))
         if top_adjusted == -math.inf:
-            raise ValueError(f"row {index}: all logits are -inf after logit_bias and min_tokens, no token is left")
+            raise ValueError(f"row {index}: all logits are -inf after logit_bias, allowed_token_ids, bad_words and "
+                             "min_tokens, no token is left")
 
 
 # ---- the draw
 
 
-def _draw(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    """A token a row, drawn with one number of the row's own generator. A filter sets scores to -inf: no width."""
-    scores = (logits - mx.max(logits, axis=-1, keepdims=True)) / _column(row.params.temperature for row in rows)
-    scores = _keep_top_k_and_top_p(scores, rows)
-    # The largest score is 0, so exp(score) is the probability relative to the most likely token's.
-    min_p = _column((row.params.min_p for row in rows), smallest=0)
-    scores = mx.where(scores >= mx.log(min_p), scores, -math.inf)
+def _draw(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """A token a row. Rows with equal keys and as many output tokens get the same noise."""
+    keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids)) for row in rows]).astype(np.uint32)
+    return mx.argmax(filter_scores(adjusted, rows) + gumbel_noise(mx.array(keys), adjusted.shape[1]), axis=-1)
 
-    widths = mx.exp(scores)
-    right_edges = mx.cumsum(widths, axis=-1)
-    uniform = _column((min(row.random.random(), LARGEST_FLOAT32_BELOW_1) for row in rows), smallest=0)
-    is_right_of_u = (right_edges > uniform * right_edges[:, -1:]) & (widths > 0)
-    # The first token right of u. Should rounding leave none, the most likely one: scores are never above 0.
-    return mx.argmax(mx.where(is_right_of_u, 1.0, scores), axis=-1)
+
+def filter_scores(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """Logarithms of how likely each token is, relative to the likeliest; -inf for those that a filter drops."""
+    temperature = _column(row.params.temperature for row in rows)
+    relative = (adjusted - mx.max(adjusted, axis=-1, keepdims=True)) / temperature
+    relative = _keep_top_k_and_top_p(relative, rows)
+    if any(row.params.min_p for row in rows):
+        min_p = _column((row.params.min_p for row in rows), smallest=0)
+        relative = mx.where(relative >= mx.log(min_p), relative, -math.inf)
+    return relative
+
+
+def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
+    """[num_rows, vocab_size] numbers of the Gumbel distribution, each row from its own of ``keys`` [num_rows, 2].
+
+    MLX's generator counts instead of remembering: number i of a key is a function of the key and i.
+    """
+    return in_halves(lambda keys: _gumbel_noise(keys, vocab_size), keys, min_size=2 * MIN_NOISE_TO_SPLIT // vocab_size)
+
+
+def _gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
+    uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)
+    uniform = mx.maximum(uniform, SMALLEST_UNIFORM)
+    # -log(-log1p(-uniform)); log1p is put together from log, which is three times as fast on a CPU: what ``1 - uniform``
+    # loses by rounding is added again. Large noise comes of small numbers, so these must not be rounded.
+    rest = 1 - uniform
+    return -mx.log((uniform - (1 - rest)) - mx.log(rest))
 
 
 def _keep_top_k_and_top_p(scores: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
@@ -229,18 +306,29 @@ def _logprobs(logits: mx.array, token_ids: list[int], rows: Sequence[SamplerRow]
     asking = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
     answers: list[TokenLogprob | None] = [None] * len(rows)
     if asking:
-        raw = logits[mx.array(asking)]
-        for index, logprobs in zip(asking, np.array(raw - mx.logsumexp(raw, axis=-1, keepdims=True))):
-            top = _likeliest(logprobs, rows[index].params.logprobs)
-            answers[index] = TokenLogprob(token_ids[index], float(logprobs[token_ids[index]]), top)
+        reports = report_logprobs(logits[mx.array(asking)], [token_ids[index] for index in asking],
+                                  [rows[index].params.logprobs for index in asking])
+        for index, report in zip(asking, reports):
+            answers[index] = report
     return answers
 
 
-def _likeliest(logprobs: np.ndarray, k: int) -> dict[int, float]:
-    """The ``k`` likeliest tokens, most likely first, the lower id first among equals."""
+def report_logprobs(logits: mx.array, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprob]:
+    """How likely ``token_ids[i]`` is by row i of ``logits``, and which ``num_top[i]`` tokens are likeliest."""
+    logits = logits.astype(mx.float32)
+    rows = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    return [TokenLogprob(token_id, float(logprobs[token_id]), _likeliest(logprobs, k),
+                         rank=1 + int((logprobs > logprobs[token_id]).sum()))
+            for logprobs, token_id, k in zip(rows, token_ids, num_top)]
+
+
+def _likeliest(logprobs: np.ndarray, k: int) -> dict[int, Logprob]:
+    """The ``k`` likeliest tokens, most likely first, the lower id first among equals, which have the same rank."""
     if k == 0:
         return {}
     smallest = np.partition(logprobs, -k)[-k] if k < len(logprobs) else -math.inf
     candidates = np.flatnonzero(logprobs >= smallest)
     order = candidates[np.argsort(-logprobs[candidates], kind="stable")][:k]
-    return {int(token_id): float(logprobs[token_id]) for token_id in order}
+    values = logprobs[order]
+    ranks = 1 + np.searchsorted(-values, -values)
+    return {int(token_id): Logprob(float(value), int(rank)) for token_id, value, rank in zip(order, values, ranks)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from mini_vllm.request import (
     CompletionOutput,
@@ -10,10 +11,11 @@ from mini_vllm.request import (
     Request,
     RequestOutput,
     RequestStatus,
+    RequestTimings,
     TokenLogprob,
     Usage,
 )
-from mini_vllm.sampler import SamplerRow, make_generator
+from mini_vllm.sampler import SamplerRow, make_key
 from mini_vllm.stopping import StopChecker
 from mini_vllm.tokenizer import StreamingDetokenizer, Tokenizer
 
@@ -24,14 +26,17 @@ STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FIN
 class SequenceState:
     """One continuation of a prompt: the request that the scheduler sees, and what becomes of its tokens."""
 
-    def __init__(self, request: Request, index: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, index: int, tokenizer: Tokenizer,
+                 bad_words: Sequence[tuple[int, ...]] = ()) -> None:
         params, eos_token_ids = request.sampling_params, tokenizer.eos_token_ids
         self.request = request
         self.output = CompletionOutput(index, "", request.output_token_ids,
-                                       logprobs=None if params.logprobs is None else [])
+                                       logprobs=None if params.logprobs is None else [],
+                                       cumulative_logprob=None if params.logprobs is None else 0.0)
         self.row = SamplerRow(params, request.prompt_token_ids, request.output_token_ids, eos_token_ids,
-                              make_generator(params.seed, index))
-        self._detokenizer = StreamingDetokenizer(tokenizer)
+                              make_key(params.seed, index), bad_words)
+        self._tokenizer = tokenizer
+        self._detokenizer = StreamingDetokenizer(tokenizer, params.skip_special_tokens)
         self._stopping = StopChecker(params, eos_token_ids)
 
     @property
@@ -41,7 +46,8 @@ class SequenceState:
     def take_token(self, token_id: int, logprob: TokenLogprob | None) -> str | None:
         """A token was sampled and appended: its text, and why it ends the output, if it does."""
         if logprob is not None and self.output.logprobs is not None:
-            self.output.logprobs.append(logprob)
+            self.output.logprobs.append(with_texts(logprob, self._tokenizer))
+            self.output.cumulative_logprob += logprob.logprob
         new_text = self._detokenizer.add(token_id)
         self.output.text += self._stopping.add(token_id, new_text, len(self.request.output_token_ids))
         return self._stopping.finish_reason
@@ -55,6 +61,13 @@ class SequenceState:
         self.output.stop_reason = self._stopping.stop_reason
 
 
+def with_texts(logprob: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprob:
+    """The same with the text of every token in it."""
+    top = {token_id: replace(entry, text=tokenizer.decode([token_id], skip_special_tokens=False))
+           for token_id, entry in logprob.top.items()}
+    return replace(logprob, text=tokenizer.decode([logprob.token_id], skip_special_tokens=False), top=top)
+
+
 @dataclass
 class SequenceGroup:
     request_id: str
@@ -62,6 +75,24 @@ class SequenceGroup:
     prompt_token_ids: list[int]
     sequences: list[SequenceState] = field(default_factory=list)
     error: str | None = None
+    #: Prompt tokens in order, as far as they are computed, if their log-probabilities were asked for.
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    #: When it came, was first computed, and gave its first and its latest token, by the engine's clock.
+    arrived_s: float = 0.0
+    started_s: float | None = None
+    first_token_s: float | None = None
+    latest_token_s: float | None = None
+
+    def note_token(self, now_s: float) -> None:
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+        self.latest_token_s = now_s
+
+    @property
+    def timings(self) -> RequestTimings:
+        moments = (self.arrived_s, self.started_s, self.first_token_s, self.latest_token_s)
+        return RequestTimings(*(None if later is None else later - earlier
+                                for earlier, later in zip(moments, moments[1:])))
 
     def to_output(self) -> RequestOutput:
         outputs = [sequence.output for sequence in self.sequences]
@@ -69,4 +100,5 @@ class SequenceGroup:
         usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
                       PromptTokensDetails(cached))
         finished = all(output.finish_reason is not None for output in outputs)
-        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error)
+        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error,
+                             self.prompt_logprobs, self.timings)

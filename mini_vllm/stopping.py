@@ -12,6 +12,7 @@ over. Anything else releases them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from mini_vllm.request import SamplingParams
@@ -31,7 +32,8 @@ class StopChecker:
         self._stop_token_ids = frozenset(params.stop_token_ids)
         self._eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._min_tokens = params.min_tokens
-        self._max_tokens = params.max_tokens
+        self._max_tokens = math.inf if params.max_tokens is None else params.max_tokens
+        self._shows_stop = params.include_stop_str_in_output
         #: Not shown yet: it may be the beginning of a stop string.
         self._held = ""
 
@@ -39,8 +41,9 @@ class StopChecker:
         """Take the next token and return the text that may be shown now.
 
         ``new_text`` is the text this token completed, ``num_output_tokens`` counts the token itself. A token that
-        ends the output by its id shows none of its own text. Of several stop strings the one that begins first wins,
-        then the longest. Before ``min_tokens`` nothing stops, and a stop string completed there is mere text.
+        ends the output by its id shows none of its own text, nor does a stop string, unless the parameters ask for it.
+        Of several stop strings the one that begins first wins, then the longest. Before ``min_tokens`` nothing stops,
+        and a stop string completed there is mere text.
         Raises RuntimeError if the output has ended; nothing changes then.
         """
         if self.finish_reason is not None:
@@ -48,11 +51,12 @@ class StopChecker:
         if num_output_tokens >= self._min_tokens:
             if token_id in self._eos_token_ids or token_id in self._stop_token_ids:
                 stop_id = None if token_id in self._eos_token_ids else token_id
-                return self._stop(stop_id, shown=self._held)
+                return self._stop(stop_id, shown=self._held + new_text if self._shows_stop else self._held)
             match = self._first_match(new_text)
             if match is not None:
                 start, stop_string = match
-                return self._stop(stop_string, shown=(self._held + new_text)[:start])
+                end = start + len(stop_string) if self._shows_stop else start
+                return self._stop(stop_string, shown=(self._held + new_text)[:end])
         if num_output_tokens >= self._max_tokens:
             self.finish_reason = "length"
         text = self._held + new_text

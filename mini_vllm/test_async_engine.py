@@ -289,5 +289,5 @@ print("end")
 def test_an_engine_made_elsewhere_is_not_needed(folder):
     """Loading in this thread and running in another is what the class is there to prevent."""
     assert load(folder).config.vocab_size == 300
-    with pytest.raises(ValueError, match="max_num_requests is 0, must be at least 1"):
+    with pytest.raises(ValueError, match="max_num_requests is 0, must be a whole number, at least 1"):
         AsyncLLMEngine(max_num_requests=0)

@@ -1,7 +1,8 @@
 """The sampler: each rule once by example, then all of them at random against a reference in plain Python.
 
-Randomness is driven by hand: a generator that returns chosen numbers walks the whole line from 0 to 1, so a
-distribution is checked exactly instead of statistically.
+A distribution is checked exactly where it can be: what is left after all parameters are scores, and their softmax is
+the probability of each token. That a token with the largest sum of score and noise is drawn, and that the noise has the
+distribution it should have, is checked once, by counting.
 """
 
 import math
@@ -13,40 +14,44 @@ from hypothesis import strategies as st
 
 from mini_vllm.backend import mx
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampler import Sampler, SamplerRow, is_plain_greedy, make_generator
+from mini_vllm.sampler import (
+    Sampler,
+    SamplerRow,
+    adjust,
+    filter_scores,
+    gumbel_noise,
+    is_plain_greedy,
+    make_key,
+)
 
 INF = math.inf
-JUST_BELOW_1 = math.nextafter(1.0, 0.0)
 
 
-class Scripted:
-    """A generator that returns the given numbers and counts how many were taken."""
-
-    def __init__(self, *numbers):
-        self.numbers, self.num_draws = numbers, 0
-
-    def random(self):
-        self.num_draws += 1
-        return self.numbers[self.num_draws - 1]
+def make_row(seed=0, prompt=(), output=(), eos=(), bad_words=(), **params):
+    return SamplerRow(SamplingParams(**params), prompt, output, eos, make_key(seed), bad_words)
 
 
-def make_row(uniform=0.5, prompt=(), output=(), eos=(), **params):
-    random = uniform if hasattr(uniform, "random") else Scripted(uniform)
-    return SamplerRow(SamplingParams(**params), prompt, output, eos, random)
+def as_rows(logits, rows):
+    """``logits``, a row of numbers for each of ``rows`` or one for all of them."""
+    return mx.array(np.broadcast_to(np.array(logits, dtype=np.float32), (len(rows), np.shape(logits)[-1])))
 
 
 def sample(logits, *rows):
-    """Token ids for ``logits``, a row of numbers for each of ``rows`` or one for all of them."""
-    logits = np.broadcast_to(np.array(logits, dtype=np.float32), (len(rows), np.shape(logits)[-1]))
-    return Sampler().sample(mx.array(logits), rows).token_ids
+    return Sampler().sample(as_rows(logits, rows), rows).token_ids
+
+
+def probabilities(logits, *rows):
+    """Of every token, for each row: by what is left after all parameters."""
+    scores = np.array(filter_scores(adjust(as_rows(logits, rows), rows), rows), dtype=np.float64)
+    widths = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return widths / widths.sum(axis=-1, keepdims=True)
 
 
 def frequencies(weights, num_draws, **params):
-    """How often each token comes, of ``num_draws`` numbers spread evenly over the line."""
+    """How often each token comes, of ``num_draws``, on average."""
     with np.errstate(divide="ignore"):
         logits = np.log(np.array(weights, dtype=np.float64))
-    rows = [make_row((i + 0.5) / num_draws, **params) for i in range(num_draws)]
-    return np.bincount(sample(logits, *rows), minlength=len(weights)).tolist()
+    return [round(p * num_draws, 4) for p in probabilities(logits, make_row(**params))[0].tolist()]
 
 
 # ---- a reference, one token at a time and in double precision
@@ -60,6 +65,15 @@ def reference(logits, row):
         x[token] += bias
     for token in {*row.prompt_token_ids, *row.output_token_ids}:
         x[token] = x[token] / p.repetition_penalty if x[token] > 0 else x[token] * p.repetition_penalty
+    for token in row.output_token_ids:
+        x[token] -= p.frequency_penalty
+    for token in set(row.output_token_ids):
+        x[token] -= p.presence_penalty
+    for *beginning, last in row.bad_words:
+        if list(row.output_token_ids)[len(row.output_token_ids) - len(beginning):] == beginning:
+            x[last] = -INF
+    if p.allowed_token_ids is not None:
+        x = [value if token in p.allowed_token_ids else -INF for token, value in enumerate(x)]
     if len(row.output_token_ids) < p.min_tokens:
         for token in {*row.eos_token_ids, *p.stop_token_ids}:
             x[token] = -INF
@@ -87,25 +101,19 @@ def reference(logits, row):
     return probabilities, nearest
 
 
-def check_whole_line(logits, params_of_rows, margin=1e-5, **tokens):
-    """Every token's stretch of the line begins and ends where the reference says, for all rows in one batch.
-
-    Of a vocabulary above 50 tokens some are picked: an edge is the sum of all that lie left of it.
-    """
-    all_logits, rows, expected = [], [], []
-    for row_logits, params in zip(logits, params_of_rows):
-        probabilities, _ = reference(row_logits, make_row(**params, **tokens))
-        right_edges = np.cumsum(probabilities)
-        tokens_on_the_line = np.flatnonzero(np.array(probabilities) > 3 * margin)
-        for token in tokens_on_the_line[::1 if len(row_logits) <= 50 else len(tokens_on_the_line) // 15 + 1]:
-            left, right = right_edges[token] - probabilities[token], right_edges[token]
-            for uniform in (left + margin, (left + right) / 2, right - margin):
-                all_logits.append(row_logits)
-                rows.append(make_row(uniform, **params, **tokens))
-                expected.append((int(token), uniform, params))
-    got = Sampler().sample(mx.array(np.array(all_logits, dtype=np.float32)), rows).token_ids
-    for token, (expected_token, uniform, params) in zip(got, expected):
-        assert token == expected_token, f"u = {uniform} drew token {token}, expected {expected_token}, for {params}"
+def check_probabilities(logits, params_of_rows, tolerance=1e-5, **tokens):
+    """All rows in one batch give the reference's probabilities."""
+    rows = [make_row(**params, **tokens) for params in params_of_rows]
+    greedy = [index for index, row in enumerate(rows) if row.params.temperature == 0]
+    got = probabilities(logits, *rows)
+    drawn = sample(logits, *rows)
+    for index, (row, row_logits) in enumerate(zip(rows, logits)):
+        expected, _ = reference(row_logits, row)
+        if index in greedy:
+            assert expected[drawn[index]] == 1.0
+        else:
+            assert np.abs(got[index] - expected).max() < tolerance, f"row {index}: {row.params}"
+            assert expected[drawn[index]] > 0, f"token {drawn[index]} was drawn, which {row.params} drops"
 
 
 def params_of(vocab_size):
@@ -117,6 +125,9 @@ def params_of(vocab_size):
         "min_p": st.one_of(st.just(0.0), st.floats(0.0, 1.0), st.just(1.0)),
         "repetition_penalty": st.sampled_from([1.0, 0.6, 1.3, 2.0]),
         "logit_bias": st.dictionaries(token, st.one_of(st.floats(-5, 5), st.just(-INF)), max_size=4),
+        "presence_penalty": st.sampled_from([0.0, 0.0, 0.7, -1.3]),
+        "frequency_penalty": st.sampled_from([0.0, 0.0, 0.4, -2.0]),
+        "allowed_token_ids": st.one_of(st.none(), st.lists(token, min_size=vocab_size - 4, unique=True)),
         "min_tokens": st.sampled_from([0, 0, 2, 3, 9]),
         "stop_token_ids": st.lists(token, max_size=2),
     })
@@ -131,11 +142,12 @@ def test_any_mix_of_parameters_draws_like_the_reference(data):
     logits = random.normal(scale=2.0, size=(len(params_of_rows), vocab_size)).astype(np.float32)
     if data.draw(st.booleans()):
         logits = logits.round()  # many equal logits
-    tokens = dict(prompt=random.integers(0, vocab_size, 6).tolist(), eos=(0, 5),
-                  output=random.integers(0, vocab_size, 2).tolist())
+    output = random.integers(0, vocab_size, 3).tolist()
+    tokens = dict(prompt=random.integers(0, vocab_size, 6).tolist(), eos=(0, 5), output=output,
+                  bad_words=[(7,), (output[-1], 8), (9, output[-1], 3), (*output, 2)])
     for row_logits, params in zip(logits, params_of_rows):
         assume(reference(row_logits, make_row(**params, **tokens))[1] > 1e-5)  # nothing that hangs on rounding
-    check_whole_line(logits, params_of_rows, **tokens)
+    check_probabilities(logits, params_of_rows, **tokens)
 
 
 def test_a_large_vocabulary_draws_like_the_reference():
@@ -144,7 +156,7 @@ def test_a_large_vocabulary_draws_like_the_reference():
                       dict(top_p=0.9), dict(top_p=0.98), dict(top_k=300, top_p=0.7, temperature=0.8), dict(min_p=0.02),
                       dict(top_k=1500, top_p=0.95, min_p=0.001, repetition_penalty=1.5), dict(temperature=0.0)]
     logits = random.normal(scale=3.0, size=(len(params_of_rows), 4096))
-    check_whole_line(logits.astype(np.float32), params_of_rows, prompt=random.integers(0, 4096, 500).tolist())
+    check_probabilities(logits.astype(np.float32), params_of_rows, prompt=random.integers(0, 4096, 500).tolist())
 
 
 # ---- the distribution
@@ -212,48 +224,119 @@ def test_min_p_of_1_keeps_only_what_is_as_likely_as_the_most_likely():
     assert frequencies([7, 8, 1, 8], 16, min_p=1.0) == [0, 8, 0, 8]
 
 
-@pytest.mark.parametrize("neutral", [dict(top_k=0), dict(top_k=5), dict(top_k=6), dict(top_p=1.0), dict(min_p=0.0)])
+def support(logits, **params):
+    """Tokens that can be drawn at all."""
+    return np.flatnonzero(np.array(filter_scores(as_rows(logits, [0]), [make_row(**params)]))[0] > -INF).tolist()
+
+
+@pytest.mark.parametrize("neutral", [dict(top_k=0), dict(top_k=-1), dict(top_k=5), dict(top_k=6), dict(top_p=1.0),
+                                     dict(min_p=0.0)], ids=str)
 def test_a_neutral_filter_keeps_what_is_beyond_the_precision_of_a_sum(neutral):
-    logits = [-40.0, 0.0, 0.0, -40.0, -40.0]
-    assert sample(logits, make_row(0.0, **neutral)) == [0]
+    assert support([-40.0, 0.0, 0.0, -40.0, -40.0], **neutral) == [0, 1, 2, 3, 4]
 
 
 def test_top_p_of_1_keeps_everything_in_a_row_that_is_sorted_for_top_k():
     logits = [-40.0, 0.0, 0.0, -40.0, -50.0]
-    assert sample(logits, make_row(0.0, top_k=4, top_p=1.0)) == [0]
-    assert sample(logits, make_row(0.0, top_k=4, top_p=0.99)) == [1]
-
-
-@pytest.mark.parametrize("uniform, expected", [(0.0, 1), (JUST_BELOW_1, 3)])
-def test_the_ends_of_the_line_belong_to_tokens_that_were_kept(uniform, expected):
-    assert sample([-INF, 0.3, 0.1, 0.2, -INF], make_row(uniform)) == [expected]
-    assert sample([0.0, 0.3, 0.1, 0.2, 0.0], make_row(uniform, top_k=3)) == [expected]
-    assert sample([0.0, 0.3, 0.1, 0.2, 0.0], make_row(uniform, min_p=0.8)) == [expected]
-
-
-def test_a_sum_that_rounds_unevenly_draws_no_token_that_was_dropped(monkeypatch):
-    """A parallel sum need not grow evenly. Here it also grows at dropped tokens, as no sum on this device does."""
-    real = mx.cumsum
-    monkeypatch.setattr(mx, "cumsum", lambda x, **how: real(x + (1e-3 if x.dtype == mx.float32 else 0), **how))
-    logits = [-INF, 0.0, -INF, 0.5, -INF]
-    assert sample(logits, make_row(0.0)) == [1]
-    assert sample(logits, make_row(0.3779)) == [3], "the number lies on the stretch that token 2 should not have"
-    assert sample(logits, make_row(0.99999)) == [3], "no token is right of the number: the most likely one"
+    assert support(logits, top_k=4, top_p=1.0) == [0, 1, 2, 3]
+    assert support(logits, top_k=4, top_p=0.99) == [1, 2]
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2])
 def test_the_smallest_vocabularies(vocab_size):
     logits = [0.0] * vocab_size
-    assert sample(logits, make_row(0.9), make_row(0.9, top_k=1), make_row(0.9, top_p=0.1)) == [vocab_size - 1, 0, 0]
+    assert sample(logits, make_row(top_k=1), make_row(top_p=0.1)) == [0, 0]
+    assert set(sample(logits, *(make_row(seed) for seed in range(30)))) == set(range(vocab_size))
+
+
+# ---- the draw
+
+
+def test_the_draw_is_the_largest_sum_of_score_and_noise():
+    """The noise again, by numpy in double precision, from the same uniform numbers."""
+    vocab_size, rows = 500, [make_row(seed, temperature=0.7, top_k=400, output=[0] * seed) for seed in range(40)]
+    logits = np.random.default_rng(0).normal(scale=2.0, size=(40, vocab_size)).astype(np.float32)
+    expected = []
+    for row, row_logits in zip(rows, logits):
+        key = mx.array(np.array([row.key[0], row.key[1] + len(row.output_token_ids)]).astype(np.uint32))
+        uniform = np.array(mx.random.uniform(shape=(vocab_size,), key=key), dtype=np.float64)
+        noise = -np.log(-np.log1p(-uniform))
+        kept = np.argsort(-row_logits, kind="stable")[:400]
+        expected.append(int(kept[np.argmax(row_logits[kept] / 0.7 + noise[kept])]))
+    assert sample(logits, *rows) == expected and len(set(expected)) > 20
+
+
+def noise_of(num_rows, vocab_size):
+    return np.array(gumbel_noise(mx.array(np.random.default_rng(1).integers(0, 2**32, (num_rows, 2), dtype=np.uint32)),
+                                 vocab_size), dtype=np.float64)
+
+
+def test_the_noise_has_the_gumbel_distribution():
+    noise = np.sort(noise_of(64, 5000).ravel())
+    shares = np.exp(-np.exp(-noise))  # uniform, if it has
+    distance = np.abs(shares - (np.arange(len(noise)) + 0.5) / len(noise)).max()
+    assert distance < 1.95 / math.sqrt(len(noise)), "Kolmogorov and Smirnov would find this once in 1000 times"
+    assert np.isfinite(noise).all()
+
+
+def test_noise_is_finite_and_fine_where_it_is_largest(monkeypatch):
+    """The largest noise comes of the smallest numbers: none is infinite, and they are not rounded away."""
+    smallest = np.array([0.0, 2.0**-32, 2.0**-31, 3 * 2.0**-32, 1e-5, 0.3, 1 - 2.0**-24], dtype=np.float32)
+    monkeypatch.setattr(mx.random, "uniform", lambda shape, key: mx.array(smallest))
+    noise = np.array(gumbel_noise(mx.zeros((1, 2), mx.uint32), len(smallest)), dtype=np.float64)[0]
+    expected = -np.log(-np.log1p(-np.maximum(smallest.astype(np.float64), 2.0**-33)))
+    assert np.abs(noise - expected).max() < 2e-6
+
+
+def chi_square(counts, expected):
+    return (((counts - expected) ** 2) / expected).sum()
+
+
+@pytest.mark.parametrize("params", [dict(), dict(temperature=0.6), dict(top_p=0.8), dict(top_k=7), dict(min_p=0.1),
+                                    dict(top_k=9, top_p=0.9, min_p=0.02, temperature=1.3)], ids=str)
+def test_tokens_come_as_often_as_numpy_says(params):
+    """20,000 draws; chi-square would exceed this bound once in 10,000 times. None comes that was dropped."""
+    num_draws, vocab_size = 20_000, 12
+    logits = np.random.default_rng(3).normal(scale=1.5, size=vocab_size).astype(np.float32)
+    share = np.array(reference(logits, make_row(**params))[0])
+    rows = [make_row(seed, output=[0] * (seed % 3), **params) for seed in range(num_draws)]
+    counts = np.bincount(sample(logits, *rows), minlength=vocab_size)
+    assert counts[share == 0].sum() == 0
+    freedom = (share > 0).sum() - 1
+    bound = freedom + 3.72 * math.sqrt(2 * freedom) + 2 * 3.72**2 / 3
+    assert chi_square(counts[share > 0], num_draws * share[share > 0]) < bound
+
+
+def test_draws_of_one_seed_are_independent_of_each_other():
+    """Of one request, position after position: as often as numpy says, and no pair more often than it should."""
+    share, num_draws = np.array([0.5, 0.3, 0.2]), 8000
+    drawn = sample(np.log(share), *(make_row(7, output=[0] * position) for position in range(num_draws)))
+    pairs = np.zeros((3, 3))
+    np.add.at(pairs, (drawn[:-1], drawn[1:]), 1)
+    assert chi_square(np.bincount(drawn), num_draws * share) < 18.4, "once in 10,000 times, with 2 degrees of freedom"
+    assert chi_square(pairs, (num_draws - 1) * np.outer(share, share)) < 31.8, "the same with 8"
+
+
+def test_samples_of_one_seed_are_independent_of_each_other():
+    rows = [SamplerRow(SamplingParams(), (), (), (), make_key(5, index)) for index in range(4000)]
+    drawn = np.array(sample(np.log([0.5, 0.3, 0.2]), *rows))
+    assert chi_square(np.bincount(drawn), 4000 * np.array([0.5, 0.3, 0.2])) < 18.4
+
+
+def test_rounding_of_the_logits_changes_next_to_no_draw():
+    """Inverse CDF changes dozens of these: each of 4096 edges moves."""
+    random = np.random.default_rng(4)
+    logits = random.normal(scale=2.0, size=(4000, 4096)).astype(np.float32)
+    rounded = logits + random.normal(scale=2e-6, size=logits.shape).astype(np.float32)
+    rows = [make_row(seed) for seed in range(4000)]
+    assert np.count_nonzero(np.array(sample(logits, *rows)) != sample(rounded, *rows)) <= 1
 
 
 # ---- greedy
 
 
-def test_greedy_takes_the_first_of_equals_and_draws_nothing():
+def test_greedy_takes_the_first_of_equals():
     row = make_row(temperature=0.0, top_k=2, top_p=0.5)
     assert sample([1.0, 3.0, 2.0, 3.0], row) == [1]
-    assert row.random.num_draws == 0
 
 
 def test_greedy_sees_differences_that_probabilities_do_not_show():
@@ -269,13 +352,18 @@ def test_the_fast_path_is_the_argmax_of_each_row():
 
 
 def test_greedy_and_sampled_rows_mix():
-    rows = [make_row(0.99), make_row(temperature=0.0), make_row(0.01), make_row(0.01, temperature=0.0)]
-    assert sample([0.0, 1.0, 0.0], *rows) == [2, 1, 0, 1]
-    assert [row.random.num_draws for row in rows] == [1, 0, 1, 0]
+    greedy, sampled = [make_row(seed, temperature=0.0) for seed in range(20)], [make_row(seed) for seed in range(20)]
+    logits = np.random.default_rng(5).normal(size=300)
+    alone = sample(logits, *sampled)
+    mixed = [row for pair in zip(greedy, sampled) for row in pair]
+    assert sample(logits, *mixed)[1::2] == alone and len(set(alone)) > 10
+    assert set(sample(logits, *mixed)[::2]) == {int(logits.argmax())}
 
 
 @pytest.mark.parametrize("params, expected", [
-    (dict(), True), (dict(top_k=3, top_p=0.5, min_p=0.1, seed=1), True), (dict(stop="x", logit_bias={}), True),
+    (dict(), True), (dict(top_k=3, top_p=0.5, min_p=0.1, seed=1), True), (dict(stop="x", logit_bias={}), True), (dict(bad_words="x"), False),
+    (dict(allowed_token_ids=[1]), False), (dict(presence_penalty=0.1), False), (dict(frequency_penalty=0.1), False),
+    (dict(prompt_logprobs=2), True),
     (dict(temperature=0.1), False), (dict(repetition_penalty=1.1), False), (dict(logit_bias={1: 1.0}), False),
     (dict(min_tokens=1), False), (dict(logprobs=0), False)])
 def test_plain_greedy_is_what_the_fast_path_can_do(params, expected):
@@ -292,9 +380,9 @@ def test_a_bias_is_added_to_its_token_alone():
 @pytest.mark.parametrize("bias", [100, 1e30, INF])
 def test_a_bias_of_100_or_more_makes_a_token_certain(bias):
     logits = [0.0, -20.0, 10.0]
-    assert sample(logits, *(make_row(u, logit_bias={1: bias}) for u in (1e-9, 0.5, JUST_BELOW_1))) == [1, 1, 1]
+    assert sample(logits, *(make_row(seed, logit_bias={1: bias}) for seed in range(9))) == [1] * 9
     assert sample(logits, make_row(temperature=0.0, logit_bias={1: bias})) == [1]
-    assert sample(logits, make_row(0.5, logit_bias={1: bias}, repetition_penalty=0.5, prompt=[1])) == [1]
+    assert sample(logits, make_row(logit_bias={1: bias}, repetition_penalty=0.5, prompt=[1])) == [1]
 
 
 def test_a_bias_of_minus_infinity_forbids_a_token():
@@ -322,8 +410,8 @@ def test_a_repetition_penalty_below_1_makes_repetition_likelier():
 
 @pytest.mark.parametrize("penalty", [1e-50, 1e300])
 def test_an_extreme_penalty_still_leaves_a_distribution(penalty):
-    token = sample([0.0, 1.0, -1.0], make_row(0.25, repetition_penalty=penalty, prompt=[0, 1, 2]))
-    assert token == ([1] if penalty < 1 else [0])
+    got = probabilities([0.0, 1.0, -1.0], make_row(repetition_penalty=penalty, prompt=[0, 1, 2]))[0].tolist()
+    assert got == ([0, 1, 0] if penalty < 1 else [0.5, 0.5, 0])
 
 
 def test_the_bias_comes_before_the_penalty():
@@ -332,11 +420,47 @@ def test_the_bias_comes_before_the_penalty():
     assert sample([1.0, 2.4], row) == [1]
 
 
+def test_presence_and_frequency_penalties_look_at_the_output_alone():
+    params = dict(temperature=0.0, prompt=[0, 0, 0], output=[1, 1, 2])
+    logits = [3.0, 3.9, 3.4, 1.0]
+    assert sample(logits, make_row(presence_penalty=0.3, **params)) == [1], "3.9 - 0.3 is still the largest"
+    assert sample(logits, make_row(presence_penalty=0.6, **params)) == [1], "3.3 is still more than 3.0 of the prompt's"
+    assert sample(logits, make_row(presence_penalty=1.0, **params)) == [0]
+    assert sample(logits, make_row(frequency_penalty=0.3, **params)) == [1], "3.9 - 2 * 0.3 = 3.3 is more than 3.1"
+    assert sample(logits, make_row(frequency_penalty=0.4, **params)) == [1], "3.9 - 2 * 0.4 = 3.1 is more than 3.0"
+    assert sample(logits, make_row(frequency_penalty=0.41, **params)) == [1]
+    assert sample(logits, make_row(frequency_penalty=0.5, **params)) == [0], "3.9 - 2 * 0.5 = 2.9, and 3.4 - 0.5"
+    assert sample([3.0, 2.0, 2.9, 1.0], make_row(frequency_penalty=-0.6, **params)) == [2], "2.9 + 0.6 beats 2 + 1.2"
+    assert sample([3.0, 2.0, 2.9, 1.0], make_row(frequency_penalty=-2.0, **params)) == [1]
+
+
+def test_the_penalties_add_up_and_come_after_the_repetition_penalty():
+    # 4 / 2 - 0.5 - 2 * 0.25 = 1.0; with the repetition penalty last it would be 3 / 2
+    params = dict(temperature=0.0, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, output=[0, 0])
+    assert sample([4.0, 1.1], make_row(**params)) == [1] and sample([4.0, 0.9], make_row(**params)) == [0]
+
+
+def test_only_allowed_tokens_come():
+    assert frequencies([6, 2, 1, 3], 5, allowed_token_ids=[1, 3]) == [0, 2, 0, 3]
+    rows = [make_row(temperature=0.0, allowed_token_ids=[2]), make_row(temperature=0.0)]
+    assert sample([5.0, 4.0, 3.0], *rows) == [2, 0], "only where they are asked for"
+
+
+def test_a_bad_word_cannot_be_completed():
+    logits = [1.0, 2.0, 9.0, 8.0]
+    word = dict(temperature=0.0, bad_words=[(0, 1, 2)])
+    assert sample(logits, make_row(output=[3, 0, 1], **word)) == [3]
+    assert sample(logits, make_row(output=[0, 1], **word)) == [3]
+    assert sample(logits, make_row(output=[1], **word)) == [2], "it is not about to be completed"
+    assert sample(logits, make_row(output=[0, 1, 0], **word)) == [2]
+    assert sample(logits, make_row(temperature=0.0, bad_words=[(2,)])) == [3], "a word of one token never comes"
+
+
 def test_until_min_tokens_neither_eos_nor_a_stop_id_is_sampled():
     params = dict(min_tokens=2, stop_token_ids=[1], eos=(0, 3), temperature=0.0)
     logits = [9.0, 8.0, 1.0, 7.0]
     assert sample(logits, *(make_row(output=output, **params) for output in ([], [2], [2, 2]))) == [2, 2, 0]
-    assert sample(logits, make_row(JUST_BELOW_1, min_tokens=2, eos=(3,), stop_token_ids=[2])) == [1]
+    assert sample(logits, make_row(min_tokens=2, eos=(0, 3), stop_token_ids=[2])) == [1]
 
 
 def test_ids_outside_the_vocabulary_change_nothing():
@@ -358,8 +482,8 @@ def test_the_callers_logits_stay_as_they_are():
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_half_precision_is_sampled_in_single_precision(dtype):
     logits = mx.array(np.random.default_rng(0).normal(size=(1, 2000)).astype(np.float32)).astype(dtype)
-    uniforms = np.linspace(0, 1, 101)[:-1]
-    got, expected = (Sampler().sample(mx.repeat(x, 100, axis=0), [make_row(u, top_p=0.9, logprobs=1) for u in uniforms])
+    rows = [make_row(seed, top_p=0.9, logprobs=1) for seed in range(100)]
+    got, expected = (Sampler().sample(mx.repeat(x, 100, axis=0), rows)
                      for x in (logits, logits.astype(mx.float32)))
     assert got == expected
     assert len(set(got.token_ids)) > 90
@@ -380,9 +504,9 @@ def test_the_same_seed_gives_the_same_tokens_in_any_batch(params):
 
     def tokens(num_rows, company_seed):
         company = np.random.default_rng(company_seed)
-        row, output = make_row(make_generator(42), prompt=[7, 8], **params), []
+        row, output = make_row(42, prompt=[7, 8], **params), []
         for step in range(num_steps):
-            rows = [make_row(company.random(), **COMPANY[company.integers(len(COMPANY))]) for _ in range(num_rows)]
+            rows = [make_row(int(company.integers(99)), **COMPANY[company.integers(len(COMPANY))]) for _ in range(num_rows)]
             logits = company.normal(scale=3.0, size=(num_rows, vocab_size)).astype(np.float32)
             place = company.integers(num_rows)
             rows[place], logits[place] = row, own_logits[step]
@@ -401,22 +525,33 @@ def test_the_same_seed_gives_the_same_tokens_in_any_batch(params):
 @pytest.mark.parametrize("params", COMPANY, ids=str)
 def test_a_row_does_not_notice_that_another_one_is_sorted(params):
     logits = np.random.default_rng(2).normal(size=2048)
-    uniforms = np.linspace(0, 1, 200, endpoint=False)
-    alone = sample(logits, *(make_row(u, **params) for u in uniforms))
-    assert len(set(alone)) > (150 if params.get("top_k", 2048) > 40 and params.get("temperature") != 0.0 else 0)
+    alone = sample(logits, *(make_row(seed, **params) for seed in range(200)))
+    assert len(set(alone)) > (130 if params.get("top_k", 2048) > 40 and params.get("temperature") != 0.0 else 0)
     for other in (dict(top_p=0.7), dict(top_k=5), dict(temperature=0.0)):
-        together = sample(logits, *(make_row(u, **params) for u in uniforms), make_row(**other))
+        together = sample(logits, *(make_row(seed, **params) for seed in range(200)), make_row(**other))
         assert together[:-1] == alone
 
 
-def test_generators_are_told_apart_by_seed_and_index():
-    def numbers(*key):
-        return tuple(make_generator(*key).random(4))
-
-    assert numbers(5) == numbers(5, 0) == numbers(5)
+def test_keys_are_told_apart_by_seed_and_index():
+    assert make_key(5) == make_key(5, 0) == make_key(5)
     keys = [(5, 0), (5, 1), (6, 0), (1, 5), (2**32, 0), (2**64, 0), (0, 0), (0, 1), (0, 2**32)]
-    assert len({numbers(*key) for key in keys}) == len(keys)
-    assert numbers(None) != numbers(None)
+    assert len({make_key(*key) for key in keys}) == len(keys)
+    assert make_key(None) != make_key(None)
+
+
+def test_a_draw_depends_on_the_position_and_not_on_what_was_drawn_before():
+    logits = np.zeros(1000)
+    again = [sample(logits, make_row(9, output=[3] * n)) for n in range(20)]
+    assert [sample(logits, make_row(9, output=[8] * n)) for n in range(20)] == again
+    assert len({tuple(token) for token in again}) > 15
+
+
+def test_a_key_at_its_end_goes_on(monkeypatch):
+    row = make_row()
+    row.key, row.output_token_ids = (1, 2**32 - 1), [0] * 5
+    other = make_row()
+    other.key, other.output_token_ids = (1, 0), [0] * 4
+    assert sample(np.zeros(1000), row) == sample(np.zeros(1000), other)
 
 
 # ---- log-probabilities
@@ -433,15 +568,17 @@ def logprobs_of(logits, **params):
 
 def test_logprobs_are_the_log_softmax_of_the_raw_logits():
     logits = np.random.default_rng(4).normal(scale=3.0, size=(6, 20)).astype(np.float32)
-    rows = [make_row(0.3, logprobs=20, temperature=temperature, top_k=2, repetition_penalty=1.5, logit_bias={3: 4.0},
+    rows = [make_row(logprobs=20, temperature=temperature, top_k=2, repetition_penalty=1.5, logit_bias={3: 4.0},
                      prompt=[1, 2, 3], min_tokens=1, eos=(0,)) for temperature in (0.0, 0.5, 1.0, 2.0, 0.1, 0.0)]
     output = Sampler().sample(mx.array(logits), rows)
     for token_id, answer, row_logits in zip(output.token_ids, output.logprobs, logits):
         expected = log_softmax(row_logits)
         assert sorted(answer.top) == list(range(20))
-        assert np.allclose([answer.top[token] for token in range(20)], expected, atol=2e-6)
-        assert math.isclose(sum(math.exp(value) for value in answer.top.values()), 1, abs_tol=1e-5)
-        assert answer.token_id == token_id and answer.logprob == answer.top[token_id]
+        assert np.allclose([answer.top[token].logprob for token in range(20)], expected, atol=2e-6)
+        assert math.isclose(sum(math.exp(entry.logprob) for entry in answer.top.values()), 1, abs_tol=1e-5)
+        assert [entry.rank for entry in answer.top.values()] == list(range(1, 21))
+        mine = answer.top[token_id]
+        assert (answer.token_id, answer.logprob, answer.rank) == (token_id, mine.logprob, mine.rank)
 
 
 @pytest.mark.parametrize("params", [dict(logit_bias={0: 1.0}), dict(repetition_penalty=2.0, prompt=[0]),
@@ -449,13 +586,19 @@ def test_logprobs_are_the_log_softmax_of_the_raw_logits():
 def test_no_parameter_alone_shows_in_the_logprobs(params):
     logits = [1.0, 2.0, 3.0]
     top = logprobs_of(logits, logprobs=3, **params).top
-    assert np.allclose([top[token] for token in range(3)], log_softmax(logits), atol=2e-6)
+    assert np.allclose([top[token].logprob for token in range(3)], log_softmax(logits), atol=2e-6)
 
 
 def test_the_top_logprobs_descend_and_the_lower_id_comes_first_among_equals():
     assert list(logprobs_of([1.0, 3.0, 2.0, 3.0, 2.0, 2.0], logprobs=4).top) == [1, 3, 2, 4]
     assert list(logprobs_of([1.0, 1.0, 1.0], logprobs=2).top) == [0, 1]
     assert list(logprobs_of([1.0, 2.0, 2.0], logprobs=20).top) == [1, 2, 0], "more than there are"
+
+
+def test_equals_have_the_same_rank():
+    answer = logprobs_of([1.0, 3.0, 2.0, 3.0, 2.0], logprobs=5, allowed_token_ids=[4])
+    assert [(token, entry.rank) for token, entry in answer.top.items()] == [(1, 1), (3, 1), (2, 3), (4, 3), (0, 5)]
+    assert (answer.token_id, answer.rank) == (4, 3)
 
 
 def test_logprobs_0_reports_the_chosen_token_alone():
@@ -488,30 +631,16 @@ FINE = [0.0, 1.0, 2.0]
     ([-INF, -INF, -INF], dict(), "row 2: all logits are -inf"),
     ([-INF, -INF, -INF], dict(logit_bias={1: INF}), "row 2: all logits are -inf"),
     ([0.0, INF, 1.0], dict(), r"row 2: a logit is \+inf"),
-    (FINE, dict(logit_bias={0: -INF, 1: -INF, 2: -INF}), "row 2: all logits are -inf after logit_bias and min_tokens"),
+    (FINE, dict(logit_bias={0: -INF, 1: -INF, 2: -INF}), "row 2: all logits are -inf after logit_bias, "),
     (FINE, dict(logit_bias={0: -INF, 1: -INF}, min_tokens=1, eos=(2,)), "row 2: all logits are -inf after"),
+    (FINE, dict(allowed_token_ids=[1], bad_words=[(1,)]), "row 2: all logits are -inf after"),
+    (FINE, dict(allowed_token_ids=[3]), "row 2: allowed_token_ids names token 3, but the vocabulary has 3 tokens"),
     (FINE, dict(logit_bias={3: 1.0}), "row 2: logit_bias names token 3, but the vocabulary has 3 tokens"),
 ])
-def test_a_bad_row_is_named_and_no_number_is_drawn(bad_logits, bad_params, message):
+def test_a_bad_row_is_named(bad_logits, bad_params, message):
     rows = [make_row(), make_row(top_p=0.5), make_row(**bad_params), make_row()]
     with pytest.raises(ValueError, match=message):
         Sampler().sample(mx.array([FINE, FINE, bad_logits, FINE]), rows)
-    assert [row.random.num_draws for row in rows] == [0, 0, 0, 0]
-
-
-def test_after_a_failure_a_seed_continues_as_if_nothing_had_happened():
-    logits, random = mx.array(np.zeros((1, 1000), dtype=np.float32)), make_generator(9)
-    with pytest.raises(ValueError, match="row 1"):
-        Sampler().sample(mx.array([FINE, [math.nan] * 3]), [make_row(random), make_row()])
-    again = make_generator(9)
-    got = [Sampler().sample(logits, [make_row(random)]).token_ids for _ in range(3)]
-    assert got == [Sampler().sample(logits, [make_row(again)]).token_ids for _ in range(3)]
-
-
-def test_exactly_one_number_is_drawn_for_a_token():
-    row = make_row(Scripted(0.1, 0.9, 0.5), top_k=2, top_p=0.9, logprobs=2)
-    got = [sample([0.0, 0.0, -9.0], row)[0] for _ in range(3)]
-    assert got == [0, 1, 1] and row.random.num_draws == 3
 
 
 def test_rows_and_logits_must_agree_in_number():

@@ -199,7 +199,7 @@ def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, settin
 
 
 def test_a_sample_does_not_depend_on_its_siblings(loaded):
-    from mini_vllm.sampler import make_generator
+    from mini_vllm.sampler import make_key
     prompt = tokens(20, 13)
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True)
     engine = make_engine(loaded)
@@ -208,7 +208,7 @@ def test_a_sample_does_not_depend_on_its_siblings(loaded):
     for index in range(3):
         single = make_engine(loaded)
         single.add_request(prompt, SamplingParams(max_tokens=9, temperature=1.0, seed=5, ignore_eos=True), "r")
-        single._sequences["r"][1].row.random = make_generator(5, index)
+        single._sequences["r"][1].row.key = make_key(5, index)
         assert run(single)["r"].token_ids == together[index]
 
 

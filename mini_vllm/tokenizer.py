@@ -45,10 +45,43 @@ class Tokenizer:
         """How many ids the tokenizer knows. A model may have more rows, to fill up its matrix."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    def min_num_tokens(self, text: str) -> int:
+        """``text`` has at least this many tokens: a bound that takes no time, unlike ``encode``. 0 if there is none."""
+        if self._longest_token is None:
+            return 0
+        num_lost = sum(text.count(character) for character in self._lost_characters)
+        return (len(text) - num_lost) // self._longest_token
+
+    @cached_property
+    def _longest_token(self) -> int | None:
+        """No token stands for more characters of a text than this; None if there is no bound.
+
+        The vocabulary's longest entry is the bound if every character of a text is in some token: nothing is dropped,
+        folded together or swallowed by an "unknown" token on the way. Only what is known to be so counts.
+        """
+        backend, model, vocab = self._backend, self._backend.model, self._backend.get_vocab(with_added_tokens=True)
+        before_words, words = _parts_of(backend.normalizer), _parts_of(backend.pre_tokenizer)
+        has_bytes = _is_byte_level(words) and vocab.keys() >= _later_bytes()
+        has_all = isinstance(model, models.BPE) and (
+            has_bytes or model.byte_fallback or (model.unk_token is not None and not model.fuse_unk))
+        keeps_all = all(_keeps_all_characters(part) for part in (*before_words, *words))
+        swallows = any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values())
+        if not has_all or not keeps_all or swallows:
+            return None
+        num_composed = MAX_COMPOSED if any(part["type"] == "NFC" for part in before_words) else 1
+        return num_composed * max(map(len, vocab))
+
+    @cached_property
+    def _lost_characters(self) -> list[str]:
+        """Characters of one byte that have no token in a vocabulary of bytes, and vanish."""
+        if not _is_byte_level(_parts_of(self._backend.pre_tokenizer)):
+            return []
+        return [chr(code) for code in range(128) if not self._backend.encode(chr(code), add_special_tokens=False).ids]
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Special tokens written in ``text`` become their ids either way; the flag is about those put around it."""
-        try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        try:  # unlike ``encode``, this lets other threads run meanwhile
+            return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             raise TokenizerError(f"text is {reprlib.repr(text)}, must be a str without lone surrogates") from None
 
@@ -75,6 +108,10 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise TokenizerError("this model has no chat template: give it a plain prompt")
+        if not isinstance(messages, (list, tuple)) or not messages or not all(
+                isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in messages):
+            raise TokenizerError(f"messages is {reprlib.repr(messages)}, must be a list of at least one "
+                                 "{'role': ..., 'content': ...}")
         try:
             return self._compiled_template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None,
@@ -237,6 +274,37 @@ class StreamingDetokenizer:
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, self._skip_special_tokens)
+
+
+#: The normal form C makes at most this many characters one: a letter and three marks above or below it.
+MAX_COMPOSED = 4
+
+
+def _parts_of(component: object) -> list[dict]:
+    """A normalizer or pre-tokenizer of the ``tokenizers`` library, as in its JSON; a sequence part by part."""
+    if component is None:
+        return []
+    state = json.loads(component.__getstate__())
+    return state.get("normalizers", state.get("pretokenizers")) if state["type"] == "Sequence" else [state]
+
+
+def _is_byte_level(words: Sequence[Mapping[str, object]]) -> bool:
+    return any(part["type"] == "ByteLevel" for part in words)
+
+
+def _later_bytes() -> set[str]:
+    """The symbols of the bytes with which a character of several bytes goes on: with these, none vanishes whole."""
+    return {_ONLY_BYTES.pre_tokenize_str(chr(code))[0][0][-1] for code in range(0x80, 0xC0)}
+
+
+def _keeps_all_characters(part: Mapping[str, object]) -> bool:
+    """Whether this part of a normalizer or pre-tokenizer is known to drop no character, but for NFC's composing."""
+    kind = part["type"]
+    if kind == "Replace":
+        return len(part["pattern"].get("String", "")) == 1 and part["content"] != ""
+    if kind == "Split":
+        return part["behavior"] != "Removed"
+    return kind in ("NFC", "Prepend", "ByteLevel", "Digits", "Metaspace")
 
 
 #: ``tokenizer.ggml.token_type``: the text of these becomes one id, as it stands. Control tokens are not shown.

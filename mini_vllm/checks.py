@@ -1,0 +1,106 @@
+"""What an argument must be. Each check returns the value in the type it should have, or raises ValueError with the
+argument's name, its value and the bound: ``top_k is -2, must be a whole number, at least -1``.
+
+numpy's numbers are numbers; True and False are not.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import reprlib
+from collections.abc import Iterable, Sequence
+
+
+def whole_number(name: str, value: object, at_least: int | None = None, at_most: int | None = None, *,
+                 or_none: bool = False) -> int | None:
+    if or_none and value is None:
+        return None
+    is_fine = (isinstance(value, numbers.Integral) and not isinstance(value, bool)
+               and (at_least is None or value >= at_least) and (at_most is None or value <= at_most))
+    if not is_fine:
+        raise refusal(name, value, _or_none("a whole number" + _range(at_least, at_most), or_none))
+    return int(value)
+
+
+def real_number(name: str, value: object, at_least: float | None = None, at_most: float | None = None, *,
+                above: float | None = None, below: float | None = None) -> float:
+    """A finite number."""
+    is_fine = (isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+               and (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+               and (above is None or value > above) and (below is None or value < below))
+    if not is_fine:
+        lowest, highest = ("" if end is None else f", {word} {end}" for word, end in (("above", above), ("below", below)))
+        raise refusal(name, value, "a finite number" + lowest + _range(at_least, at_most) + highest)
+    return value if isinstance(value, (int, float)) else float(value)
+
+
+def flag(name: str, value: object, *, or_none: bool = False) -> bool | None:
+    """True and False themselves: 0 and 1 are numbers that somebody meant for another argument."""
+    if not (isinstance(value, bool) or (or_none and value is None)):
+        raise refusal(name, value, "True, False or None" if or_none else "True or False")
+    return value
+
+
+def texts(name: str, value: object) -> tuple[str, ...]:
+    """One text or several, none of them empty; None for none."""
+    several = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(several, (list, tuple)) or not all(isinstance(text, str) and text for text in several):
+        raise refusal(name, value, "a text or a list of texts, none of them empty")
+    return tuple(several)
+
+
+def token_ids(name: str, value: object, vocab_size: int | None = None) -> list[int]:
+    """A list of token ids: from a list, a tuple, a set or an array of whole numbers."""
+    if hasattr(value, "tolist") and not isinstance(value, (list, tuple)):  # numpy's arrays, and MLX's
+        value = value.tolist()
+    if not isinstance(value, (list, tuple, set, frozenset, range)):
+        raise refusal(name, value, "a list of token ids")
+    end = math.inf if vocab_size is None else vocab_size
+    for token_id in value:
+        if type(token_id) is not int or not 0 <= token_id < end:  # the usual case costs one comparison
+            if not isinstance(token_id, numbers.Integral) or isinstance(token_id, bool) or not 0 <= token_id < end:
+                bound = "a whole number, at least 0" if vocab_size is None else f"from 0 to {vocab_size - 1}"
+                raise ValueError(f"{name} has the token id {reprlib.repr(token_id)}, must be {bound}")
+    return [int(token_id) for token_id in value]
+
+
+def an_instance(name: str, value: object, *kinds: type) -> object:
+    if not isinstance(value, kinds):
+        raise refusal(name, value, " or ".join(f"{_article(kind.__name__)} {kind.__name__}" for kind in kinds))
+    return value
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "AEIOUaeiou" else "a"
+
+
+def one_each(name: str, values: object, kind: type, num_wanted: int, of_what: str) -> list:
+    """A list with one ``kind`` for each of ``num_wanted`` things."""
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise refusal(name, values, f"a {kind.__name__}, or a list of one for each of {num_wanted} {of_what}")
+    if len(values) != num_wanted:
+        raise ValueError(f"{num_wanted} {of_what}, but {len(values)} {name}")
+    return [an_instance(f"{name}[{index}]", value, kind) for index, value in enumerate(values)]
+
+
+def refusal(name: str, value: object, bound: str) -> ValueError:
+    return ValueError(f"{name} is {reprlib.repr(value)}, must be {bound}")
+
+
+def _or_none(bound: str, or_none: bool) -> str:
+    return f"None or {bound}" if or_none else bound
+
+
+def _range(at_least: float | None, at_most: float | None) -> str:
+    if at_least is not None and at_most is not None:
+        return f" from {at_least} to {at_most}"
+    return f", at least {at_least}" if at_least is not None else f", at most {at_most}" if at_most is not None else ""
+
+
+def is_hashable(values: Iterable[object]) -> bool:
+    try:
+        hash(tuple(values))
+    except TypeError:
+        return False
+    return True
