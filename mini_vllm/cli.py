@@ -273,6 +273,7 @@ def _answer(engine, messages: list[dict[str, str]], params: SamplingParams) -> s
 
 
 def _add_throughput(commands) -> None:
+    from mini_vllm.benchmark.drawing import Drawing
     from mini_vllm.benchmark.workloads import WORKLOADS
     lines = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
     throughput = commands.add_parser(
@@ -286,6 +287,7 @@ def _add_throughput(commands) -> None:
     throughput.add_argument("--random", metavar="SHAPE", help="instead of a model, random weights: qwen3-27m")
     throughput.add_argument("--arm", action="append", choices=["one", "ours", "mlx-lm"], help="default: all three")
     throughput.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
+    Drawing.add_arguments(throughput)
     throughput.add_argument("--json", type=Path, metavar="FILE", help="save the results")
     throughput.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg or .pdf)")
     throughput.set_defaults(run=run_throughput)
@@ -293,6 +295,7 @@ def _add_throughput(commands) -> None:
 
 def run_throughput(arguments: argparse.Namespace) -> int:
     from mini_vllm.benchmark import throughput
+    from mini_vllm.benchmark.drawing import Drawing
     from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
     from mini_vllm.loader import load
     from mini_vllm.progress_bar import progress_bar
@@ -303,18 +306,20 @@ def run_throughput(arguments: argparse.Namespace) -> int:
             for arm in dict.fromkeys(arguments.arm or ("one", "ours", "mlx-lm"))]
     if arguments.rounds < 1:
         raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
+    drawing = Drawing.from_arguments(arguments)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                  for name in names]
     from mini_vllm.backend import blas
-    print(f"{loaded.name}, BLAS: {blas.name}; greedy; medians of {arguments.rounds} interleaved round"
+    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}; medians of {arguments.rounds} interleaved round"
           f"{'s' if arguments.rounds > 1 else ''}")
     everything, speed_ups = [], {}
     for workload in workloads:
         num_requests = len(workload.items) * len(arms) * arguments.rounds
         with progress_bar(num_requests, sys.stderr.isatty()) as advance:
             results, speed_ups[workload.name] = throughput.run_comparison_benchmark(loaded, workload, arms,
-                                                                                    arguments.rounds, advance)
+                                                                                    arguments.rounds, advance,
+                                                                                    drawing)
         everything += results
         print(f"\n{workload.name}: {workload.about}\n{throughput.format_table(results)}")
         for arm, ratio in speed_ups[workload.name].items():

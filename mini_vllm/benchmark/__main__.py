@@ -6,6 +6,7 @@ import argparse
 import sys
 
 import mini_vllm.benchmark
+from mini_vllm.benchmark.drawing import Drawing
 
 
 def main() -> int:
@@ -18,12 +19,14 @@ def main() -> int:
     single = names.add_parser("single")
     single.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
     single.add_argument("--rounds", type=int, default=5)
+    Drawing.add_arguments(single)
     names.add_parser("pool")
     attention = names.add_parser("attention")
     attention.add_argument("--rounds", type=int, default=7)
     prefix = names.add_parser("prefix")
     prefix.add_argument("--model", default="tiny-tales")
     prefix.add_argument("--rounds", type=int, default=3)
+    Drawing.add_arguments(prefix)
     arguments = parser.parse_args()
     match arguments.name:
         case "allocator":
@@ -34,7 +37,7 @@ def main() -> int:
             print_blas()
         case "single":
             from mini_vllm.benchmark.single import print_single
-            print_single(arguments.model, arguments.rounds)
+            print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments))
         case "pool":
             from mini_vllm.benchmark.pool import print_pool
             print_pool()
@@ -43,7 +46,7 @@ def main() -> int:
             print_attention(arguments.rounds)
         case "prefix":
             from mini_vllm.benchmark.prefix import print_prefix
-            print_prefix(arguments.model, arguments.rounds)
+            print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments))
     return 0
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx
+from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.single import load_peer
 from mini_vllm.engine import EngineConfig, LLMEngine
 from mini_vllm.loader import LoadedModel, load
@@ -42,12 +43,13 @@ class Arm:
     token_ids: list[list[int]] = field(default_factory=list)
 
 
-def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, arm: Arm, in_turns: bool = False) -> None:
-    params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, drawing: Drawing, arm: Arm,
+          in_turns: bool = False) -> None:
     start, arrived, firsts, results = time.perf_counter(), {}, {}, {}
     copied_before = engine.runner.cache.num_copied_blocks
     while len(results) < len(prompts) or engine.has_unfinished_requests():
         while len(arrived) < len(prompts) and not (in_turns and engine.has_unfinished_requests()):
+            params = drawing.params(num_tokens, seed=len(arrived))
             arrived[engine.add_request(prompts[len(arrived)], params)] = time.perf_counter()
         for output in engine.step():
             firsts.setdefault(output.request_id, time.perf_counter() - arrived[output.request_id])
@@ -65,10 +67,11 @@ def serve(engine: LLMEngine, prompts: list[list[int]], num_tokens: int, arm: Arm
         arm.token_ids.append(results[request_id].token_ids)
 
 
-def serve_by_peer(model, prompts: list[list[int]], num_tokens: int, arm: Arm, in_turns: bool = False) -> None:
+def serve_by_peer(model, prompts: list[list[int]], num_tokens: int, drawing: Drawing, arm: Arm,
+                  in_turns: bool = False) -> None:
     from mlx_lm.generate import BatchGenerator
     start, arrived, firsts = time.perf_counter(), {}, {}
-    generator = BatchGenerator(model)
+    generator = BatchGenerator(model, sampler=drawing.peer_sampler())
     results: dict[int, list[int]] = {}
     while len(arrived) < len(prompts) or any(len(tokens) < num_tokens for tokens in results.values()):
         while len(arrived) < len(prompts) and not (in_turns and any(len(t) < num_tokens for t in results.values())):
@@ -86,8 +89,8 @@ def serve_by_peer(model, prompts: list[list[int]], num_tokens: int, arm: Arm, in
 
 
 class Workloads:
-    def __init__(self, loaded: LoadedModel) -> None:
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedModel, drawing: Drawing) -> None:
+        self.loaded, self.drawing = loaded, drawing
         self.peer, _ = load_peer(loaded)
         rng = np.random.default_rng(0)
         vocabulary = loaded.config.vocab_size
@@ -99,9 +102,9 @@ class Workloads:
     def _serve(self, name: str, engine: LLMEngine | None, prompts: list[list[int]], num_tokens: int, arm: Arm,
                in_turns: bool = False) -> None:
         if name == "mlx-lm":
-            serve_by_peer(self.peer, prompts, num_tokens, arm, in_turns)
+            serve_by_peer(self.peer, prompts, num_tokens, self.drawing, arm, in_turns)
         else:
-            serve(engine, prompts, num_tokens, arm, in_turns)
+            serve(engine, prompts, num_tokens, self.drawing, arm, in_turns)
 
     def _engine(self, name: str) -> LLMEngine | None:
         if name == "mlx-lm":
@@ -149,13 +152,13 @@ def count_blocks(loaded: LoadedModel, num_samples: int) -> tuple[int, int]:
     return of_prompt, in_all
 
 
-def print_prefix(model: str, rounds: int) -> None:
+def print_prefix(model: str, rounds: int, drawing: Drawing) -> None:
     loaded = load(model)
     one, eight = count_blocks(loaded, 1), count_blocks(loaded, 8)
     print(f"a 512-token prompt takes {one[0]} blocks for 1 sample and {eight[0]} for 8 ({eight[0] / one[0]:.2f}x); "
           f"with {NEW_TOKENS} new tokens each, {one[1]} and {eight[1]}")
-    workloads = Workloads(loaded)
-    print(f"{model}; medians of {rounds} interleaved rounds; first token: median over requests")
+    workloads = Workloads(loaded, drawing)
+    print(f"{model}; {drawing}; medians of {rounds} interleaved rounds; first token: median over requests")
     print(f"{'workload':<9} {'':<9} {'wall s':>8} {'first token s':>14} {'computed':>9} {'copied':>9}   tokens")
     for workload in ("cold", "in_turn", "warm", "chat"):
         run = getattr(workloads, workload)
@@ -170,6 +173,8 @@ def print_prefix(model: str, rounds: int) -> None:
             medians[name] = wall, first
             copied = arms[0].num_copied_bytes
             same = "equal" if arms[0].token_ids == taken[0]["cache off"].token_ids else "DIFFERENT"
+            if name == "mlx-lm" and not drawing.is_greedy:
+                same = "its own"
             print(f"{workload:<9} {name:<9} {wall:>8.2f} {first:>14.3f} {arms[0].num_computed_tokens:>9,} "
                   f"{'-' if copied is None else f'{copied / 1e6:.1f} MB':>9}   {same}")
         for name in names[1:]:

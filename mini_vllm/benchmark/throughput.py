@@ -1,7 +1,7 @@
 """What batching is worth: one request at a time, our continuous batching, and mlx-lm's BatchGenerator.
 
-All three serve the same requests with the same weights, float type and BLAS, in turns, and greedily: their tokens must
-agree. A request that arrives later does so when the server has put out a given number of tokens, so that no clock
+All three serve the same requests with the same weights, float type and BLAS, in turns. Greedily, their tokens must
+agree; drawn with a temperature, those of our two arms must. A request that arrives later does so when the server has put out a given number of tokens, so that no clock
 decides what is measured.
 """
 
@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mini_vllm.attention import PagedKVCache
+from mini_vllm.benchmark.drawing import GREEDY, Drawing
 from mini_vllm.benchmark.single import load_peer
 from mini_vllm.benchmark.workloads import Item, Workload
 from mini_vllm.engine import EngineConfig, EngineParts, LLMEngine
 from mini_vllm.loader import LoadedModel
-from mini_vllm.request import SamplingParams
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
@@ -51,8 +51,8 @@ class BenchmarkResult:
     num_recomputed_tokens: int = 0
     #: Where the time of a run went, in seconds; only of our own arms.
     profile_s: dict[str, float] = field(default_factory=dict)
-    #: How many requests put out other tokens than the first arm.
-    num_different: int = 0
+    #: How many requests put out other tokens than the first arm; None if the arm draws its own.
+    num_different: int | None = 0
     num_rounds: int = 1
 
     @property
@@ -170,8 +170,8 @@ class _WatchedScheduler(Scheduler):
         return plan
 
 
-def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[[int, int], None]
-          ) -> tuple[BenchmarkResult, list[list[int]]]:
+def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[[int, int], None],
+          drawing: Drawing = GREEDY) -> tuple[BenchmarkResult, list[list[int]]]:
     """Run a workload through our engine."""
     settings = {**workload.settings, **({"max_num_seqs": 1} if arm == ONE_AT_A_TIME else {})}
     engine = LLMEngine(EngineConfig(**settings), EngineParts(scheduler=_WatchedScheduler), loaded)
@@ -192,8 +192,7 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[
     while watch.num_to_come or engine.has_unfinished_requests():
         for index in watch.arrivals():
             item = workload.items[index]
-            params = SamplingParams(max_tokens=item.num_tokens, temperature=0, ignore_eos=True)
-            engine.add_request(item.prompt, params, str(index))
+            engine.add_request(item.prompt, drawing.params(item.num_tokens, seed=index), str(index))
         for output in engine.step():
             if output.error:
                 raise RuntimeError(f"{workload.name}: request {output.request_id}: {output.error}")
@@ -216,8 +215,8 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[
 # ---- mlx-lm
 
 
-def serve_by_peer(model, loaded: LoadedModel, workload: Workload, on_token: Callable[[int, int], None]
-                  ) -> tuple[BenchmarkResult, list[list[int]]]:
+def serve_by_peer(model, loaded: LoadedModel, workload: Workload, on_token: Callable[[int, int], None],
+                  drawing: Drawing = GREEDY) -> tuple[BenchmarkResult, list[list[int]]]:
     """Run a workload through mlx-lm's BatchGenerator, at its defaults."""
     from mlx_lm.generate import BatchGenerator
     config = loaded.config
@@ -225,7 +224,7 @@ def serve_by_peer(model, loaded: LoadedModel, workload: Workload, on_token: Call
                                            loaded.model.model.norm.weight.dtype)
     counting = _CountingModel(model, lambda inputs, *_: inputs.size)
     watch = Watch(workload.items, on_token)
-    generator = BatchGenerator(counting)
+    generator = BatchGenerator(counting, sampler=drawing.peer_sampler())
     index_of: dict[int, int] = {}
     num_cached: dict[int, int] = {}  # of requests in the generator: tokens with K/V
     while watch.num_to_come or index_of:
@@ -254,8 +253,8 @@ def serve_by_peer(model, loaded: LoadedModel, workload: Workload, on_token: Call
 
 
 def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, rounds: int = 1,
-                             on_token: Callable[[int, int], None] = lambda num_finished, num_tokens: None
-                             ) -> tuple[list[BenchmarkResult], dict[str, float]]:
+                             on_token: Callable[[int, int], None] = lambda num_finished, num_tokens: None,
+                             drawing: Drawing = GREEDY) -> tuple[list[BenchmarkResult], dict[str, float]]:
     """Serve a workload by each arm in turn, ``rounds`` times over.
 
     Returns the results (of each arm the median of all rounds), and for every other arm how many times as fast our
@@ -273,10 +272,13 @@ def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Iter
     for _ in range(rounds):
         of_round = {}
         for arm in arms:
-            result, token_ids = (serve_by_peer(peer, loaded, workload, on_token) if arm == PEER
-                                 else serve(loaded, workload, arm, on_token))
-            first_tokens = first_tokens or token_ids
-            result.num_different = sum(mine != first for mine, first in zip(token_ids, first_tokens))
+            result, token_ids = (serve_by_peer(peer, loaded, workload, on_token, drawing) if arm == PEER
+                                 else serve(loaded, workload, arm, on_token, drawing))
+            if arm == PEER and not drawing.is_greedy:
+                result.num_different = None
+            else:
+                first_tokens = first_tokens or token_ids
+                result.num_different = sum(mine != first for mine, first in zip(token_ids, first_tokens))
             of_round[arm] = result
         taken.append(of_round)
     results = [_median([of_round[arm] for of_round in taken]) for arm in arms]
@@ -300,7 +302,8 @@ def _median(results: list[BenchmarkResult]) -> BenchmarkResult:
             first[name] = statistics.median(values)
         elif isinstance(value, int):
             first[name] = int(statistics.median(values))
-    return BenchmarkResult(**{**first, "num_different": max(result.num_different for result in results),
+    counts = [result.num_different for result in results]
+    return BenchmarkResult(**{**first, "num_different": None if None in counts else max(counts),
                               "num_rounds": len(results)})
 
 
@@ -313,7 +316,8 @@ def format_table(results: Sequence[BenchmarkResult]) -> str:
     for result in results:
         first, between = ([f"{times[p] * 1000:.0f}" for p in PERCENTILES]
                           for times in (result.first_token_s, result.between_tokens_s))
-        same = "equal" if not result.num_different else f"{result.num_different} of {result.num_requests} differ"
+        same = ("its own" if result.num_different is None else "equal" if result.num_different == 0
+                else f"{result.num_different} of {result.num_requests} differ")
         lines.append(f"{result.arm:<14} {result.seconds:>8.2f} {result.output_tokens_per_s:>8.1f} "
                      f"{result.total_tokens_per_s:>8.1f}   " + " ".join(f"{t:>7}" for t in first) + "   "
                      + " ".join(f"{t:>6}" for t in between) + f"   {result.kv_waste:>5.0%} {result.padding:>5.0%} "
