@@ -53,6 +53,7 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
     finally:
         for request, _ in search.live:
             engine.kv_cache.free(request)
+        engine.kv_cache.finish_step()  # copies that a step was to make and did not hold blocks, too
         engine.recovery.discard(doubtful)
     beams = [Beam(ids, engine.tokenizer.decode(ids), log_probability,
                   log_probability / max(len(ids), 1) ** length_penalty, reason)
@@ -141,7 +142,6 @@ class _Search:
         kv_cache, runner = self.engine.kv_cache, self.engine.runner
         for request, num_new in work:
             if kv_cache.allocate_slots(request, num_new, hits, num_hit_tokens) is None:
-                kv_cache.finish_step()
                 raise RuntimeError(f"the pool is too small for this beam search: {kv_cache.block_pool.num_blocks - 1} "
                                    f"blocks of {kv_cache.block_size} tokens, {self.beam_width} beams")
             request.num_computed_tokens += num_hit_tokens + num_new

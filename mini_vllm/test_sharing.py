@@ -325,6 +325,29 @@ def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loade
         beam_search(engine, "hello")
 
 
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_beam_search_that_is_cut_off_gives_everything_back(loaded, monkeypatch, at):
+    """Ctrl-C when beams were just forked: blocks that were to be copied come home, too."""
+    engine, prompt = make_engine(loaded), tokens(20, 19)
+    real, num_calls, num_copies = engine.runner.step, 0, 0
+
+    def step(steps, copies=()):
+        nonlocal num_calls, num_copies
+        num_calls, num_copies = num_calls + 1, len(copies)
+        if num_calls == at:
+            raise KeyboardInterrupt
+        return real(steps, copies)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        beam_search(engine, prompt, beam_width=3, max_tokens=6, ignore_eos=True)
+    assert (num_copies > 0) == (at > 1), "no copy was to be made, nothing is tested"
+    engine.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
+    engine.add_request(prompt, GREEDY, "r")
+    assert [run(engine)["r"].token_ids] == alone(loaded, prompt, GREEDY)
+
+
 # ---- numbers
 
 
