@@ -277,19 +277,18 @@ class LLMEngine:
             group, sequence = self._sequences[request.request_id]
             sequence.end(request.status.value)
             touched[group.request_id] = group
-        for request_id, error in errors.items():
+        for request_id, token_id in token_ids.items():
+            group, sequence = self._sequences[request_id]
+            reason = sequence.take_token(token_id, logprobs.get(request_id))
+            group.note_token(now_s)
+            if reason is not None:
+                self._finish(sequence, STATUS_OF[reason], reason)
+            touched[group.request_id] = group
+        for request_id, error in errors.items():  # after the tokens: what others of its request got counts
             group = self._sequences[request_id][0]
             group.error = f"{type(error).__name__}: {error}"
             self._fail(group)
             touched[group.request_id] = group
-        for request_id, token_id in token_ids.items():
-            group, sequence = self._sequences[request_id]
-            if group.error is None:
-                reason = sequence.take_token(token_id, logprobs.get(request_id))
-                group.note_token(now_s)
-                if reason is not None:
-                    self._finish(sequence, STATUS_OF[reason], reason)
-                touched[group.request_id] = group
         outputs = [group.to_output() for group in touched.values()]
         for output in outputs:
             if output.finished:

@@ -468,6 +468,30 @@ def test_a_poisoned_request_fails_alone(loaded, monkeypatch, poison_at):
     assert engine.kv_cache.block_pool.get_usage() == 0.0
 
 
+def test_when_one_sample_fails_tokens_text_and_logprobs_of_the_others_agree(loaded, monkeypatch):
+    """The others got a token in the same step, and it counts in all three or in none."""
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True, logprobs=1)
+    alone = make_llm(loaded).generate("hello", params)[0]
+    engine = make_engine(loaded)
+    engine.add_request("hello", params, "r")
+    real = engine.runner.step
+
+    def step(requests, copies=()):
+        if any(request.context_len == 9 and request.block_ids == engine.kv_cache.get_block_ids("r#1")
+               for request in requests):
+            raise ArithmeticError("poison")
+        return real(requests, copies)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    output = run(engine)["r"]
+    assert output.error == "ArithmeticError: poison"
+    assert [len(each.token_ids) for each in output.outputs] == [5, 4, 5]
+    for each, whole in zip(output.outputs, alone.outputs):
+        assert each.finish_reason == "error" and each.token_ids == whole.token_ids[:len(each.token_ids)]
+        assert [entry.token_id for entry in each.logprobs] == each.token_ids
+        assert each.text == loaded.tokenizer.decode(each.token_ids)
+
+
 @pytest.mark.parametrize("lookahead", [True, False])
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_ctrl_c_in_a_step_leaves_nothing_that_was_not_computed(loaded, monkeypatch, at, lookahead):
