@@ -97,12 +97,11 @@ class PagedKVCache:
             for pool in self.pools:
                 pool[cleared] = 0
 
-    def clear_slots(self, slots: Sequence[tuple[Sequence[int], int]]) -> None:
-        """Put zeros into single slots of every layer, each given as a block table and a position in it."""
-        for block_ids, position in slots:
-            index, offset = divmod(position, self.block_size)
-            for pool in self.pools:
-                pool[block_ids[index], :, offset] = 0
+    def clear_slots(self, slots: Sequence[tuple[int, int]]) -> None:
+        """Put zeros into single slots (block, offset) of every layer."""
+        blocks, offsets = mx.array([block_id for block_id, _ in slots]), mx.array([offset for _, offset in slots])
+        for pool in self.pools:
+            pool[blocks, :, offsets] = 0
 
 
 def paged_attention(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:

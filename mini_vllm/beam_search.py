@@ -39,7 +39,6 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
         raise ValueError(f"beam_width is {beam_width}, must be at least 1")
     if engine.has_unfinished_requests():
         raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
-    engine.drop_ahead()
     token_ids = engine.prompts.read(prompt).token_ids
     max_tokens = min(SamplingParams(max_tokens=max_tokens).max_tokens, engine.max_model_len - len(token_ids))
     search = _Search(engine, token_ids, beam_width, max_tokens, () if ignore_eos else engine.tokenizer.eos_token_ids)

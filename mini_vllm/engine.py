@@ -208,7 +208,6 @@ class LLMEngine:
             for completion in unfinished:
                 completion.finish_reason = "error"
             outputs.append(replace(output, error=f"{type(error).__name__}: {error}"))
-        self.drop_ahead()
         self.kv_cache.finish_step()
         self.kv_cache.reset_prefix_cache()
         return outputs
@@ -259,13 +258,12 @@ class LLMEngine:
                     token_ids, logprobs = self._compute(plan)
                 except Exception as error:
                     token_ids, logprobs, errors = self.recovery.compute_apart(plan, error, self._compute)
-                    self.drop_ahead()
+                    self._drop_ahead()
             except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
-                self.drop_ahead()
+                self._drop_ahead()
                 self.recovery.undo(plan)
                 raise
         else:
-            self.drop_ahead()
             self.runner.cache.copy_blocks(plan.copies)  # for blocks that were given back, but may be found
         if self.trace is not None:
             self.trace.record_computed()
@@ -313,7 +311,7 @@ class LLMEngine:
         if ahead is not None and self._is_planned(ahead.requests, plan):
             self._ahead = None
             return self._take_greedy(plan.requests, ahead.chosen, ahead.scores), {}
-        self.drop_ahead()
+        self._drop_ahead()
         steps, sampled = [], []
         for request in plan.requests:
             end = request.num_computed_tokens
@@ -386,7 +384,7 @@ class LLMEngine:
             try:
                 self._begin_next(requests, chosen)
             except Exception:  # a guess that fails is none; if there is something wrong, the step itself will show it
-                self.drop_ahead()
+                self._drop_ahead()
         return dict(zip((request.request_id for request in requests), _checked(chosen, scores)))
 
     def _begin_next(self, requests: list[Request], chosen: mx.array) -> None:
@@ -408,17 +406,17 @@ class LLMEngine:
         mx.async_eval(following)
         self._ahead = StepAhead(list(requests), spans, *following)
 
-    def drop_ahead(self) -> None:
+    def _drop_ahead(self) -> None:
         """Forget the step that was begun before it was planned, if there is one: what was guessed did not come.
 
-        It has written into slots that belong to no computed token. What is written next into their blocks is somebody
-        else's, and reads the whole block, so it must not stay there if it is not a number.
+        What it wrote may not be numbers, which would harm who gets the block next. Masking is no help, since 0 times
+        NaN is NaN; so zeros are written over it.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            self.runner.cache.clear_slots([(span.block_ids, span.context_len - 1)
-                                           for span, (score,) in zip(ahead.spans, ahead.scores.tolist())
-                                           if score != score])
+            size = self.config.block_size
+            places = [(span.block_ids, divmod(span.context_len - 1, size)) for span in ahead.spans]
+            self.runner.cache.clear_slots([(block_ids[index], offset) for block_ids, (index, offset) in places])
 
     @staticmethod
     def _is_planned(requests: list[Request], plan: SchedulerOutput) -> bool:
@@ -435,6 +433,8 @@ class LLMEngine:
 
     def _finish(self, sequence: SequenceState, status: RequestStatus, reason: str) -> None:
         """End one sequence and give its blocks back."""
+        if self._ahead is not None and sequence.request in self._ahead.requests:
+            self._drop_ahead()
         sequence.end(reason)
         if self.scheduler.abort_request(sequence.request.request_id) is not None:
             sequence.request.status = status
