@@ -1,0 +1,106 @@
+"""``python -m mini_vllm.fuzz NAME``: case after case until the time is over or one fails."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import math
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import mini_vllm.fuzz
+
+#: Name → module. (``async`` is a keyword, and cannot be one.)
+FUZZERS = {"engine": "engine", "models": "models", "sampler": "sampler", "async": "async_engine"}
+DEFAULT_SECONDS = 60.0
+FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
+
+RunCase = Callable[[int, int], "dict[str, int]"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        run_case, cases, seconds = _plan(arguments)
+    except ValueError as error:
+        print(f"fuzz: {error}", file=sys.stderr)
+        return BAD_ARGUMENTS
+    return fuzz(arguments.name, run_case, arguments.seed, cases, seconds)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mini_vllm.fuzz", description=mini_vllm.fuzz.__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help=", ".join(FUZZERS))
+    parser.add_argument("--seed", type=int, default=0, help="another one draws other cases (default: 0)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, help=f"begin no case after this time (default: {DEFAULT_SECONDS:g})")
+    length.add_argument("--cases", type=int, help="run this many")
+    length.add_argument("--case", type=int, help="run this one only")
+    return parser
+
+
+def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.count, float]:
+    """The fuzzer, the numbers of its cases, and when to stop. Raises ValueError for what cannot be."""
+    if arguments.name not in FUZZERS:
+        raise ValueError(f"there is no fuzzer {arguments.name!r}, only {', '.join(FUZZERS)}")
+    for name, least in (("seed", 0), ("case", 0), ("cases", 1)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name} is {value}, must be at least {least}")
+    if arguments.seconds is not None and not 0 < arguments.seconds < math.inf:
+        raise ValueError(f"--seconds is {arguments.seconds:g}, must be more than 0 and finite")
+    run_case = importlib.import_module(f"mini_vllm.fuzz.{FUZZERS[arguments.name]}").run_case
+    if arguments.case is not None:
+        return run_case, range(arguments.case, arguments.case + 1), math.inf
+    if arguments.cases is not None:
+        return run_case, range(arguments.cases), math.inf
+    return run_case, itertools.count(), DEFAULT_SECONDS if arguments.seconds is None else arguments.seconds
+
+
+def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count, seconds: float) -> int:
+    """Run ``cases`` until ``seconds`` are over; say what was tried, and how to repeat what failed. The exit status."""
+    from rich.console import Console
+    tried, num_cases, start, status = Counter(), 0, time.monotonic(), 0
+    with Console(stderr=True).status("") as progress:  # shown on a terminal only
+        for case in cases:
+            if time.monotonic() - start >= seconds:
+                break
+            progress.update(f"case {case}: {_list(tried)}")
+            try:
+                tried.update(run_case(seed, case))
+            except KeyboardInterrupt:
+                status = INTERRUPTED
+                break
+            except Exception as error:
+                progress.stop()
+                print(_failure(error), file=sys.stderr)
+                print(f"case {case} failed; to repeat it: python -m mini_vllm.fuzz {name} --seed {seed} --case {case}",
+                      file=sys.stderr)
+                status = FAILED
+                break
+            num_cases += 1
+    print(f"{name}, seed {seed}: {num_cases} {'case' if num_cases == 1 else 'cases'} in "
+          f"{time.monotonic() - start:.1f} s{' until Ctrl-C' if status == INTERRUPTED else ''}, "
+          f"{'1 failure' if status == FAILED else 'no failure'}; {_list(tried)}")
+    return status
+
+
+def _failure(error: Exception) -> str:
+    """What a fuzzer found wrong; of an error that it did not expect, the traceback, too."""
+    if not isinstance(error, AssertionError) or not str(error):
+        return "".join(traceback.format_exception(error)).rstrip()
+    where = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ is not None else ""
+    return where + str(error)
+
+
+def _list(tried: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in tried.items()) or "nothing was tried"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

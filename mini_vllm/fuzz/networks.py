@@ -1,0 +1,64 @@
+"""Tiny networks for the fuzzers: of several architectures, with random weights, loaded once."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from mini_vllm.backend import mx, nn
+from mini_vllm.loader import LoadedModel, load
+from mini_vllm.random_model import write_random_checkpoint
+
+#: Two layers, so that keys and values of the second depend on all that came before.
+SHAPE = dict(vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0,
+             tie_word_embeddings=False)
+LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=64)
+NETWORKS = {
+    "llama": dict(model_type="llama", rope_scaling=LLAMA3_ROPE),
+    "llama, no groups": dict(model_type="llama", num_key_value_heads=4),
+    "llama, one group": dict(model_type="llama", num_key_value_heads=1),
+    "mistral, tied": dict(model_type="mistral", tie_word_embeddings=True),
+    "qwen2": dict(model_type="qwen2"),
+    "qwen3": dict(model_type="qwen3", head_dim=16),
+}
+
+@functools.cache
+def network_folder(name: str) -> Path:
+    """A checkpoint of one of NETWORKS. It is gone when the program ends."""
+    folder = tempfile.TemporaryDirectory(prefix="mini-vllm-fuzz-")
+    _FOLDERS.append(folder)
+    return write_random_checkpoint(Path(folder.name), {**SHAPE, **NETWORKS[name]})
+
+
+_FOLDERS: list[tempfile.TemporaryDirectory] = []  # alive as long as the module
+
+
+@functools.cache
+def network(name: str, is_broken: bool = False) -> LoadedModel:
+    """One of NETWORKS, or a model by its name; ``is_broken``: there is a token that it cannot read, ``break_token``.
+
+    Loaded in this thread, and for this thread: MLX's arrays belong to the one that made them.
+    """
+    loaded = load(network_folder(name) if name in NETWORKS else name)
+    if is_broken:
+        body = loaded.model.model
+        body.embed_tokens = BrokenEmbedding(body.embed_tokens)
+    return replace(loaded, name=f"{name}, broken" if is_broken else name)
+
+
+def break_token(loaded: LoadedModel, token_id: int) -> None:
+    """From now on, what this token means to a broken network is not a number."""
+    loaded.model.model.embed_tokens.broken = token_id
+
+
+class BrokenEmbedding(nn.Embedding):
+    def __init__(self, whole: nn.Embedding) -> None:
+        super().__init__(*whole.weight.shape)
+        self.weight, self.broken = whole.weight, -1
+
+    def __call__(self, token_ids: mx.array) -> mx.array:
+        return mx.where((token_ids == self.broken)[:, None], mx.nan, super().__call__(token_ids))
