@@ -64,7 +64,7 @@ class Work:
 
     def __str__(self) -> str:
         changed = [f"{each.name}={getattr(self.params, each.name)!r}" for each in fields(self.params)
-                   if getattr(self.params, each.name) != each.default]
+                   if getattr(self.params, each.name) != getattr(SamplingParams(), each.name)]
         reasons = [each.finish_reason for each in self.output.outputs] if self.output else "no end"
         return (f"{self.name}: prompt {_short(self.prompt)}, {', '.join(changed)}, {self.priority.name}, "
                 f"extra_keys={self.extra_keys}{f', {self.poison}' if self.poison else ''} → {reasons}")
