@@ -1,7 +1,7 @@
 """A small vLLM on MLX, written to be read."""
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLMEngine", "EngineConfig", "LLMEngine", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLMEngine", "Beam", "EngineConfig", "LLMEngine", "SamplingParams"]
 
 
 def __getattr__(name: str) -> object:
@@ -12,6 +12,9 @@ def __getattr__(name: str) -> object:
     if name == "AsyncLLMEngine":
         from mini_vllm.async_engine import AsyncLLMEngine
         return AsyncLLMEngine
+    if name == "Beam":
+        from mini_vllm.beam_search import Beam
+        return Beam
     if name in __all__:
         import mini_vllm.engine
         return getattr(mini_vllm.engine, name)

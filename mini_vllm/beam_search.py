@@ -8,13 +8,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mini_vllm.backend import mx
+from mini_vllm.checks import flag, real_number, whole_number
 from mini_vllm.engine import LLMEngine
 from mini_vllm.model_runner import RequestStep
-from mini_vllm.prompts import Prompt
-from mini_vllm.request import Request, SamplingParams
+from mini_vllm.prompts import Prompt, as_list
+from mini_vllm.request import Request
+
+#: Far beyond any use, and ``length ** length_penalty`` overflows for no length there is.
+MAX_LENGTH_PENALTY = 20
 
 
 @dataclass(frozen=True)
@@ -35,16 +41,14 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
     The engine must be idle: beams take blocks as they need them. Raises ValueError for what can never be served or is
     not a number, and RuntimeError when the pool is too small on the way; all blocks have come home then.
     """
-    if beam_width < 1:
-        raise ValueError(f"beam_width is {beam_width}, must be at least 1")
-    if engine.has_unfinished_requests():
-        raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
+    _check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     token_ids = engine.prompts.read(prompt).token_ids
-    max_tokens = min(SamplingParams(max_tokens=max_tokens).max_tokens, engine.max_model_len - len(token_ids))
-    search = _Search(engine, token_ids, beam_width, max_tokens, () if ignore_eos else engine.tokenizer.eos_token_ids)
+    max_tokens = min(max_tokens, engine.max_model_len - len(token_ids))
+    eos_ids = frozenset() if ignore_eos else engine.tokenizer.eos_token_ids
+    search = _Search(engine, token_ids, beam_width, max_tokens, length_penalty, eos_ids)
     doubtful: set[int] = set()
     try:
-        finished = search.run()
+        search.run()
     except BaseException:
         for request, _ in search.live:
             doubtful.update(engine.kv_cache.get_block_ids(request.request_id))
@@ -54,51 +58,118 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
             engine.kv_cache.free(request)
         engine.kv_cache.finish_step()  # copies that a step was to make and did not hold blocks, too
         engine.recovery.discard(doubtful)
-    beams = [Beam(ids, engine.tokenizer.decode(ids), log_probability,
-                  log_probability / max(len(ids), 1) ** length_penalty, reason)
-             for ids, log_probability, reason in finished]
-    return sorted(beams, key=lambda beam: -beam.score)[:beam_width]
+    return [Beam(ended.token_ids, engine.tokenizer.decode(ended.shown_token_ids), ended.log_probability, ended.score,
+                 ended.finish_reason) for ended in search.best]
+
+
+def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
+                    length_penalty: float = 1.0, ignore_eos: bool = False) -> list[list[Beam]]:
+    """``beam_search`` for one prompt after the other. All are checked before the first is computed."""
+    _check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
+    read = []
+    for number, prompt in enumerate(as_list(prompts), 1):
+        try:
+            read.append(engine.prompts.read(prompt))
+        except ValueError as error:
+            raise ValueError(f"prompt {number}: {error}") from None
+    return [beam_search(engine, prompt, beam_width, max_tokens, length_penalty, ignore_eos) for prompt in read]
+
+
+def _check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_penalty: float,
+                     ignore_eos: bool) -> None:
+    limit = engine.config.max_num_seqs
+    if whole_number("beam_width", beam_width, 1) > limit:
+        raise ValueError(f"beam_width is {beam_width}, must be at most max_num_seqs ({limit})")
+    whole_number("max_tokens", max_tokens, 1)
+    real_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+    flag("ignore_eos", ignore_eos)
+    if engine.has_unfinished_requests():
+        raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
+
+
+# ---- the search
+
+
+class _Ended(NamedTuple):
+    token_ids: list[int]
+    log_probability: float
+    score: float
+    finish_reason: str
+
+    @property
+    def shown_token_ids(self) -> list[int]:
+        """A token that ends a text shows none of its own."""
+        return self.token_ids[:-1] if self.finish_reason == "stop" else self.token_ids
 
 
 class _Search:
-    def __init__(self, engine: LLMEngine, token_ids: list[int], beam_width: int, max_tokens: int, eos_ids) -> None:
-        self.engine, self.beam_width, self.max_tokens, self.eos_ids = engine, beam_width, max_tokens, eos_ids
+    """``live`` beams are equally long, likeliest first; ``best`` are the best ``beam_width`` of those that ended."""
+
+    def __init__(self, engine: LLMEngine, token_ids: list[int], beam_width: int, max_tokens: int,
+                 length_penalty: float, eos_ids: frozenset[int]) -> None:
+        self.engine, self.beam_width, self.max_tokens = engine, beam_width, max_tokens
+        self.length_penalty, self.eos_ids = length_penalty, eos_ids
         self.ids = itertools.count()
         self.live: list[tuple[Request, float]] = [(self._new_request(token_ids), 0.0)]
+        self.best: list[_Ended] = []
         self.num_prompt_tokens = len(token_ids)
 
     def _new_request(self, token_ids: list[int]) -> Request:
         return Request(f"beam-{next(self.ids)}", token_ids)
 
-    def run(self) -> list[tuple[list[int], float, str]]:
-        finished: list[tuple[list[int], float, str]] = []
+    def run(self) -> None:
         logits = self._compute_prompt(self.live[0][0])
         for num_tokens in range(1, self.max_tokens + 1):
-            ended = self._extend(logits)
-            finished += [(ids, score, "stop") for ids, score in ended]
-            if num_tokens == self.max_tokens or not self.live:
-                break
-            if len(finished) >= self.beam_width and self.live[0][1] < sorted(f[1] for f in finished)[-self.beam_width]:
-                return finished  # a log-probability only falls: what is live cannot become one of the best
-            logits = self._compute([(request, 1) for request, _ in self.live])
-        return finished + [(request.all_token_ids[self.num_prompt_tokens:], score, "length")
-                           for request, score in self.live]
+            self._end(self._extend(logits), "stop")
+            if num_tokens == self.max_tokens:
+                self._end([(self._output(request), value) for request, value in self.live], "length")
+            elif self._is_decided(num_tokens):
+                return
+            else:
+                logits = self._compute([(request, 1) for request, _ in self.live])
+
+    def _is_decided(self, num_tokens: int) -> bool:
+        """No live beam, now ``num_tokens`` long, can end among the best.
+
+        A log-probability only falls, so at best it stays as it is while the beam grows. Its score then rises with every
+        token if the penalty is above 0 and falls if it is below: the best end is the last one or the next.
+        """
+        if not self.live:
+            return True
+        if len(self.best) < self.beam_width:
+            return False
+        likeliest = self.live[0][1]
+        reachable = max(self._score(likeliest, num_tokens + 1), self._score(likeliest, self.max_tokens))
+        return reachable <= self.best[-1].score
+
+    def _score(self, log_probability: float, num_tokens: int) -> float:
+        return log_probability / num_tokens ** self.length_penalty
+
+    def _end(self, beams: list[tuple[list[int], float]], reason: str) -> None:
+        """Of equal scores, the one that ended earlier stays first."""
+        self.best += [_Ended(ids, value, self._score(value, len(ids)), reason) for ids, value in beams]
+        self.best = sorted(self.best, key=lambda ended: -ended.score)[:self.beam_width]
+
+    def _output(self, request: Request) -> list[int]:
+        return request.all_token_ids[self.num_prompt_tokens:]
 
     def _extend(self, logits: mx.array) -> list[tuple[list[int], float]]:
         """Replace the live beams by their best continuations. Returns those that ended."""
-        log_probabilities = logits.astype(mx.float32) - mx.logsumexp(logits.astype(mx.float32), axis=-1, keepdims=True)
-        totals = log_probabilities + mx.array([score for _, score in self.live])[:, None]
-        num_candidates = min(2 * self.beam_width, totals.size)
+        logits = logits.astype(mx.float32)
+        log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        totals = log_probabilities + mx.array([value for _, value in self.live])[:, None]
+        # Even if every live beam ends in every way it can, there are beam_width candidates left that go on.
+        num_candidates = min((1 + len(self.eos_ids)) * self.beam_width, totals.size)
         order = mx.argsort(-totals.reshape(-1))[:num_candidates].tolist()
-        scores = totals.reshape(-1)[mx.array(order)].tolist()
+        values = totals.reshape(-1)[mx.array(order)].tolist()
         chosen: list[tuple[int, int, float]] = []
         ended = []
-        for flat, score in zip(order, scores):
+        for flat, value in zip(order, values):
             parent, token_id = divmod(flat, logits.shape[-1])
             if token_id in self.eos_ids:
-                ended.append(([*self.live[parent][0].all_token_ids[self.num_prompt_tokens:], token_id], score))
+                ended.append(([*self._output(self.live[parent][0]), token_id], value))
             elif len(chosen) < self.beam_width:
-                chosen.append((parent, token_id, score))
+                chosen.append((parent, token_id, value))
         self._replace(chosen)
         return ended
 

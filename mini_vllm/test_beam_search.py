@@ -1,0 +1,263 @@
+"""Beam search against searches that never stop early, and against every sequence there is; its arguments; its roads."""
+
+import math
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mini_vllm import Beam
+from mini_vllm.backend import mx
+from mini_vllm.beam_search import beam_search
+from mini_vllm.conftest import write_checkpoint
+from mini_vllm.loader import load
+from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.request import SamplingParams
+from mini_vllm.test_engine import make_engine, make_llm, run
+
+VOCAB_SIZE, MAX_TOKENS, PROMPT = 5, 5, [3, 1, 4, 2]
+PENALTIES = [0, 1, 2, -1, 0.5, -3.0]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Seed → a random model of 5 tokens whose token 0 ends the text."""
+    @lru_cache
+    def get(seed):
+        folder = write_checkpoint(tmp_path_factory.mktemp("tiny") / str(seed), seed, model_type="llama",
+                                  vocab_size=VOCAB_SIZE, num_hidden_layers=1)
+        loaded = load(folder)
+        loaded.tokenizer.eos_token_ids = frozenset({0})
+        return loaded, Table(loaded)
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoints):
+    return load(checkpoints("llama3"))
+
+
+class Table:
+    """Log-probabilities of the token after PROMPT and any sequence, each computed from the beginning."""
+
+    def __init__(self, loaded):
+        self.runner, self.known = ModelRunner(loaded.model, 4, 8), {}
+
+    def __getitem__(self, ids):
+        if ids not in self.known:
+            tokens = [*PROMPT, *ids]
+            step = RequestStep(tokens, [1, 2, 3], len(tokens), True)
+            (logits,) = np.array(self.runner.step([step]), dtype=np.float64)
+            self.known[ids] = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        return self.known[ids]
+
+
+def ranked(ended, length_penalty, count):
+    """The best of (ids, log-probability), by the score that beams are ranked by."""
+    scored = [(ids, value, value / len(ids) ** length_penalty) for ids, value in ended]
+    return sorted(scored, key=lambda entry: -entry[2])[:count]
+
+
+def search_to_the_end(table, width, length_penalty, eos_ids=(0,)):
+    """Beam search with lists of tokens that goes on to the last token, whatever has ended by then."""
+    live, ended = [((), 0.0)], []
+    for _ in range(MAX_TOKENS):
+        candidates = sorted(((*ids, token), value + table[ids][token]) for ids, value in live
+                            for token in range(VOCAB_SIZE))
+        candidates = sorted(candidates, key=lambda entry: -entry[1])[:(1 + len(eos_ids)) * width]
+        ended += [entry for entry in candidates if entry[0][-1] in eos_ids]
+        live = [entry for entry in candidates if entry[0][-1] not in eos_ids][:width]
+    return ranked(ended + live, length_penalty, width)
+
+
+def every_sequence(table):
+    """All that end by token 0, and all of MAX_TOKENS tokens, with their log-probabilities."""
+    for length in range(1, MAX_TOKENS + 1):
+        for body in product(range(1, VOCAB_SIZE), repeat=length - 1):
+            for last in range(VOCAB_SIZE if length == MAX_TOKENS else 1):
+                ids = (*body, last)
+                yield ids, sum(table[ids[:i]][token] for i, token in enumerate(ids))
+
+
+def assert_same(beams, expected):
+    assert [tuple(beam.token_ids) for beam in beams] == [ids for ids, _, _ in expected]
+    np.testing.assert_allclose([beam.log_probability for beam in beams], [value for _, value, _ in expected], atol=1e-4)
+    np.testing.assert_allclose([beam.score for beam in beams], [score for _, _, score in expected], rtol=1e-4)
+
+
+def make_chain(monkeypatch, loaded, next_tokens, eos_ids=(0,), **settings):
+    """An engine whose model knows only the last token: ``next_tokens`` maps it to the probabilities of the next."""
+    engine = make_engine(loaded, **settings)
+    monkeypatch.setattr(engine.tokenizer, "eos_token_ids", frozenset(eos_ids))
+    engine.num_computed_steps = 0
+
+    def step(steps, copies=()):
+        engine.num_computed_steps += 1
+        logits = np.full((len(steps), loaded.config.vocab_size), -1e9, dtype=np.float32)
+        for row, request in zip(logits, steps):
+            for token_id, probability in next_tokens[request.token_ids[-1]].items():
+                row[token_id] = math.log(probability)
+        return mx.array(logits)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    return engine
+
+
+# ---- when a search is over
+
+
+@pytest.mark.parametrize("length_penalty", PENALTIES)
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_beams_are_those_of_a_search_that_never_stops_early(tiny, width, length_penalty):
+    for seed in range(6):
+        loaded, table = tiny(seed)
+        beams = beam_search(make_engine(loaded), PROMPT, width, MAX_TOKENS, length_penalty)
+        assert_same(beams, search_to_the_end(table, width, length_penalty))
+
+
+@pytest.mark.parametrize("length_penalty", PENALTIES)
+def test_a_search_wide_enough_finds_the_best_of_all_sequences(tiny, length_penalty):
+    width = (VOCAB_SIZE - 1) ** (MAX_TOKENS - 1)
+    for seed in range(2):
+        loaded, table = tiny(seed)
+        engine = make_engine(loaded, num_blocks=2000, max_num_seqs=width)
+        beams = beam_search(engine, PROMPT, width, MAX_TOKENS, length_penalty)
+        assert len(beams) == width
+        assert_same(beams[:5], ranked(every_sequence(table), length_penalty, 5))
+
+
+@pytest.mark.parametrize("length_penalty, expected", [(1.0, [1, 1, 1, 1]), (0.0, [0]), (-1.0, [0])])
+def test_a_longer_beam_that_the_penalty_lifts_is_waited_for(monkeypatch, loaded, length_penalty, expected):
+    """The end has 6 chances of 10 at once: score -0.51. The other road costs -0.92 in all, over 4 tokens -0.23."""
+    engine = make_chain(monkeypatch, loaded, {7: {0: 0.6, 1: 0.4}, 1: {1: 1.0}})
+    (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=4, length_penalty=length_penalty)
+    assert beam.token_ids == expected
+    assert beam.score == pytest.approx(math.log(0.4) / 4 if length_penalty == 1 else math.log(0.6))
+
+
+def test_a_beam_that_may_end_at_the_next_token_is_waited_for(monkeypatch, loaded):
+    """With a penalty below 0 longer is worse, but two likely tokens are still better than one unlikely one."""
+    engine = make_chain(monkeypatch, loaded, {7: {0: 0.2, 1: 0.8}, 1: {0: 1.0}})
+    (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=10, length_penalty=-1.0)
+    assert beam.token_ids == [1, 0] and beam.score == pytest.approx(2 * math.log(0.8))
+    assert engine.num_computed_steps == 2
+
+
+@pytest.mark.parametrize("end, length_penalty, num_steps", [
+    (0.6, 0.0, 1),    # -0.92 can only fall, and -0.51 has ended
+    (0.45, -1.0, 1),  # longer is worse: what goes on has -0.60 over 1 token, -1.20 over 2, and -0.80 has ended
+    (0.6, 1.0, 8),    # over 10 tokens, -5.08 after 7 tokens can still beat -0.51, -5.77 after 8 cannot
+    (0.6, 2.0, 10),   # over 100, anything can
+])
+def test_a_search_is_as_short_as_its_score_allows(monkeypatch, loaded, end, length_penalty, num_steps):
+    """What goes on from token 1 loses half at every token."""
+    engine = make_chain(monkeypatch, loaded, {7: {0: end, 1: 1 - end}, 1: {1: 0.5, 2: 0.5}, 2: {1: 0.5, 2: 0.5}})
+    (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=10, length_penalty=length_penalty)
+    assert engine.num_computed_steps == num_steps
+    assert (beam.token_ids == [0]) == (length_penalty < 2)
+
+
+def test_several_tokens_that_end_a_text_do_not_crowd_out_what_goes_on(monkeypatch, loaded):
+    """Two ends take both of the two best places at every token; the beam that goes on is the third."""
+    engine = make_chain(monkeypatch, loaded, {7: {8: 0.4, 9: 0.35, 1: 0.25}, 1: {1: 1.0}}, eos_ids=(8, 9))
+    (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=4)
+    assert beam.token_ids == [1, 1, 1, 1] and beam.finish_reason == "length"
+
+
+def test_the_token_that_ends_a_beam_is_none_of_its_text(monkeypatch, loaded):
+    a, b, end = (loaded.tokenizer.encode(letter)[0] for letter in "ab.")
+    engine = make_chain(monkeypatch, loaded, {7: {a: 1.0}, a: {b: 1.0}, b: {end: 1.0}}, eos_ids=(end,))
+    (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=9)
+    assert (beam.text, beam.finish_reason, beam.token_ids) == ("ab", "stop", [a, b, end])
+    (beam,) = beam_search(engine, [7], beam_width=1, max_tokens=3, ignore_eos=True)
+    assert (beam.text, beam.finish_reason) == ("ab.", "length")
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize("name, value, complaint", [
+    ("beam_width", 0, "beam_width is 0, must be a whole number, at least 1"),
+    ("beam_width", 41, "beam_width is 41, must be at most max_num_seqs (40)"),
+    ("beam_width", 10**7, "beam_width is 10000000, must be"),
+    ("beam_width", True, "beam_width is True, must be"),
+    ("beam_width", 2.0, "beam_width is 2.0, must be"),
+    ("beam_width", "4", "beam_width is '4', must be"),
+    ("beam_width", None, "beam_width is None, must be"),
+    ("max_tokens", 0, "max_tokens is 0, must be a whole number, at least 1"),
+    ("max_tokens", 1.5, "max_tokens is 1.5, must be"),
+    ("max_tokens", False, "max_tokens is False, must be"),
+    ("max_tokens", None, "max_tokens is None, must be"),
+    ("length_penalty", math.nan, "length_penalty is nan, must be a finite number from -20 to 20"),
+    ("length_penalty", math.inf, "length_penalty is inf, must be a finite number from -20 to 20"),
+    ("length_penalty", -21, "length_penalty is -21, must be"),
+    ("length_penalty", True, "length_penalty is True, must be"),
+    ("length_penalty", "1", "length_penalty is '1', must be"),
+    ("length_penalty", None, "length_penalty is None, must be"),
+    ("ignore_eos", 1, "ignore_eos is 1, must be True or False"),
+    ("ignore_eos", None, "ignore_eos is None, must be True or False"),
+    ("prompt", None, "the prompt is None, must be a text, a list of token ids"),
+    ("prompt", b"hello", "the prompt is b'hello', must be a text, a list of token ids"),
+    ("prompt", 5, "the prompt is 5, must be a text, a list of token ids"),
+    ("prompt", {"text": "hello"}, "the prompt is a mapping with the keys ['text'], must be"),
+    ("prompt", "", "the prompt is empty"),
+    ("prompt", [], "the prompt is empty"),
+    ("prompt", [1, 300], "the prompt has the token id 300"),
+    ("prompt", [1, None], "the prompt has the token id None"),
+    ("prompt", [1] * 600, "the prompt has 600 tokens"),
+])
+def test_a_wrong_argument_is_named_before_anything_is_computed(monkeypatch, loaded, name, value, complaint):
+    engine = make_engine(loaded)
+    monkeypatch.setattr(engine.runner, "step", None)
+    arguments = {"prompt": "hello", name: value}
+    with pytest.raises(ValueError) as error:
+        beam_search(engine, **arguments)
+    assert str(error.value).startswith(complaint)
+    llm = make_llm(loaded)
+    monkeypatch.setattr(llm.engine.runner, "step", None)
+    prompts = [arguments.pop("prompt"), "hello"]
+    with pytest.raises(ValueError) as error:
+        llm.beam_search(prompts, **arguments)
+    assert complaint in str(error.value) and (name != "prompt" or str(error.value).startswith("prompt 1: "))
+
+
+@pytest.mark.parametrize("length_penalty", [-20, 20, 20.0])
+def test_the_largest_penalties_overflow_nowhere(monkeypatch, loaded, length_penalty):
+    engine = make_chain(monkeypatch, loaded, {7: {7: 0.6, 1: 0.4}, 1: {1: 1.0}})
+    (beam,) = beam_search(engine, [7], 1, 500, length_penalty)
+    assert beam.score == pytest.approx(beam.log_probability / 500.0 ** length_penalty) and beam.score < 0
+
+
+# ---- LLM.beam_search
+
+
+def test_llm_searches_each_prompt_of_a_list(loaded):
+    llm = make_llm(loaded)
+    prompts = ["hello", [1, 2, 3, 4]]
+    found = llm.beam_search(prompts, beam_width=3, max_tokens=6, length_penalty=0.5, ignore_eos=True)
+    assert found == [beam_search(make_engine(loaded), prompt, 3, 6, 0.5, True) for prompt in prompts]
+    assert all(isinstance(beam, Beam) and len(beam.token_ids) == 6 for beams in found for beam in beams)
+    assert llm.engine.kv_cache.block_pool.get_usage() == 0.0
+
+
+@pytest.mark.parametrize("prompts, number", [("hello", 1), ([1, 2, 3], 1), (["hello"], 1), (["a", "b"], 2), ([], 0)])
+def test_one_prompt_may_stand_alone(loaded, prompts, number):
+    found = make_llm(loaded).beam_search(prompts, beam_width=2, max_tokens=2)
+    assert [len(beams) for beams in found] == [2] * number
+
+
+def test_a_beam_of_one_is_what_generate_gives(loaded):
+    llm = make_llm(loaded)
+    (output,) = llm.generate("Once upon", SamplingParams(max_tokens=12, temperature=0))
+    ((beam,),) = llm.beam_search("Once upon", beam_width=1, max_tokens=12)
+    assert (beam.token_ids, beam.text, beam.finish_reason) == (output.token_ids, output.text, output.finish_reason)
+
+
+def test_a_busy_engine_is_told_and_goes_on(loaded):
+    llm = make_llm(loaded)
+    llm.engine.add_request("hello", SamplingParams(max_tokens=3), "r")
+    with pytest.raises(RuntimeError, match="needs an idle engine"):
+        llm.beam_search("hello")
+    assert len(run(llm.engine)["r"].token_ids) == 3
