@@ -86,8 +86,10 @@ class PagedKVCache:
         for source, destination in copies:
             origins[destination] = origins.get(source, source)
         sources, destinations = mx.array(list(origins.values())), mx.array(list(origins))
-        for pool in self.pools:
-            pool[destinations] = pool[sources]
+        copied = [pool[sources] for pool in self.pools]
+        mx.eval(copied)  # a pool that is still to be read is not written in place: all of it would be copied
+        for pool, blocks in zip(self.pools, copied):
+            pool[destinations] = blocks
         self.num_copied_blocks += len(copies)
 
     def clear_blocks(self, block_ids: Sequence[int]) -> None:

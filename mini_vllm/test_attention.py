@@ -257,6 +257,16 @@ def test_a_single_token_is_written_the_same_either_way():
     assert np.array_equal(np.array(one.pools[1]), np.array(other.pools[1])) and np.array(one.pools[1]).any()
 
 
+def test_a_copied_block_does_not_copy_the_pool():
+    cache = PagedKVCache(2, 4000, 2, 8, 16, mx.float32)
+    mx.eval(cache.pools)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    cache.copy_blocks([(3, 5), (3, 1)])
+    mx.eval(cache.pools)
+    assert mx.get_peak_memory() - before < cache.pools[0].nbytes / 10
+
+
 def test_copies_take_whole_blocks_of_every_layer():
     cache = PagedKVCache(2, 6, 2, 4, 8, mx.float32)
     for layer in range(2):
