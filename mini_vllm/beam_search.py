@@ -41,7 +41,7 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
     The engine must be idle: beams take blocks as they need them. Raises ValueError for what can never be served or is
     not a number, and RuntimeError when the pool is too small on the way; all blocks have come home then.
     """
-    _check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
+    check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     token_ids = engine.prompts.read(prompt).token_ids
     max_tokens = min(max_tokens, engine.max_model_len - len(token_ids))
     eos_ids = frozenset() if ignore_eos else engine.tokenizer.eos_token_ids
@@ -65,7 +65,7 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
 def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
                     length_penalty: float = 1.0, ignore_eos: bool = False) -> list[list[Beam]]:
     """``beam_search`` for one prompt after the other. All are checked before the first is computed."""
-    _check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
+    check_arguments(engine, beam_width, max_tokens, length_penalty, ignore_eos)
     read = []
     for number, prompt in enumerate(as_list(prompts), 1):
         try:
@@ -75,8 +75,9 @@ def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_
     return [beam_search(engine, prompt, beam_width, max_tokens, length_penalty, ignore_eos) for prompt in read]
 
 
-def _check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_penalty: float,
-                     ignore_eos: bool) -> None:
+def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_penalty: float,
+                    ignore_eos: bool) -> None:
+    """All but the prompt. Raises ValueError for what is wrong, by name, and RuntimeError if the engine is not idle."""
     limit = engine.config.max_num_seqs
     if whole_number("beam_width", beam_width, 1) > limit:
         raise ValueError(f"beam_width is {beam_width}, must be at most max_num_seqs ({limit})")
@@ -215,6 +216,7 @@ class _Search:
                 raise RuntimeError(f"the pool is too small for this beam search: {kv_cache.block_pool.num_blocks - 1} "
                                    f"blocks of {kv_cache.block_size} tokens, {self.beam_width} beams")
             request.num_computed_tokens += num_hit_tokens + num_new
+        self.engine.num_steps += 1
         steps = [RequestStep(request.all_token_ids[request.num_computed_tokens - num_new:request.num_computed_tokens],
                              kv_cache.get_block_ids(request.request_id), request.num_computed_tokens, True)
                  for request, num_new in work]

@@ -7,15 +7,18 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 
 from mini_vllm.pull import KNOWN, PullError, pull
-from mini_vllm.request import RequestOutput, SamplingParams
+from mini_vllm.request import PromptTokensDetails, RequestOutput, SamplingParams, Usage
 
 INTERRUPTED = 130
+TEMPERATURE = 0.8
+NOT_WITH_BEAMS = ("n", "temperature", "top_p", "top_k", "seed", "stop", "trace")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +41,11 @@ def make_parser() -> argparse.ArgumentParser:
     generate.add_argument("prompts", nargs="*", metavar="prompt", help="default: one prompt from standard input")
     generate.add_argument("--file", type=Path, help="one prompt a line")
     generate.add_argument("--model", default="tiny-tales", help="tiny-tales, smollm2, a folder, a .gguf or a hub name")
-    generate.add_argument("--n", type=int, default=1, help="continuations of each prompt")
+    generate.add_argument("--n", type=int, help="continuations of each prompt (default: 1)")
+    generate.add_argument("--beams", type=int, metavar="WIDTH", help="instead of drawing, search for the likeliest "
+                          "continuations with this many beams, and print them, best first")
+    generate.add_argument("--length-penalty", type=float, metavar="P",
+                          help="beams are ranked by log-probability over length ** P (default: 1.0)")
     generate.add_argument("--stats", action="store_true", help="close with what sharing has saved")
     generate.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
     generate.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `mini-vllm trace FILE`")
@@ -74,25 +81,32 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_sampling(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     parser.add_argument("--max-tokens", type=int, default=max_tokens, help="default: %(default)s")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (default: %(default)s)")
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--top-k", type=int, default=0)
+    # No defaults here: whether an option was given matters to --beams.
+    parser.add_argument("--temperature", type=float, help=f"0 is greedy (default: {TEMPERATURE})")
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--top-k", type=int)
     parser.add_argument("--seed", type=int, help="the same seed gives the same text")
     parser.add_argument("--stop", action="append", help="text that ends the output; may be given several times")
     parser.add_argument("--kv-memory", default="512MB", help="memory for keys and values (default: %(default)s)")
 
 
 def _params(arguments: argparse.Namespace, n: int = 1) -> SamplingParams:
-    return SamplingParams(max_tokens=arguments.max_tokens, temperature=arguments.temperature, top_p=arguments.top_p,
-                          top_k=arguments.top_k, seed=arguments.seed, stop=arguments.stop, n=n)
+    given = {name: value for name in ("temperature", "top_p", "top_k")
+             if (value := getattr(arguments, name)) is not None}
+    return SamplingParams(max_tokens=arguments.max_tokens, seed=arguments.seed, stop=arguments.stop, n=n,
+                          **{"temperature": TEMPERATURE, **given})
 
 
 # ---- generate
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
+    _check_beam_options(arguments)
     prompts = list(_read_prompts(arguments, sys.stdin))
-    params = _params(arguments, arguments.n)
+    if arguments.beams is not None:
+        return run_beams(arguments, prompts)
+    n = 1 if arguments.n is None else arguments.n
+    params = _params(arguments, n)
     from mini_vllm.engine import EngineConfig, LLMEngine  # after the arguments are known to be good: it loads MLX
     from mini_vllm.trace import StepTrace
     trace = StepTrace() if arguments.trace else None
@@ -100,7 +114,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
                                     enable_prefix_caching=not arguments.no_prefix_caching), trace=trace)
     started_s = time.perf_counter()
     outputs: dict[str, RequestOutput] = {}
-    printer = JsonPrinter(sys.stdout) if arguments.json else TextPrinter(sys.stdout, len(prompts) * arguments.n)
+    printer = JsonPrinter(sys.stdout) if arguments.json else TextPrinter(sys.stdout, len(prompts) * n)
     num_refused = 0
     for index, prompt in enumerate(prompts):
         try:
@@ -152,6 +166,12 @@ def usage_line(outputs: Iterable[RequestOutput], seconds: float) -> str:
             f"tokens, {completion / max(seconds, 1e-9):.1f} tokens/s")
 
 
+def _title(prompt: str, width: int) -> str:
+    """The beginning of a prompt, in one line."""
+    line = prompt.strip().replace("\n", " ")
+    return line[:width] + ("…" if len(line) > width else "")
+
+
 class TextPrinter:
     """Streams texts in the order of their prompts: one as it grows, the next when the one before is done."""
 
@@ -186,9 +206,8 @@ class TextPrinter:
         if not self._begun:
             self._begun = True
             if self.num_texts > 1:
-                title = (output.prompt or "").strip().replace("\n", " ")
                 number = f" #{index + 1}" if len(output.outputs) > 1 else ""
-                self.stream.write(f"--- {title[:60]}{'…' if len(title) > 60 else ''}{number}\n")
+                self.stream.write(f"--- {_title(output.prompt or '', 60)}{number}\n")
             self.stream.write(output.prompt or "")
         self.stream.write(completion.text[self._num_shown:])
         self._num_shown = len(completion.text)
@@ -216,6 +235,58 @@ class JsonPrinter:
             self.stream.write(json.dumps({"id": output.request_id, "prompt": output.prompt, "outputs": texts,
                                           "usage": output.usage.to_dict(), "error": output.error}) + "\n")
             self.stream.flush()
+
+
+# ---- generate --beams
+
+
+def _check_beam_options(arguments: argparse.Namespace) -> None:
+    if arguments.beams is None:
+        if arguments.length_penalty is not None:
+            raise ValueError("--length-penalty goes only with --beams")
+        return
+    given = [f"--{name.replace('_', '-')}" for name in NOT_WITH_BEAMS if getattr(arguments, name) is not None]
+    if given:
+        names = " and ".join(part for part in (", ".join(given[:-1]), given[-1]) if part)
+        raise ValueError(f"{names} {'do' if len(given) > 1 else 'does'} not go with --beams")
+
+
+def run_beams(arguments: argparse.Namespace, prompts: list[str]) -> int:
+    """The beams of one prompt after the other, each printed when its search is over."""
+    from mini_vllm import beam_search
+    from mini_vllm.engine import EngineConfig, LLMEngine
+    engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory,
+                                    enable_prefix_caching=not arguments.no_prefix_caching))
+    length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
+    beam_search.check_arguments(engine, arguments.beams, arguments.max_tokens, length_penalty, ignore_eos=False)
+    started_s = time.perf_counter()
+    num_refused = num_beams = num_tokens = 0
+    for index, prompt in enumerate(prompts):
+        before = engine.metrics()
+        try:
+            beams = beam_search.beam_search(engine, prompt, arguments.beams, arguments.max_tokens, length_penalty)
+        except (ValueError, RuntimeError) as error:
+            num_refused += 1
+            print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)
+            continue
+        after = engine.metrics()
+        num_beams += len(beams)
+        num_tokens += (completion := sum(len(beam.token_ids) for beam in beams))
+        usage = Usage(after.num_prompt_tokens - before.num_prompt_tokens, completion,
+                      PromptTokensDetails(after.num_saved_tokens - before.num_saved_tokens))
+        if arguments.json:
+            outputs = [{"index": i, **asdict(beam)} for i, beam in enumerate(beams)]
+            print(json.dumps({"id": f"prompt-{index}", "prompt": prompt, "outputs": outputs, "usage": usage.to_dict(),
+                              "error": None}), flush=True)
+        else:
+            for number, beam in enumerate(beams, 1):
+                print(f"--- {_title(prompt, 50)} #{number}, score {beam.score:.3f}\n{prompt}{beam.text}", flush=True)
+    metrics = engine.metrics()
+    print(f"{metrics.num_prompt_tokens} prompt tokens ({metrics.num_saved_tokens} cached), {num_beams} beams of "
+          f"{num_tokens} tokens in all, {time.perf_counter() - started_s:.1f} s", file=sys.stderr)
+    if arguments.stats:
+        print(metrics, file=sys.stderr)
+    return 1 if num_refused else 0
 
 
 # ---- chat

@@ -252,6 +252,7 @@ def test_a_beam_of_one_is_what_generate_gives(loaded):
     llm = make_llm(loaded)
     (output,) = llm.generate("Once upon", SamplingParams(max_tokens=12, temperature=0))
     ((beam,),) = llm.beam_search("Once upon", beam_width=1, max_tokens=12)
+    assert llm.engine.num_steps == 24, "the steps of a search count as any others"
     assert (beam.token_ids, beam.text, beam.finish_reason) == (output.token_ids, output.text, output.finish_reason)
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mini_vllm.cli import TextPrinter, main, usage_line
-from mini_vllm.engine import LLMEngine
+from mini_vllm.engine import LLM, LLMEngine
 from mini_vllm.pull import cached_model
 from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
 
@@ -100,6 +100,87 @@ def test_ctrl_c_ends_with_what_was_produced(model, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert captured.out.startswith("hello") and captured.out.endswith("\n")
     assert "4 completion tokens" in captured.err
+
+
+# ---- beams
+
+
+def test_beams_are_printed_best_first_with_their_scores(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "4", "--beams", "3", "hello"]) == 0
+    captured = capsys.readouterr()
+    beams = LLM(model).beam_search("hello", beam_width=3, max_tokens=4)[0]
+    expected = "".join(f"--- hello #{i}, score {beam.score:.3f}\nhello{beam.text}\n" for i, beam in enumerate(beams, 1))
+    assert captured.out == expected
+    assert captured.err.startswith("5 prompt tokens (0 cached), 3 beams of 12 tokens in all, ")
+
+
+def test_a_long_prompt_does_not_push_the_score_off_the_line(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "2", "--beams", "2", "tell " * 40]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
+    assert len(titles) == 2 and all(len(line) < 80 and "…" in line and "score -" in line for line in titles)
+
+
+def test_beams_as_json(model, capsys):
+    arguments = ["--max-tokens", "4", "--beams", "2", "--length-penalty", "0.5", "--json"]
+    assert main(["generate", "--model", model, *arguments, "hello", "again"]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = LLM(model).beam_search(["hello", "again"], beam_width=2, max_tokens=4, length_penalty=0.5)
+    assert [entry["prompt"] for entry in entries] == ["hello", "again"]
+    assert [entry["id"] for entry in entries] == ["prompt-0", "prompt-1"]
+    for entry, beams in zip(entries, expected):
+        assert entry["error"] is None and entry["usage"]["prompt_tokens"] == 5
+        assert entry["usage"]["completion_tokens"] == 8 and entry["usage"]["total_tokens"] == 13
+        assert [o["index"] for o in entry["outputs"]] == [0, 1]
+        for output, beam in zip(entry["outputs"], beams):
+            assert output["text"] == beam.text and output["token_ids"] == beam.token_ids
+            assert output["finish_reason"] == beam.finish_reason
+            assert output["score"] == pytest.approx(beam.score, rel=1e-5)
+            assert output["log_probability"] == pytest.approx(beam.log_probability, rel=1e-5)
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    (["--beams", "2", "--n", "1"], "--n does not go with --beams"),
+    (["--beams", "2", "--temperature", "0.8"], "--temperature does not go with --beams"),
+    (["--beams", "2", "--top-p", "1"], "--top-p does not go with --beams"),
+    (["--beams", "2", "--top-k", "0"], "--top-k does not go with --beams"),
+    (["--beams", "2", "--seed", "0"], "--seed does not go with --beams"),
+    (["--beams", "2", "--stop", "x"], "--stop does not go with --beams"),
+    (["--beams", "2", "--trace", "x"], "--trace does not go with --beams"),
+    (["--beams", "2", "--n", "2", "--seed", "3", "--stop", "x"], "--n, --seed and --stop do not go with --beams"),
+    (["--length-penalty", "1"], "--length-penalty goes only with --beams"),
+    (["--beams", "0"], "beam_width is 0, must be"),
+    (["--beams", "65"], "beam_width is 65, must be a whole number from 1 to max_num_seqs (64)"),
+    (["--beams", "2", "--length-penalty", "nan"], "length_penalty is nan, must be"),
+    (["--beams", "2", "--max-tokens", "0"], "max_tokens is 0, must be"),
+])
+def test_what_does_not_go_with_beams_is_told_in_one_line(model, capsys, arguments, complaint):
+    assert main(["generate", "hello", "--model", model, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mini-vllm: " + complaint) and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_one_bad_prompt_does_not_stop_the_beams_of_the_others(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "2", "--beams", "2", "", "hello"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.count("--- hello #") == 2 and "mini-vllm: prompt 1: the prompt is empty" in captured.err
+
+
+def test_beams_that_do_not_fit_are_told_without_a_traceback(model, capsys):
+    arguments = ["--max-tokens", "300", "--beams", "64", "--kv-memory", "2MB"]
+    assert main(["generate", "--model", model, *arguments, "hello"]) == 1
+    assert capsys.readouterr().err.startswith("mini-vllm: prompt 1: the pool is too small for this beam search: ")
+
+
+def test_ctrl_c_ends_the_beams(model, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mini_vllm.beam_search.beam_search", interrupt)
+    assert main(["generate", "--model", model, "--beams", "2", "hello"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+# ---- chat
 
 
 def test_chat_needs_a_template(model, capsys):
