@@ -294,6 +294,7 @@ def run_beams(arguments: argparse.Namespace, prompts: list[str]) -> int:
 
 def run_chat(arguments: argparse.Namespace) -> int:
     params = _params(arguments)
+    from mini_vllm import chat_input
     from mini_vllm.engine import EngineConfig, LLMEngine
     engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
     if engine.tokenizer.chat_template is None:
@@ -302,28 +303,30 @@ def run_chat(arguments: argparse.Namespace) -> int:
     messages = [{"role": "system", "content": arguments.system}] if arguments.system else []
     is_terminal = sys.stdin.isatty()
     if is_terminal:
-        print(f"Talking to {arguments.model}. An empty line or Ctrl-D ends; Ctrl-C stops an answer.", file=sys.stderr)
-    while True:
-        try:
-            line = input("> " if is_terminal else "")
-        except EOFError:
-            return 0
-        if not line.strip():
-            return 0
-        messages.append({"role": "user", "content": line})
-        try:
-            messages.append({"role": "assistant", "content": _answer(engine, messages, params)})
-        except ValueError as error:
-            messages.pop()
-            print(f"mini-vllm: {error}", file=sys.stderr)
+        source = chat_input.terminal_messages(chat_input.terminal_session())
+        print(f"Talking to {arguments.model}.\n{chat_input.BANNER}", file=sys.stderr)
+    else:
+        source = chat_input.piped_messages(sys.stdin)
+    try:
+        for question in chat_input.questions(source):
+            messages.append({"role": "user", "content": question})
+            try:
+                messages.append({"role": "assistant", "content": _answer(engine, messages, params)})
+            except ValueError as error:
+                messages.pop()
+                print(f"mini-vllm: {error}", file=sys.stderr)
+    finally:
+        if is_terminal:
+            chat_input.drop_unread(sys.stdin)
+    return 0
 
 
 def _answer(engine, messages: list[dict[str, str]], params: SamplingParams) -> str:
     """Stream one answer; Ctrl-C ends it where it is."""
     started_s = time.perf_counter()
-    request_id = engine.add_request(engine.tokenizer.encode_chat(messages), params)
-    output, num_shown = None, 0
+    output, num_shown, request_id = None, 0, None
     try:
+        request_id = engine.add_request(engine.tokenizer.encode_chat(messages), params)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 sys.stdout.write(output.text[num_shown:])

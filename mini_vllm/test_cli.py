@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from mini_vllm.cli import TextPrinter, main, usage_line
 from mini_vllm.engine import LLM, LLMEngine
 from mini_vllm.pull import cached_model
 from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
+from mini_vllm.tokenizer import Tokenizer
 
 
 def output(request_id, *texts, prompt="p", finished=True):
@@ -188,27 +190,73 @@ def test_chat_needs_a_template(model, capsys):
     assert "has no chat template; it continues texts" in capsys.readouterr().err
 
 
-def test_chat_keeps_the_conversation(checkpoints, tmp_path, capsys, monkeypatch):
-    import shutil
-    folder = tmp_path / "talker"
+def make_talker(checkpoints, folder):
+    """A random model with a chat template. Returns its folder."""
+    folder = folder / "talker"
     shutil.copytree(checkpoints("llama2"), folder)
     config = {"eos_token": "<|endoftext|>",
               "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    asked = []
+    return str(folder)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The prompts that reach the engine, as texts."""
+    prompts = []
     real = LLMEngine.add_request
 
     def add_request(self, prompt, *args, **kwargs):
-        asked.append(self.tokenizer.decode(prompt))
+        prompts.append(self.tokenizer.decode(prompt))
         return real(self, prompt, *args, **kwargs)
 
     monkeypatch.setattr(LLMEngine, "add_request", add_request)
+    return prompts
+
+
+def test_chat_keeps_the_conversation(checkpoints, tmp_path, capsys, monkeypatch, asked):
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
-    assert main(["chat", str(folder), "--system", "Be brief.", "--max-tokens", "3", "--temperature", "0"]) == 0
+    talker = make_talker(checkpoints, tmp_path)
+    assert main(["chat", talker, "--system", "Be brief.", "--max-tokens", "3", "--temperature", "0"]) == 0
     answers = capsys.readouterr().out.split("\n")
     assert asked[0] == "system: Be brief.\nuser: first\nassistant:"
     assert asked[1].startswith("system: Be brief.\nuser: first\nassistant: ")
     assert asked[1].endswith("user: second\nassistant:") and len(answers) >= 2
+
+
+def test_chat_answers_every_question_of_a_pipe(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\n\n  \nsecond\n\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert len(asked) == 2 and asked[1].endswith("user: second\nassistant:")
+    assert capsys.readouterr().err.count(" prompt tokens ") == 2
+
+
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    steps, real = iter(range(1000)), LLMEngine.step
+
+    def step(self):
+        if next(steps) == 2:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(LLMEngine, "step", step)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "9", "--temperature", "0"]) == 0
+    assert len(asked) == 2 and "2 completion tokens" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_first_token_does_not_end_the_chat(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    calls, real = iter(range(1000)), Tokenizer.encode_chat
+
+    def encode_chat(self, messages):
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        return real(self, messages)
+
+    monkeypatch.setattr(Tokenizer, "encode_chat", encode_chat)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert len(asked) == 1 and asked[0].endswith("user: second\nassistant:")
 
 
 def test_texts_are_shown_in_the_order_of_the_prompts():
