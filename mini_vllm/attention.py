@@ -127,7 +127,8 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: BlockTable, span: Sp
                   scale: float) -> mx.array:
     """One request by itself: bring its blocks together and attend as if they had never been apart.
 
-    A long chunk is attended in tiles: a tile of queries needs no keys behind its own last one.
+    A long chunk is attended in tiles: a tile of queries needs no keys after its own last one, nor any before the window
+    of its first.
     """
     first = span.context_len - span.num_new_tokens
     stream = next(streams)
@@ -137,13 +138,15 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: BlockTable, span: Sp
     tiles = []
     for start in range(0, span.num_new_tokens, QUERY_TILE):
         end = min(start + QUERY_TILE, span.num_new_tokens)
-        tile = queries[:, start:end], keys[:, :first + end], values[:, :first + end]
+        first_key = 0 if plan.window is None else max(first + start + 1 - plan.window, 0)
+        tile = queries[:, start:end], *(part[:, first_key:first + end] for part in (keys, values))
         if len(streams) == 1 or end - start == 1:
             with mx.stream(stream):
+                mask = plan.visible(end - start, first + end - first_key)
                 tiles.append(mx.fast.scaled_dot_product_attention(*(part[None] for part in tile), scale=scale,
-                                                                  mask="causal" if end - start > 1 else None)[0])
+                                                                  mask=mask)[0])
         else:
-            mask = plan.mask(end - start, first + end, queries.shape[0] // keys.shape[0])
+            mask = plan.mask(end - start, first + end - first_key, queries.shape[0] // keys.shape[0])
             tiles.append(_attend_tile(*tile, mask, scale))
     out = tiles[0] if len(tiles) == 1 else mx.concatenate(tiles, axis=1)
     return out.swapaxes(0, 1)

@@ -69,17 +69,33 @@ def rows_of_slots(blocks: np.ndarray, offsets: np.ndarray, num_both: int, block_
     return mx.array(rows.reshape(-1).astype(np.uint32))
 
 
+def within(span: Span, window: int, block_size: int) -> Span:
+    """The span without the blocks that none of its new tokens sees: as if the request began with the first one left.
+
+        window of 5, blocks of 4    0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12
+        a token at 12 sees                               8 9 10 11   12
+    """
+    num_left_out = max(span.context_len - span.num_new_tokens + 1 - window, 0) // block_size
+    return Span(span.block_ids[num_left_out:], span.num_new_tokens, span.context_len - num_left_out * block_size)
+
+
 class AttentionPlan:
     """Where the tokens of a step are written and what each attends to: made once a step, used by every layer.
 
     ``before`` is the plan of an earlier step, if there was one: what requests that decode attend to is mostly the same,
-    but for the one token that each has more.
+    but for the one token that each has more. With a ``window``, a token attends to this many tokens only, itself
+    included; a beginning that requests share is then no longer the same for all of them, and each attends by itself.
     """
 
-    def __init__(self, spans: Sequence[Span], block_size: int, before: AttentionPlan | None = None) -> None:
-        self.block_size = block_size
+    def __init__(self, spans: Sequence[Span], block_size: int, before: AttentionPlan | None = None,
+                 window: int | None = None) -> None:
+        self.block_size, self.window = block_size, window
         self._rows: dict[int, mx.array] = {}
         self._masks: dict[tuple[int, int, int], mx.array] = {}
+        self._visible: dict[tuple[int, int], mx.array] = {}
+        positions = _positions(spans)
+        if window is not None:
+            spans = [within(span, window, block_size) for span in spans]
         num_decodes = sum(span.num_new_tokens == 1 for span in spans)
         decodes = spans[:num_decodes]
         chunks = spans[num_decodes:]
@@ -89,8 +105,6 @@ class AttentionPlan:
         if not spans:
             self.dense, self.tables, self.pairs = [], [], []
             return
-        positions = np.concatenate([np.arange(span.context_len - span.num_new_tokens, span.context_len)
-                                    for span in spans])
         self.positions = mx.array(positions.astype(np.int32))
         #: How the tokens of chunks are written on a CPU: run by run, if runs are long enough to save time.
         self.runs = _find_runs(chunks, num_decodes, block_size) if len(streams) > 1 else []
@@ -98,12 +112,11 @@ class AttentionPlan:
             self.runs = []
         one_by_one = decodes if self.runs else spans
         #: Block and offset of each token that is in no run; and of the only token, if the step has only one.
-        self.blocks = np.concatenate([np.asarray(span.block_ids)[np.arange(span.context_len - span.num_new_tokens,
-                                                                           span.context_len) // block_size]
+        self.blocks = np.concatenate([np.asarray(span.block_ids)[_positions([span]) // block_size]
                                       for span in one_by_one] or [np.empty(0, dtype=np.int64)])
         self.offsets = positions[:len(self.blocks)] % block_size
         self.slot = mx.array([int(self.blocks[0]), int(self.offsets[0])]) if len(positions) == 1 else None
-        is_few = num_decodes <= MAX_DENSE_DECODES and not _share_a_block(decodes)
+        is_few = num_decodes <= MAX_DENSE_DECODES and (window is not None or not _share_a_block(decodes))
         #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
         self.dense = list(spans) if is_few else chunks
         self.tables = [BlockTable(span.block_ids[:-(-span.context_len // block_size)]) for span in self.dense]
@@ -115,7 +128,8 @@ class AttentionPlan:
                 self.pairs.append(pairs.at(decodes[start:start + pairs.num_requests]))
                 start += pairs.num_requests
         else:
-            self.pairs = [PairPlan(half, block_size) for half in _halves(decodes, block_size)]
+            halves = _halves(decodes, block_size, may_share=window is None)
+            self.pairs = [PairPlan(half, block_size, window) for half in halves]
 
     def rows(self, num_both: int) -> mx.array:
         """Where tokens that are in no run are written. Made when first asked for; the other layers use it again."""
@@ -124,15 +138,33 @@ class AttentionPlan:
         return self._rows[num_both]
 
     def mask(self, num_queries: int, num_keys: int, group: int) -> mx.array:
-        """[num_keys, group * num_queries]: -inf where a key comes after its query; the last of both are the same token.
+        """[num_keys, group * num_queries]: -inf where a query does not see a key; the last of both are the same token.
 
         Made when first asked for, in the first layer; the others use it again.
         """
         if (num_queries, num_keys, group) not in self._masks:
-            is_later = np.arange(num_keys)[:, None] > np.arange(num_keys - num_queries, num_keys)
-            columns = np.where(is_later, np.float32(-np.inf), np.float32(0))
+            columns = np.where(self._sees(num_queries, num_keys).T, np.float32(0), np.float32(-np.inf))
             self._masks[num_queries, num_keys, group] = mx.array(np.tile(columns, group))
         return self._masks[num_queries, num_keys, group]
+
+    def visible(self, num_queries: int, num_keys: int) -> mx.array | str | None:
+        """The same as MLX's own attention takes it: [num_queries, num_keys], True where a query sees a key; or in a
+        word."""
+        if self.window is None or num_keys <= self.window:
+            return "causal" if num_queries > 1 else None
+        if (num_queries, num_keys) not in self._visible:
+            self._visible[num_queries, num_keys] = mx.array(self._sees(num_queries, num_keys))
+        return self._visible[num_queries, num_keys]
+
+    def _sees(self, num_queries: int, num_keys: int) -> np.ndarray:
+        keys, queries = np.arange(num_keys), np.arange(num_keys - num_queries, num_keys)[:, None]
+        return (keys <= queries) & (keys > queries - (self.window or num_keys))
+
+
+def _positions(spans: Sequence[Span]) -> np.ndarray:
+    """Of all tokens that the spans compute, in their order."""
+    return np.concatenate([np.empty(0, dtype=np.int64),
+                           *(np.arange(span.context_len - span.num_new_tokens, span.context_len) for span in spans)])
 
 
 def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[Run]:
@@ -161,12 +193,13 @@ class Indices(NamedTuple):
 class PairPlan:
     """All (request, block) pairs of requests that decode: nothing is multiplied for the sake of a longer request.
 
-    Blocks that several requests share at the beginning of their tables are attended once for all of them.
+    Blocks that several requests share at the beginning of their tables are attended once for all of them, unless each
+    sees a window of its own.
     """
 
-    def __init__(self, spans: Sequence[Span], block_size: int) -> None:
-        self.num_requests = len(spans)
-        self.prefixes = find_shared_prefixes(spans, block_size)
+    def __init__(self, spans: Sequence[Span], block_size: int, window: int | None = None) -> None:
+        self.num_requests, self._window = len(spans), window
+        self.prefixes = find_shared_prefixes(spans, block_size) if window is None else []
         firsts = np.zeros(len(spans), dtype=np.int64)
         for prefix in self.prefixes:
             firsts[prefix.requests] = len(prefix.blocks)
@@ -197,10 +230,11 @@ class PairPlan:
         return moved
 
     def _mask(self, context_lens: np.ndarray) -> mx.array:
-        """[num_pairs, 1, block_size]: 0 where the slot holds a token of the request, -inf where it does not."""
-        lengths = context_lens[self.owners] - self._starts
-        return mx.array(np.where(np.arange(self._block_size) < lengths[:, None, None], np.float32(0),
-                                 np.float32(-np.inf)))
+        """[num_pairs, 1, block_size]: 0 where the slot holds a token that the request sees, -inf where it does not."""
+        lengths = (context_lens[self.owners] - self._starts)[:, None, None]
+        slots = np.arange(self._block_size)
+        sees = slots < lengths if self._window is None else (slots < lengths) & (slots >= lengths - self._window)
+        return mx.array(np.where(sees, np.float32(0), np.float32(-np.inf)))
 
     def indices(self, rows_per_request: int, num_kv_heads: int) -> Indices:
         """For products of one query head each, or of all that share a KV head: as many a request as there are rows.
@@ -242,14 +276,15 @@ def _share_a_block(spans: Sequence[Span]) -> bool:
     return len({span.block_ids[0] for span in spans}) < len(spans)
 
 
-def _halves(spans: Sequence[Span], block_size: int) -> list[Sequence[Span]]:
+def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Sequence[Span]]:
     """Two runs of requests with about as many blocks each, for two streams; one run, if it would not pay.
 
-    Requests that share a beginning are not torn apart: together they attend to it once.
+    Requests that share a beginning, where they may, are not torn apart: together they attend to it once.
     """
     counts = np.cumsum([-(-span.context_len // block_size) for span in spans])
     cut = int(np.searchsorted(counts, counts[-1] / 2)) + 1
-    if len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans) or _share_a_block(spans):
+    does_not_pay = len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans)
+    if does_not_pay or (may_share and _share_a_block(spans)):
         return [spans]
     return [spans[:cut], spans[cut:]]
 

@@ -15,18 +15,19 @@ from mini_vllm.attention_plan import find_shared_prefixes, rows_of_slots
 from mini_vllm.backend import blas, mx
 
 
-def dense(queries, keys, values, scale):
+def dense(queries, keys, values, scale, window=None):
     """What each of the last tokens of a context sees, one head and one token at a time."""
     num_queries, num_heads, _ = queries.shape
     context_len, num_kv_heads, _ = keys.shape
     out = np.zeros_like(queries)
     for i in range(num_queries):
         end = context_len - num_queries + i + 1
+        start = 0 if window is None else max(end - window, 0)
         for h in range(num_heads):
             kv = h * num_kv_heads // num_heads
-            scores = keys[:end, kv] @ queries[i, h] * scale
+            scores = keys[start:end, kv] @ queries[i, h] * scale
             weights = np.exp(scores - scores.max())
-            out[i, h] = weights @ values[:end, kv] / weights.sum()
+            out[i, h] = weights @ values[start:end, kv] / weights.sum()
     return out
 
 
@@ -43,7 +44,7 @@ def write(cache, keys, values, table, first=0):
                                                  positions % cache.block_size, both.shape[1], cache.block_size))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -52,6 +53,7 @@ def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
     news = sorted([data.draw(st.sampled_from([1, 1, min(7, n), n])) for n in lengths], key=lambda n: n > 1)
     lengths = [max(length, n) for length, n in zip(lengths, news)]
+    window = data.draw(WINDOWS)
     blocks = rng.permutation(np.arange(1, 300))
     cache = PagedKVCache(1, 300, num_kv_heads, block_size, head_dim, mx.float32)
     cache.pools[0] = cache.pools[0] + 1e4  # garbage in slots that hold no token must not show
@@ -64,29 +66,51 @@ def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
         write(cache, keys, values, table)
         spans.append(Span(table + [7, 8], n, length))  # a table may have room for more
         queries.append(own)
-        expected.append(dense(own, keys, values, 0.3))
-    plan = AttentionPlan(spans, block_size, data.draw(st.sampled_from([None, one_token_before(spans, block_size)])))
+        expected.append(dense(own, keys, values, 0.3, window))
     with draw_ways_to_compute(data):
+        plan = draw_plan(data, spans, block_size, window)
         got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.3)
     np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=2e-5)
 
 
-def one_token_before(spans, block_size):
-    """A plan in which those that decode have a token less, if they can."""
-    return AttentionPlan([replace(span, context_len=max(span.context_len - (span.num_new_tokens == 1), 1))
-                          for span in spans], block_size)
+WINDOWS = st.sampled_from([None, None, 1, 2, 5, 8, 30])
+
+
+def draw_plan(data, spans, block_size, window):
+    """Made anew, or from a plan in which those that decode have a token less, if they can."""
+    before = None
+    if data.draw(st.booleans()):
+        before = AttentionPlan([replace(span, context_len=max(span.context_len - (span.num_new_tokens == 1), 1))
+                                for span in spans], block_size, window=window)
+    return AttentionPlan(spans, block_size, before, window)
+
+
+class OneStream:
+    """As on a GPU."""
+
+    def __len__(self):
+        return 1
+
+    def __next__(self):
+        return mx.default_stream(mx.default_device())
 
 
 def draw_ways_to_compute(data):
-    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's."""
-    ways = ExitStack()
-    ways.enter_context(patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))))
+    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, one stream or two, any tile."""
+    patches = [patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))),
+               patch.object(attention, "QUERY_TILE", data.draw(st.sampled_from([2, 5, 128]))),
+               patch.object(attention_plan, "MIN_PAIRS_TO_SPLIT", data.draw(st.sampled_from([2, 40])))]
     if data.draw(st.booleans()):
-        ways.enter_context(patch.object(fast_exp, "MIN_SIZE", 1))
+        patches.append(patch.object(fast_exp, "MIN_SIZE", 1))
+    if data.draw(st.booleans()):
+        patches += [patch.object(module, "streams", OneStream()) for module in (attention, attention_plan)]
+    ways = ExitStack()  # after the last draw: one may end the example
+    for way in patches:
+        ways.enter_context(way)
     return ways
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.data())
 def test_requests_that_share_beginnings_see_what_each_sees_alone(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -94,7 +118,7 @@ def test_requests_that_share_beginnings_see_what_each_sees_alone(data):
     block_size, head_dim = data.draw(st.sampled_from([1, 4])), 8
     families = data.draw(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(1, 24), min_size=1, max_size=4)),
                                   min_size=1, max_size=3))
-    blocks = rng.permutation(np.arange(1, 500)).tolist()
+    blocks, window = rng.permutation(np.arange(1, 500)).tolist(), data.draw(WINDOWS)
     cache = PagedKVCache(1, 500, num_kv_heads, block_size, head_dim, mx.float32)
     spans, expected, queries = [], [], []
     for num_shared, own_lengths in families:
@@ -107,11 +131,11 @@ def test_requests_that_share_beginnings_see_what_each_sees_alone(data):
             write(cache, keys, values, table)
             spans.append(Span(table, 1, len(keys)))
             queries.append(rng.normal(size=(1, num_kv_heads * group, head_dim)).astype(np.float32))
-            expected.append(dense(queries[-1], keys, values, 0.3))
+            expected.append(dense(queries[-1], keys, values, 0.3, window))
     order = rng.permutation(len(spans))
     spans = [spans[i] for i in order]
-    plan = AttentionPlan(spans, block_size, data.draw(st.sampled_from([None, one_token_before(spans, block_size)])))
     with draw_ways_to_compute(data):
+        plan = draw_plan(data, spans, block_size, window)
         got = paged_attention(mx.array(np.concatenate([queries[i] for i in order])), cache.pools[0], plan, 0.3)
     np.testing.assert_allclose(np.array(got), np.concatenate([expected[i] for i in order]), atol=2e-5)
 
@@ -296,6 +320,26 @@ def test_the_plan_of_a_step_is_made_from_the_one_before():
     for other in (plan([6, 10, 9, 2], first, [[1, 2], [3, 4, 5], [6, 7, 9], [8]]), plan([6, 10, 7, 2][:3], first),
                   plan([6, 10, 7, 2], first, [[1, 2], [3, 4, 5], [6, 9], [8]])):
         assert all(new.groups is not old.groups for new, old in zip(other.pairs, first.pairs))
+
+
+def test_a_window_reads_only_the_blocks_it_reaches():
+    """Blocks that left the window may hold anything; they are not even looked at."""
+    rng, spans, expected, queries = np.random.default_rng(0), [], [], []
+    cache = make_cache(1, 4, 8)
+    for table, num_new, length in ([[1, 2, 3, 4], 1, 14], [[5, 6, 7], 1, 12], [[8, 9, 10, 11, 12], 1, 17],
+                                   [[13, 14, 15, 16], 3, 15]):
+        num_unread = max(length - num_new + 1 - 5, 0) // 4
+        keys, values = (rng.normal(size=(length, 1, 8)).astype(np.float32) for _ in range(2))
+        write(cache, keys[4 * num_unread:], values[4 * num_unread:], table, first=4 * num_unread)
+        cache.pools[0][table[-1]] = mx.nan_to_num(cache.pools[0][table[-1]])  # slots that hold no token yet
+        spans.append(Span(table, num_new, length))
+        queries.append(rng.normal(size=(num_new, 2, 8)).astype(np.float32))
+        expected.append(dense(queries[-1], keys, values, 0.5, window=5))
+        assert num_unread, "this test is about blocks that are left out"
+    plan = AttentionPlan(spans, 4, window=5)
+    assert plan.positions.tolist() == [13, 11, 16, 12, 13, 14]
+    got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.5)
+    np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=1e-5)
 
 
 def test_single_tokens_come_first():
