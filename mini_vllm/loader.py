@@ -12,17 +12,17 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx.utils import tree_flatten
-
-from mini_vllm.backend import dequantise_is_faster, mx
-from mini_vllm.model import Model, ModelConfig
+from mini_vllm.backend import mx
+from mini_vllm.fields import FieldError, Fields, LoadError, read_object
+from mini_vllm.model import Model
+from mini_vllm.model_config import FULL, SLIDING, ModelConfig
+from mini_vllm.packed import MODES
 from mini_vllm.pull import KNOWN, cached_model
 from mini_vllm.tokenizer import Tokenizer, TokenizerError
-from mini_vllm.weights import LoadError, make_model, unstack
+from mini_vllm.weights import make_model, unstack
 
 ASSETS = Path(__file__).parent / "assets"
 DEFAULT_MODEL = "tiny-tales"
@@ -35,6 +35,16 @@ GGUF_NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}
+
+#: Fields of a config.json → what a GGUF file calls them, after the name of the architecture
+ROPE_FIELDS = {"rope_type": "type", "factor": "factor", "original_max_position_embeddings": "original_context_length"}
+GGUF_FIELDS = {
+    "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length", "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base",
+    **{f"rope_scaling.{field}": f"rope.scaling.{key}" for field, key in ROPE_FIELDS.items()},
 }
 
 
@@ -102,30 +112,58 @@ def _read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array], Tokeni
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise LoadError(f"{folder} has no config.json: it is not a model folder")
+    raw = read_object(config_file)
     try:
-        raw = json.loads(config_file.read_text(encoding="utf-8"))
         config = ModelConfig.from_dict(raw)
-    except json.JSONDecodeError as error:
-        raise LoadError(f"{config_file}: not JSON: {error}") from None
+        _check_quantization(Fields(raw))
     except ValueError as error:
-        raise LoadError(f"{folder.name}: {error}") from None
-    weights: dict[str, mx.array] = {}
+        raise LoadError(f"{config_file}: {error}") from None
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise LoadError(f"{folder} has no *.safetensors files")
     index_file = folder / "model.safetensors.index.json"
     if index_file.is_file():
-        wanted = set(json.loads(index_file.read_text(encoding="utf-8"))["weight_map"].values())
+        wanted = _files_of_index(index_file)
         missing = sorted(wanted - {file.name for file in files})
         if missing:
             raise LoadError(f"{folder.name}: {index_file.name} names {missing[0]}, which is missing")
         files = [file for file in files if file.name in wanted]
+    weights: dict[str, mx.array] = {}
     for file in files:
         check_safetensors(file)
         weights.update(mx.load(str(file)))
     weights = {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}
-    weights = _unpack(weights, raw.get("quantization") or {})
     return config, weights, Tokenizer.from_folder(folder)
+
+
+def _check_quantization(config: Fields) -> None:
+    """How a matrix is packed is read off its tensors, but a mode or a method that we do not know is said here."""
+    quantization = config.part("quantization")
+    quantization.only("mode", *MODES)
+    for name in quantization:
+        if isinstance(quantization.get(name), dict):
+            quantization.part(name).only("mode", *MODES)
+    method = config.part("quantization_config")
+    if "quantization" not in config and "quant_method" in method:
+        raise method.error("quant_method", "supported: what mlx_lm.convert writes")
+
+
+def _files_of_index(file: Path) -> set[str]:
+    """Names of the files that hold the weights."""
+    index = Fields(read_object(file))
+    try:
+        if "weight_map" not in index:
+            raise index.error("weight_map", "must be an object")
+        weight_map = index.part("weight_map")
+        for name in weight_map:
+            if not isinstance(weight_map.get(name), str):
+                raise weight_map.error(name, "must be the name of a file")
+    except FieldError as error:
+        raise LoadError(f"{file}: {error}") from None
+    files = {weight_map.get(name) for name in weight_map}
+    if not files:
+        raise LoadError(f"{file}: weight_map is empty, must name at least one file")
+    return files
 
 
 def check_safetensors(file: Path) -> None:
@@ -153,25 +191,24 @@ def _read_gguf(file: Path) -> tuple[ModelConfig, dict[str, mx.array], Tokenizer]
         raise LoadError(f"{file}: {error}") from None
     metadata = {key: value.tolist() if isinstance(value, mx.array) else value for key, value in metadata.items()}
     architecture = metadata.get("general.architecture")
-
-    def number(key: str) -> object:
-        return metadata.get(f"{architecture}.{key}")
-
-    heads, width = number("attention.head_count"), number("embedding_length")
+    keys = {field: f"{architecture}.{key}" for field, key in GGUF_FIELDS.items()}
+    scaling = {name: metadata.get(keys[f"rope_scaling.{name}"]) for name in ROPE_FIELDS}
+    if scaling["rope_type"] in (None, "none"):
+        scaling = None
+    tokens = metadata.get("tokenizer.ggml.tokens")
     try:
         config = ModelConfig.from_dict({
-            "model_type": architecture, "vocab_size": len(metadata.get("tokenizer.ggml.tokens") or ()),
-            "hidden_size": width, "intermediate_size": number("feed_forward_length"),
-            "num_hidden_layers": number("block_count"), "num_attention_heads": heads,
-            "num_key_value_heads": number("attention.head_count_kv"), "head_dim": number("attention.key_length"),
-            "max_position_embeddings": number("context_length"),
-            "rms_norm_eps": number("attention.layer_norm_rms_epsilon"), "rope_theta": number("rope.freq_base"),
+            **{field: metadata.get(key) for field, key in keys.items() if "." not in field},
+            "model_type": architecture, "rope_scaling": scaling,
+            "vocab_size": len(tokens) if tokens and isinstance(tokens, list) else 1,  # the tokenizer will complain
             # Files of the llama architecture store queries and keys in the order of interleaved pairs.
             "rope_traditional": architecture == "llama"})
+    except FieldError as error:
+        raise LoadError(f"{file}: {keys.get(error.field, error.field)} {error.complaint}") from None
     except ValueError as error:
         raise LoadError(f"{file}: {error}") from None
     weights = {_name_from_gguf(name): array for name, array in arrays.items()}
-    return config, _unpack(weights, {}), Tokenizer.from_gguf(metadata)
+    return config, weights, Tokenizer.from_gguf(metadata)
 
 
 def _name_from_gguf(name: str) -> str:
@@ -183,36 +220,11 @@ def _name_from_gguf(name: str) -> str:
     return f"{GGUF_NAMES.get(stem, stem)}.{kind}"
 
 
-def _unpack(weights: dict[str, mx.array], quantization: Mapping[str, object]) -> dict[str, mx.array]:
-    """Dequantise where the device multiplies floats faster, and use its best float type."""
-    if not dequantise_is_faster():
-        return weights
-    unpacked = {}
-    for name, array in weights.items():
-        stem, _, kind = name.rpartition(".")
-        if kind in ("scales", "biases"):
-            continue
-        if f"{stem}.scales" in weights:
-            group_size, bits = _group_and_bits(stem, weights, quantization)
-            array = mx.dequantize(array, weights[f"{stem}.scales"], weights.get(f"{stem}.biases"), group_size, bits)
-        unpacked[name] = array.astype(mx.float32)
-    return unpacked
-
-
-def _group_and_bits(stem: str, weights: Mapping[str, mx.array], quantization: Mapping[str, object]) -> tuple[int, int]:
-    """Group size from the config (GGUF: 32); the bits follow from the shapes."""
-    own = quantization.get(stem)
-    group_size = (own if isinstance(own, Mapping) else quantization).get("group_size", 32)
-    num_values = weights[f"{stem}.scales"].shape[-1] * group_size
-    return group_size, weights[f"{stem}.weight"].shape[-1] * 32 // num_values
-
-
 def export_folder(loaded: LoadedModel, folder: Path) -> None:
     """Write a model as a Hugging Face folder, weights and config only. Other programs load it from there."""
     config = loaded.config
     folder.mkdir(parents=True, exist_ok=True)
-    weights = unstack(config, dict(tree_flatten(loaded.model.parameters())))
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), unstack(loaded.model))
     (folder / "config.json").write_text(json.dumps({
         "model_type": config.model_type, "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size, "num_hidden_layers": config.num_layers,
@@ -220,4 +232,13 @@ def export_folder(loaded: LoadedModel, folder: Path) -> None:
         "head_dim": config.head_dim, "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.rms_norm_eps, "rope_theta": config.rope_theta, "rope_scaling": config.rope_scaling,
         "tie_word_embeddings": config.tie_word_embeddings, "attention_bias": config.output_bias,
-        "mlp_bias": config.mlp_bias}, indent=2))
+        "mlp_bias": config.mlp_bias, **_exported_windows(config)}, indent=2))
+
+
+def _exported_windows(config: ModelConfig) -> dict[str, object]:
+    if config.sliding_window is None:
+        return {}
+    if config.model_type == "mistral" and len(config.sliding_layers) == config.num_layers:
+        return {"sliding_window": config.sliding_window}  # in all layers: that needs no list
+    return {"sliding_window": config.sliding_window, "use_sliding_window": True,
+            "layer_types": [SLIDING if layer in config.sliding_layers else FULL for layer in range(config.num_layers)]}

@@ -31,9 +31,11 @@ class ModelRunner:
         config = model.config
         self.model = model
         self.scale = config.head_dim ** -0.5
+        self._windows = [config.window(layer) for layer in range(config.num_layers)]
         self.cache = PagedKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
                                   model.model.norm.weight.dtype)
-        self._plan: AttentionPlan | None = None
+        #: Of the last step, by window: what layers that see everything attend to, and those that see a window.
+        self._plans: dict[int | None, AttentionPlan] = {}
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
         """Logits [number of rows, vocab_size], in the order of ``requests``: the last row of each that needs logits, or
@@ -61,22 +63,29 @@ class ModelRunner:
     def _forward(self, token_ids: mx.array, spans: Sequence[Span],
                  wanted: Sequence[tuple[int, Span]] | None) -> mx.array:
         """Hidden states of the ``wanted`` rows, each the last token of its span; of all rows if it is None."""
-        self._plan = plan = AttentionPlan(spans, self.cache.block_size, self._plan)
-        last_plan, rows, last_layer = plan, None, len(self.cache.pools) - 1
+        plan, *_ = plans = self._make_plans(spans)
+        rows, last_layer = None, len(plans) - 1
         has_nan: list[mx.array] = []
         if wanted is not None and len(wanted) < token_ids.shape[0]:
             rows = mx.array(np.asarray([row for row, _ in wanted], dtype=np.int32))
-            last_plan = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size,
-                                      plan)
+            plans[-1] = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size,
+                                      plans[-1], plans[-1].window)
 
         def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
             self.cache.write_step(layer, keys_values, plan)
             if layer == last_layer and (rows is not None or wanted is None):
                 has_nan.append(mx.isnan(keys_values).any())
-            return paged_attention(queries, self.cache.pools[layer], last_plan if layer == last_layer else plan,
-                                   self.scale)
+            return paged_attention(queries, self.cache.pools[layer], plans[layer], self.scale)
 
         hidden = self.model(token_ids, plan.positions, attend, rows)
         if has_nan and has_nan[0].item():
             raise ValueError("keys or values contain NaN")
         return hidden
+
+    def _make_plans(self, spans: Sequence[Span]) -> list[AttentionPlan]:
+        """What each layer attends to. A window that reaches back to the first token of every request is none."""
+        longest = max(span.context_len for span in spans)
+        windows = [window if window is not None and window < longest else None for window in self._windows]
+        self._plans = {window: AttentionPlan(spans, self.cache.block_size, self._plans.get(window), window)
+                       for window in set(windows)}
+        return [self._plans[window] for window in windows]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.loader import LoadedModel, load
-from mini_vllm.model import ModelConfig
+from mini_vllm.model_config import ModelConfig
 from mini_vllm.weights import checkpoint_shapes
 
 #: Name → config, as in a checkpoint.

@@ -11,9 +11,10 @@ from mini_vllm.backend import BlasInfo, mx, nn
 from mini_vllm.conftest import ARCHITECTURES, SHAPE, write_checkpoint
 from mini_vllm.engine import LLM, SamplingParams
 from mini_vllm.loader import LoadError, export_folder, find_model, load
-from mini_vllm.model import ModelConfig, UnsupportedModel
+from mini_vllm.model_config import ModelConfig
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.random_model import write_byte_tokenizer
+from mini_vllm.rope import UnsupportedModel
 
 mlx_lm_utils = pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install 'mini-vllm[test]'")
 
@@ -132,10 +133,9 @@ def test_an_unsupported_architecture_is_named_with_the_supported_ones(tmp_path):
 
 @pytest.mark.parametrize("change, complaint", [
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0, must be a whole number, at least 1"),
-    ({"vocab_size": None}, "vocab_size is None"),
+    ({"vocab_size": None}, "vocab_size is missing"),
     ({"num_attention_heads": 6, "head_dim": 8}, "num_attention_heads is 6, must be a multiple of num_key_value_heads"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope scaling 'yarn' is not supported"),
-    ({"use_sliding_window": True}, "sliding-window attention is not supported"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "rope scaling 'dynamic' is not supported"),
 ])
 def test_a_config_that_cannot_be_is_refused_by_its_field(checkpoints, tmp_path, change, complaint):
     folder = tmp_path / "bad"
@@ -299,7 +299,8 @@ def test_config_classes_speak_for_themselves():
     config = ModelConfig.from_dict({"model_type": "mistral", "vocab_size": 10, "hidden_size": 8, "num_hidden_layers": 1,
                                     "intermediate_size": 8, "num_attention_heads": 2, "sliding_window": 64,
                                     "max_position_embeddings": 999})
-    assert (config.max_position_embeddings, config.head_dim, config.num_kv_heads) == (64, 4, 2)
+    assert (config.max_position_embeddings, config.head_dim, config.num_kv_heads) == (999, 4, 2)
+    assert (config.window(0), config.window(1)) == (64, None)
 
 
 def test_the_byte_tokenizer_of_these_tests_round_trips(tmp_path):

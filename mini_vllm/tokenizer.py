@@ -340,7 +340,7 @@ def _read_json(path: Path) -> dict:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise TokenizerError(f"{path} holds {reprlib.repr(content)}, must be a JSON object")
@@ -351,10 +351,14 @@ def _folder_template(folder: Path, config: Mapping[str, object]) -> str | None:
     """Newer checkpoints have a file for it, older ones a field: one template, or several with names."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except ValueError as error:
+            raise TokenizerError(f"{path} is not a text: {error}") from error
     template = config.get("chat_template")
-    if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+    if isinstance(template, list) and all(isinstance(entry, dict) and isinstance(entry.get("name"), str)
+                                          for entry in template):
+        template = {entry["name"]: entry.get("template") for entry in template}.get("default")
     if template is not None and not isinstance(template, str):
         raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template is {reprlib.repr(template)}, "
                              "must be a text or a list of named texts")

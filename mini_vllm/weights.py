@@ -3,54 +3,82 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mini_vllm.backend import mx, nn
-from mini_vllm.model import Model, ModelConfig
+from mlx.utils import tree_flatten
+
+from mini_vllm.backend import dequantise_is_faster, mx, nn
+from mini_vllm.fields import LoadError
+from mini_vllm.model import Linear, Model, SideBySide
+from mini_vllm.model_config import ModelConfig
+from mini_vllm.packed import Packing, packing_of, unpacked
 
 #: What the network keeps as one matrix, and the parts a checkpoint has of it, in order
 STACKED = {"self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
            "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}
-
-
-class LoadError(ValueError):
-    """A model that cannot be loaded; the message names the file, tensor or field."""
+#: What a layer's tensors are called
+KINDS = ("weight", "bias", "scales", "biases")
 
 
 def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
-    """A network with these weights. Raises LoadError naming a tensor that is missing, unknown or wrongly shaped."""
+    """A network with these weights. Raises LoadError naming a tensor that is missing, unknown or wrongly shaped.
+
+    Packed matrices are expanded where the device multiplies floats faster, and all floats are of its best type then.
+    """
     if config.tie_word_embeddings is None:
         config = replace(config, tie_word_embeddings="lm_head.weight" not in weights)
     if config.tie_word_embeddings:
         weights = {name: array for name, array in weights.items() if not name.startswith("lm_head.")}
-    _check_tensors(config, weights)
+    packings = _check_tensors(config, weights)
+    if dequantise_is_faster():
+        weights = _in_floats(weights, packings)
+        packings = {}
     if config.rope_interleaved:
         weights = {name: _in_half_order(name, array, config) for name, array in weights.items()}
         config = replace(config, rope_interleaved=False)
-    weights = _stack(config, weights)
     model = Model(config)
-    if any(name.endswith(".scales") for name in weights):
-        nn.quantize(model, class_predicate=lambda path, module: _quantised_as(path, module, weights))
+    weights = _stack(model, weights, packings)
+    if packings:
+        nn.quantize(model, class_predicate=lambda path, _: packings[path]._asdict() if path in packings else False)
     model.load_weights(list(weights.items()))
     mx.eval(model.parameters())
     return model
 
 
-def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> None:
-    expected = checkpoint_shapes(config)
+def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, Packing]:
+    """Whether every tensor is there and none else; and how those that are packed are."""
+    last = f"model.layers.{config.num_layers - 1}.input_layernorm.weight"
+    if last not in weights:  # looked at first: a wrong number of layers may be very large
+        raise LoadError(f"the tensor {last} is missing")
+    expected, packings = checkpoint_shapes(config), {}
+    unknown = set(weights)
     for name, shape in expected.items():
         if name not in weights:
             raise LoadError(f"the tensor {name} is missing")
-        is_packed = name.replace(".weight", ".scales") in weights
-        actual = tuple(weights[name].shape)
-        if actual != shape and not (is_packed and actual[0] == shape[0]):
-            raise LoadError(f"the tensor {name} has the shape {actual}, expected {shape}")
-    known = expected.keys() | {f"{name[:-7]}.{kind}" for name in expected for kind in ("scales", "biases")}
-    unknown = sorted(weights.keys() - known)
+        stem, _, kind = name.rpartition(".")
+        packing = packing_of(stem, shape, weights) if kind == "weight" and len(shape) == 2 else None
+        if packing is not None:
+            packings[stem] = packing
+            unknown -= {f"{stem}.scales", f"{stem}.biases"}
+        elif tuple(weights[name].shape) != shape:
+            raise LoadError(f"the tensor {name} has the shape {tuple(weights[name].shape)}, expected {shape}")
+        unknown.remove(name)
     if unknown:
-        raise LoadError(f"the tensor {unknown[0]} has no place in a {config.model_type} network "
+        raise LoadError(f"the tensor {min(unknown)} has no place in a {config.model_type} network "
                         f"({len(unknown)} such tensors)")
+    return packings
+
+
+def _in_floats(weights: Mapping[str, mx.array], packings: Mapping[str, Packing]) -> dict[str, mx.array]:
+    floats = {}
+    for name, array in weights.items():
+        stem, _, kind = name.rpartition(".")
+        if stem not in packings or kind == "bias":
+            floats[name] = array.astype(mx.float32)
+        elif kind == "weight":
+            floats[name] = unpacked(stem, packings[stem], weights)
+    return floats
 
 
 def checkpoint_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -78,16 +106,31 @@ def checkpoint_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _stack(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """Put matrices that multiply the same input on top of each other, as the network keeps them."""
-    weights = dict(weights)
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}."
+def _stack(model: Model, weights: Mapping[str, mx.array], packings: dict[str, Packing]) -> dict[str, mx.array]:
+    """Put matrices that multiply the same input on top of each other, as the network keeps them.
+
+    Those that stay packed in different ways are put side by side instead, and the network gets a place for them. What
+    they became takes their place in ``packings``.
+    """
+    config, weights = model.config, dict(weights)
+    for index, layer in enumerate(model.model.layers):
+        prefix = f"model.layers.{index}."
         for whole, parts in STACKED.items():
-            for kind in ("weight", "bias", "scales", "biases"):
-                names = [f"{prefix}{part}.{kind}" for part in parts]
-                if names[0] in weights:
-                    weights[f"{prefix}{whole}.{kind}"] = mx.concatenate([weights.pop(name) for name in names])
+            names = [f"{prefix}{part}" for part in parts]
+            ways = [packings.pop(name, None) for name in names]
+            if len(set(ways)) == 1:
+                new_names, ways = [f"{prefix}{whole}"], ways[:1]
+                for kind in KINDS:
+                    arrays = [weights.pop(f"{name}.{kind}") for name in names if f"{name}.{kind}" in weights]
+                    if arrays:
+                        weights[f"{prefix}{whole}.{kind}"] = mx.concatenate(arrays)
+            else:
+                new_names = [f"{prefix}{whole}.parts.{number}" for number in range(len(parts))]
+                _put_side_by_side(layer, whole, [weights[f"{name}.weight"].shape[0] for name in names])
+                for name, new_name in zip(names, new_names):
+                    weights.update({f"{new_name}.{kind}": weights.pop(f"{name}.{kind}") for kind in KINDS
+                                    if f"{name}.{kind}" in weights})
+            packings.update({name: way for name, way in zip(new_names, ways) if way is not None})
         if config.qk_norm:
             q_norm, k_norm = (weights.pop(f"{prefix}self_attn.{x}_norm.weight") for x in "qk")
             weights[f"{prefix}self_attn.qk_norm.weight"] = mx.stack(
@@ -95,32 +138,40 @@ def _stack(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, mx
     return weights
 
 
-def unstack(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """The opposite of ``_stack``, for float weights."""
-    weights, shapes = dict(weights), checkpoint_shapes(config)
+def _put_side_by_side(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -> None:
+    """Give the layer several matrices in place of one."""
+    owner, _, attribute = whole.partition(".")
+    one = layer[owner][attribute]
+    setattr(layer[owner], attribute, SideBySide([Linear(one.weight.shape[1], size, bias="bias" in one)
+                                                 for size in part_sizes]))
+
+
+def unstack(model: Model) -> dict[str, mx.array]:
+    """The weights as a checkpoint has them: the opposite of ``_stack``. Packed ones are expanded."""
+    config, weights = model.config, dict(tree_flatten(model.parameters()))
+    packings = {path: Packing(module.group_size, module.bits, module.mode) for path, module in model.named_modules()
+                if hasattr(module, "bits")}
+    if packings:
+        weights = _in_floats(weights, packings)
+    shapes = checkpoint_shapes(config)
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}."
         for whole, parts in STACKED.items():
             for kind in ("weight", "bias"):
                 stacked = weights.pop(f"{prefix}{whole}.{kind}", None)
                 start = 0
-                for part in parts if stacked is not None else ():
-                    rows = shapes[f"{prefix}{part}.{kind}"][0]
-                    weights[f"{prefix}{part}.{kind}"] = stacked[start:start + rows]
-                    start += rows
+                for number, part in enumerate(parts):
+                    name = f"{prefix}{part}.{kind}"
+                    if stacked is not None:
+                        weights[name] = stacked[start:start + shapes[name][0]]
+                        start += shapes[name][0]
+                    elif name in shapes:
+                        weights[name] = weights.pop(f"{prefix}{whole}.parts.{number}.{kind}")
         if config.qk_norm:
             both = weights.pop(f"{prefix}self_attn.qk_norm.weight")
             weights[f"{prefix}self_attn.q_norm.weight"] = both[0]
             weights[f"{prefix}self_attn.k_norm.weight"] = both[-1]
     return weights
-
-
-def _quantised_as(path: str, module: nn.Module, weights: Mapping[str, mx.array]) -> bool | dict[str, int]:
-    if f"{path}.scales" not in weights or not hasattr(module, "to_quantized"):
-        return False
-    num_groups = weights[f"{path}.scales"].shape[-1]
-    num_inputs = module.weight.shape[-1]
-    return {"group_size": num_inputs // num_groups, "bits": weights[f"{path}.weight"].shape[-1] * 32 // num_inputs}
 
 
 def _in_half_order(name: str, array: mx.array, config: ModelConfig) -> mx.array:
