@@ -78,9 +78,9 @@ def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_
 def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_penalty: float,
                     ignore_eos: bool) -> None:
     """All but the prompt. Raises ValueError for what is wrong, by name, and RuntimeError if the engine is not idle."""
-    limit = engine.config.max_num_seqs
+    limit = engine.max_num_batched_tokens  # a step computes a token of every beam
     if whole_number("beam_width", beam_width, 1) > limit:
-        raise ValueError(f"beam_width is {beam_width}, must be at most max_num_seqs ({limit})")
+        raise ValueError(f"beam_width is {beam_width}, must be at most max_num_batched_tokens ({limit})")
     whole_number("max_tokens", max_tokens, 1)
     real_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
     flag("ignore_eos", ignore_eos)

@@ -322,7 +322,7 @@ class LLMEngine:
             start = end - plan.num_scheduled_tokens[request.request_id]
             is_last = end == request.num_tokens
             steps.append(RequestStep(request.all_token_ids[start:end], self.kv_cache.get_block_ids(request.request_id),
-                                     end, is_last, self._wants_prompt_logprobs(request, start)))
+                                     end, is_last, bool(self._new_prompt_positions(request, start, end))))
             if is_last:
                 sampled.append(request)
         logits = self.runner.step(steps, plan.copies)
@@ -350,10 +350,13 @@ class LLMEngine:
         return (dict(zip(ids, result.token_ids)),
                 {request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
 
-    def _wants_prompt_logprobs(self, request: Request, start: int) -> bool:
-        """Whether tokens from ``start`` on tell how likely tokens of the prompt are that is not known of yet."""
-        logprobs = self._sequences[request.request_id][0].prompt_logprobs
-        return logprobs is not None and max(start + 1, len(logprobs)) < request.num_prompt_tokens
+    def _new_prompt_positions(self, request: Request, start: int, end: int) -> range:
+        """Prompt tokens of which a step from ``start`` to ``end`` tells for the first time how likely they are: the
+        logits of each token are about the one after it."""
+        known = self._sequences[request.request_id][0].prompt_logprobs
+        if known is None:
+            return range(0)
+        return range(max(start + 1, len(known)), min(end + 1, request.num_prompt_tokens))
 
     def _take_prompt_logprobs(self, requests: list[Request], steps: list[RequestStep], logits: mx.array) -> mx.array:
         """Note how likely the tokens of prompts are, and return the rows that the sampler wants."""
@@ -365,14 +368,14 @@ class LLMEngine:
                 wanted.append(row - 1)
             if not step.needs_all_logits:
                 continue
-            group, known = self._sequences[request.request_id][0], self._sequences[request.request_id][0].prompt_logprobs
-            start = step.context_len - len(step.token_ids)  # its logits are those of the token after it
-            known += [None] * (start + 1 - len(known))
-            positions = range(len(known), min(step.context_len + 1, request.num_prompt_tokens))
+            start = step.context_len - len(step.token_ids)
+            positions = self._new_prompt_positions(request, start, step.context_len)
             first_row += positions.start - 1 - start
             reports = report_logprobs(logits[first_row:first_row + len(positions)],
                                       [request.prompt_token_ids[position] for position in positions],
-                                      [group.sequences[0].row.params.prompt_logprobs] * len(positions))
+                                      [request.sampling_params.prompt_logprobs] * len(positions))
+            known = self._sequences[request.request_id][0].prompt_logprobs
+            known += [None] * (positions.start - len(known))  # there are some only if a prefix was found after all
             known += [with_texts(report, self.tokenizer) for report in reports]
         return logits[mx.array(wanted)] if wanted else logits[:0]
 

@@ -71,15 +71,17 @@ class EngineParts:
 
     block_pool: type = BlockPool
     kv_cache_manager: type = KVCacheManager
-    prefix_tree: type = PrefixTree
+    #: None: hits are whole blocks, and nothing half-filled is found again.
+    prefix_tree: type | None = PrefixTree
     request_queue: type = PriorityQueueWithAging
     scheduler: type = Scheduler
     sampler: type = Sampler
 
     def __post_init__(self) -> None:
         for part in fields(self):
-            if not callable(getattr(self, part.name)):
-                raise refusal(part.name, getattr(self, part.name), f"a class like {part.default.__name__}")
+            value = getattr(self, part.name)
+            if not callable(value) and not (value is None and part.name == "prefix_tree"):
+                raise refusal(part.name, value, f"a class like {part.default.__name__}")
 
 
 @dataclass(frozen=True)

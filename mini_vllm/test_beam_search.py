@@ -180,7 +180,7 @@ def test_the_token_that_ends_a_beam_is_none_of_its_text(monkeypatch, loaded):
 
 @pytest.mark.parametrize("name, value, complaint", [
     ("beam_width", 0, "beam_width is 0, must be a whole number, at least 1"),
-    ("beam_width", 41, "beam_width is 41, must be at most max_num_seqs (40)"),
+    ("beam_width", 10**7, "beam_width is 10000000, must be at most max_num_batched_tokens (256)"),
     ("beam_width", 10**7, "beam_width is 10000000, must be"),
     ("beam_width", True, "beam_width is True, must be"),
     ("beam_width", 2.0, "beam_width is 2.0, must be"),

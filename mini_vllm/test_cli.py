@@ -75,9 +75,9 @@ def test_one_bad_prompt_does_not_stop_the_others(model, capsys):
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (["--temperature", "nan"], "temperature is nan, must be 0 or more"),
+    (["--temperature", "nan"], "temperature is nan, must be a finite number, at least 0"),
     (["--temperature", "-1"], "temperature is -1.0"),
-    (["--top-p", "0"], "top_p is 0.0, must be above 0"),
+    (["--top-p", "0"], "top_p is 0.0, must be a finite number, above 0, at most 1"),
     (["--max-tokens", "0"], "max_tokens is 0"),
     (["--kv-memory", "10"], "kv_memory of 10 bytes"),
     (["--model", "nonsense"], "there is no model 'nonsense'"),
@@ -151,7 +151,7 @@ def test_beams_as_json(model, capsys):
     (["--beams", "2", "--n", "2", "--seed", "3", "--stop", "x"], "--n, --seed and --stop do not go with --beams"),
     (["--length-penalty", "1"], "--length-penalty goes only with --beams"),
     (["--beams", "0"], "beam_width is 0, must be"),
-    (["--beams", "65"], "beam_width is 65, must be a whole number from 1 to max_num_seqs (64)"),
+    (["--beams", "257"], "beam_width is 257, must be at most max_num_batched_tokens (256)"),
     (["--beams", "2", "--length-penalty", "nan"], "length_penalty is nan, must be"),
     (["--beams", "2", "--max-tokens", "0"], "max_tokens is 0, must be"),
 ])
