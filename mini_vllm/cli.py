@@ -312,6 +312,8 @@ def run_chat(arguments: argparse.Namespace) -> int:
             messages.append({"role": "user", "content": question})
             try:
                 messages.append({"role": "assistant", "content": _answer(engine, messages, params)})
+            except KeyboardInterrupt:  # it came after the last token, when there was nothing left to stop
+                messages.pop()
             except ValueError as error:
                 messages.pop()
                 print(f"mini-vllm: {error}", file=sys.stderr)

@@ -20,7 +20,8 @@ from mini_vllm.chat_input import drop_unread, piped_messages, questions, termina
 from mini_vllm.test_cli import make_talker
 
 CTRL_C, CTRL_D, CTRL_J, ENTER, ALT_ENTER = "\x03", "\x04", "\n", "\r", "\x1b\r"
-PROMPT = r">[ \x08]"  # prompt_toolkit draws the mark and moves the cursor
+#: A prompt that takes keys: pastes in brackets are asked for when the terminal is ready. (A plain one: a line's ">".)
+PROMPT = r"(?:\x1b\[\?2004h[^>]*|\n)>[ \x08]"
 
 
 def paste(text):

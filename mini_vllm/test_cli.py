@@ -259,6 +259,20 @@ def test_ctrl_c_before_the_first_token_does_not_end_the_chat(checkpoints, tmp_pa
     assert len(asked) == 1 and asked[0].endswith("user: second\nassistant:")
 
 
+def test_ctrl_c_as_an_answer_ends_does_not_end_the_chat(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    calls = iter(range(1000))
+
+    def interrupted_once(outputs, seconds):
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        return usage_line(outputs, seconds)
+
+    monkeypatch.setattr("mini_vllm.cli.usage_line", interrupted_once)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert len(asked) == 2 and asked[1] == "user: second\nassistant:", "the exchange is forgotten as a whole"
+
+
 def test_texts_are_shown_in_the_order_of_the_prompts():
     stream = io.StringIO()
     printer = TextPrinter(stream, 2)
