@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable
@@ -25,8 +26,9 @@ WIDTH_IN, WIDTH_OUT = 512, 1536
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
 TOLERANCE = 1e-2
 
+#: The package with a fast BLAS for a kind of processor; MLX on a Mac needs none.
+BLAS_PACKAGES = {"aarch64": "nvpl-blas", "x86_64": "mkl"}
 ADVICE = {
-    backend.NOT_FOUND: "for faster products: pip install 'mini-vllm[fast-cpu]', or apt install libopenblas0-pthread",
     backend.SWITCHED_OFF: "for faster products: unset MINI_VLLM_BLAS",
     backend.TOO_LATE: "for faster products: import mini_vllm before mlx.core",
 }
@@ -74,6 +76,10 @@ def models_at_hand() -> list[tuple[str, Path]]:
 
 def advice(blas: BlasInfo) -> str:
     """One line: what the user can do to make products faster."""
+    if blas.note == backend.NOT_FOUND:
+        package = BLAS_PACKAGES.get(platform.machine())
+        by_pip = f"pip install {package}, or " if package else ""
+        return f"for faster products: {by_pip}apt install libopenblas0-pthread"
     return ADVICE.get(blas.note, "nothing to do")
 
 

@@ -97,7 +97,7 @@ def _fetch_from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: pip install 'mini-vllm[hub]'") from None
+        raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: pip install huggingface_hub") from None
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the client raises many kinds; all mean that the model did not come

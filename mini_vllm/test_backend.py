@@ -292,11 +292,11 @@ def test_the_doctor_gives_its_advice_in_one_unfolded_line(monkeypatch):
     monkeypatch.setattr(backend, "blas", BlasInfo("reference", None, backend.NOT_FOUND))
     console = Console(record=True, width=40, file=io.StringIO())
     doctor.run_doctor(console)
-    assert console.export_text().splitlines()[-1] == "what to do  " + doctor.ADVICE[backend.NOT_FOUND]
+    assert console.export_text().splitlines()[-1] == "what to do  " + doctor.advice(backend.blas)
 
 
 @pytest.mark.parametrize("blas, expected", [
-    (BlasInfo("reference", None, backend.NOT_FOUND), ["pip install 'mini-vllm[fast-cpu]'", "libopenblas0-pthread"]),
+    (BlasInfo("reference", None, backend.NOT_FOUND), ["for faster products", "libopenblas0-pthread"]),
     (BlasInfo("reference", None, backend.SWITCHED_OFF), ["unset MINI_VLLM_BLAS"]),
     (BlasInfo("reference", None, backend.TOO_LATE), ["before mlx.core"]),
     (BlasInfo("nvpl", "/a/b.so", "package nvpl-blas"), ["nothing to do"]),

@@ -16,7 +16,7 @@ from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.random_model import write_byte_tokenizer
 from mini_vllm.rope import UnsupportedModel
 
-mlx_lm_utils = pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install 'mini-vllm[test]'")
+mlx_lm_utils = pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
 
 
 def oracle(folder):

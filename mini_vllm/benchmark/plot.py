@@ -19,7 +19,7 @@ def plot_results(results: Sequence[BenchmarkResult], model: str, path: str | Pat
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator
     except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install 'mini-vllm[plot]'") from None
+        raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
     workloads = list(dict.fromkeys(result.workload for result in results))
     arms = [arm for arm in ARMS if any(result.arm == arm for result in results)]
     by_place = {(result.workload, result.arm): result for result in results}

@@ -39,10 +39,16 @@ def _theirs(model, tokenizer, prompt: list[int], drawing: Drawing) -> tuple[floa
 
 
 def load_peer(loaded: LoadedModel):
-    """The same weights in mlx-lm, through a folder in the layout both read; and a tokenizer that never ends."""
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-    from mlx_lm.utils import load_model
-    from transformers import PreTrainedTokenizerFast
+    """The same weights in mlx-lm, through a folder in the layout both read; and a tokenizer that never ends.
+
+    Raises ValueError, which says how to get it, if mlx-lm is not installed.
+    """
+    try:
+        from mlx_lm.tokenizer_utils import TokenizerWrapper
+        from mlx_lm.utils import load_model
+        from transformers import PreTrainedTokenizerFast
+    except ImportError:
+        raise ValueError("a comparison with mlx-lm needs it: pip install mlx-lm") from None
     with tempfile.TemporaryDirectory() as folder:
         export_folder(loaded, Path(folder))
         model, _ = load_model(Path(folder))
