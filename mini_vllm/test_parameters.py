@@ -153,6 +153,33 @@ def test_prompt_logprobs_survive_preemption(loaded, oracle):
                            [expected[i - 1][token] for i, token in enumerate(prompt) if i], atol=1e-3)
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_prompt_logprobs_survive_ctrl_c(loaded, oracle, monkeypatch, caching):
+    """What is computed again is known already, some steps of it whole."""
+    llm = make_llm(loaded, max_num_batched_tokens=8, enable_prefix_caching=caching)
+    llm.engine.add_request(PROMPT, dataclasses.replace(GREEDY, prompt_logprobs=0), "r")
+    real, num_calls = llm.engine.runner._forward, 0
+
+    def forward(*arguments):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls in (4, 6, 9):
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(llm.engine.runner, "_forward", forward)
+    outputs = []
+    while llm.engine.has_unfinished_requests():
+        try:
+            outputs += llm.engine.step()
+        except KeyboardInterrupt:
+            pass
+    expected = oracle(PROMPT)
+    assert outputs[-1].error is None and len(outputs[-1].prompt_logprobs) == len(PROMPT)
+    assert np.allclose([entry.logprob for entry in outputs[-1].prompt_logprobs[1:]],
+                       [expected[i - 1][token] for i, token in enumerate(PROMPT) if i], atol=1e-3)
+
+
 def test_what_was_computed_for_prompt_logprobs_is_nobody_elses(llm):
     llm.generate([PROMPT], dataclasses.replace(GREEDY, prompt_logprobs=0))
     assert llm.generate([PROMPT], GREEDY)[0].num_cached_tokens == 0

@@ -8,7 +8,7 @@ import pytest
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.block_pool import BlockPool
-from mini_vllm.fuzz import async_engine, engine
+from mini_vllm.fuzz import async_engine, engine, sampler
 from mini_vllm.fuzz.__main__ import FUZZERS, fuzz, main
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
@@ -25,6 +25,10 @@ def test_the_first_schedules_give_what_each_request_gives_alone():
 
 def test_the_first_streams_get_their_own_tokens():
     assert fuzz("async", async_engine.run_case, 0, range(3), seconds=60) == 0
+
+
+def test_the_first_draws_are_those_of_numpy():
+    assert fuzz("sampler", sampler.run_case, 0, range(8), seconds=60) == 0
 
 
 def fails(run_case, seed=0, num_cases=80):
@@ -116,6 +120,7 @@ def gives_away_the_output_of_another(monkeypatch):
 
 @pytest.mark.parametrize("bug", [leaves_those_who_left, gives_away_the_output_of_another])
 def test_the_async_fuzzer_finds(bug, monkeypatch):
+    monkeypatch.setattr(async_engine, "TIMEOUT_S", 4.0)  # the first bug hangs
     bug(monkeypatch)
     assert "drawn: " in fails(async_engine.run_case)
 
