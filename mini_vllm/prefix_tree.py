@@ -9,16 +9,28 @@ by leaving their hashes on, and a block that is given out again has left it.
     match("once upon a time there lived a king who was old"):
         blocks 1 and 2 whole, and one token ("who") of block 3
 
-The pool finds a full block by its key. What the tree adds is the list of a node's children, by their first token, so
-that a match can end *inside* a block.
+The pool finds a full block by its key. What the tree adds is the list of a node's children, sorted by their tokens, so
+that a match can end *inside* a block. However many children there are, those that share most with a text stand next to
+where it would stand:
+
+    [1 7 4 2]  [1 7 5]  [1 7 5 3]  [1 7 5 8]  [1 9 0 6]         1 7 5 6 would stand before [1 7 5 8], so 3 tokens
+               └────── begin with 1 7 5 ─────┘                  are the most it shares with any of them
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+
+#: Of children that share as much, at most this many are asked for their age: more than a step admits requests.
+MAX_EQUALS = 64
 
 
 @dataclass(frozen=True)
@@ -41,14 +53,25 @@ class PrefixTreeStats:
     num_nodes_in_use: int
 
 
+class Child(NamedTuple):
+    """A block that was inserted under a parent. As tuples, children sort by their tokens, then by age."""
+
+    tokens: tuple[int, ...]
+    ticket: int
+    block: KVCacheBlock
+
+
 class PrefixTree:
+    """Lookup, insertion and removal look at O(log n) of a node's n children, whatever these have in common."""
+
     def __init__(self, block_pool: BlockPool, block_size: int) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
-        #: Parent's key (for the first block of a text: its extra keys) → first token → blocks, by id.
-        self._children: dict[object, dict[int, dict[int, KVCacheBlock]]] = {}
+        #: Parent's key (for the first block of a text: its extra keys) → its children, sorted.
+        self._children: dict[object, list[Child]] = {}
         #: Block id → where it stands in ``_children``. One entry a block, so what is stale cannot pile up.
-        self._places: dict[int, tuple[object, int]] = {}
+        self._places: dict[int, tuple[object, Child]] = {}
+        self._tickets = itertools.count()
 
     def match(self, token_ids: Sequence[int], extra_keys: tuple | None = None) -> PrefixMatch:
         """Walk whole blocks from the front, then go as far as possible into one more. Nothing is touched."""
@@ -66,23 +89,25 @@ class PrefixTree:
 
     def _longest_child(self, parent: BlockHash | None, rest: Sequence[int],
                        extra_keys: tuple | None) -> tuple[KVCacheBlock | None, int]:
-        """The child of ``parent`` that shares most tokens with ``rest``, and how many."""
-        best, best_length = None, 0
-        siblings = self._children.get(_place(parent, extra_keys), {}).get(rest[0], {}) if len(rest) else {}
-        for block in list(siblings.values()):
-            key = block.block_hash
-            if not self._is_child(key, parent, extra_keys):
-                self._remove(block.block_id)  # its block was given to someone else meanwhile
-                continue
-            length = 0
-            for mine, wanted in zip(key.token_ids, rest):
-                if mine != wanted:
-                    break
-                length += 1
-            # Of equal matches the one without further tokens is better: it may be written on without a copy.
-            if length > best_length or (length == best_length and best and len(key.token_ids) == length):
-                best, best_length = block, length
-        return best, best_length
+        """The child of ``parent`` that shares most tokens with ``rest``, and how many.
+
+        Of those that share as many the oldest is taken: one that the step at hand is yet to write cannot be copied. If
+        one has no further tokens, so that it may be written on without a copy, then it is the oldest, because a tail
+        is not inserted once another child begins with it.
+        """
+        rest, siblings = tuple(rest), self._children.get(_place(parent, extra_keys), [])
+        while True:
+            index = bisect_left(siblings, (rest,))
+            neighbours = siblings[max(index - 1, 0):index + 1]
+            length = max((_num_shared(child.tokens, rest) for child in neighbours), default=0)
+            if length == 0:
+                return None, 0
+            first = bisect_left(siblings, (rest[:length],))
+            end = bisect_left(siblings, ((*rest[:length], math.inf),), first)  # no token id is as large
+            child = min(siblings[first:min(end, first + MAX_EQUALS)], key=attrgetter("ticket"))
+            if self._is_child(child, parent, extra_keys):
+                return child.block, length
+            self._remove(child.block.block_id)  # its block was given to someone else meanwhile
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: tuple | None = None, with_tail: bool = False) -> None:
@@ -110,9 +135,9 @@ class PrefixTree:
         key = twin.block_hash if twin else key  # one chain of objects for all twins: proofs stay short
         self.block_pool.cache_full_blocks([block], [key])
         self._remove(block.block_id)
-        place = _place(parent, extra_keys), tokens[0]
-        self._children.setdefault(place[0], {}).setdefault(place[1], {})[block.block_id] = block
-        self._places[block.block_id] = place
+        place, child = _place(parent, extra_keys), Child(key.token_ids, next(self._tickets), block)
+        insort(self._children.setdefault(place, []), child)
+        self._places[block.block_id] = place, child
         return key
 
     def _is_covered(self, parent: BlockHash | None, tail: Sequence[int], extra_keys: tuple | None) -> bool:
@@ -156,23 +181,32 @@ class PrefixTree:
         return PrefixTreeStats(len(nodes), sum(len(block.block_hash.token_ids) for block in nodes),
                                sum(block.ref_cnt > 0 for block in nodes))
 
-    def _is_child(self, key: object, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
-        return isinstance(key, BlockHash) and key.parent == parent and (parent is not None
-                                                                        or key.extra_keys == (extra_keys or None))
+    def _is_child(self, child: Child, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
+        """Whether the block still holds what it was inserted with."""
+        key = child.block.block_hash
+        return (isinstance(key, BlockHash) and key.token_ids == child.tokens and key.parent == parent
+                and (parent is not None or key.extra_keys == (extra_keys or None)))
 
     def _remove(self, block_id: int) -> None:
-        place = self._places.pop(block_id, None)
-        if place is not None:
-            siblings = self._children[place[0]][place[1]]
-            del siblings[block_id]
-            if not siblings:
-                del self._children[place[0]][place[1]]
-                if not self._children[place[0]]:
-                    del self._children[place[0]]
+        if block_id not in self._places:
+            return
+        place, child = self._places.pop(block_id)
+        siblings = self._children[place]
+        del siblings[bisect_left(siblings, child)]
+        if not siblings:
+            del self._children[place]
 
 
 def _place(parent: BlockHash | None, extra_keys: tuple | None) -> object:
     return parent if parent is not None else ("root", extra_keys or None)
+
+
+def _num_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    for index, (mine, other) in enumerate(zip(tokens, others)):
+        if mine != other:
+            return index
+    return min(len(tokens), len(others))
 
 
 def _holds_full_block(block: KVCacheBlock, block_size: int) -> bool:
