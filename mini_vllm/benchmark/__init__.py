@@ -4,6 +4,7 @@
     python -m mini_vllm.benchmark blas         MLX with and without a fast BLAS
     python -m mini_vllm.benchmark single       one request, against mlx-lm on the same weights
     python -m mini_vllm.benchmark pool         a decode step with a small and with a large pool
+    python -m mini_vllm.benchmark tree         a lookup among 1,000 and among 16,000 prompts that begin alike, or do not
     python -m mini_vllm.benchmark prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm
     python -m mini_vllm.benchmark attention    the ways to attend over blocks, which decided how the engine does it
 

@@ -21,6 +21,7 @@ def main() -> int:
     single.add_argument("--rounds", type=int, default=5)
     Drawing.add_arguments(single)
     names.add_parser("pool")
+    names.add_parser("tree")
     attention = names.add_parser("attention")
     attention.add_argument("--rounds", type=int, default=7)
     prefix = names.add_parser("prefix")
@@ -41,6 +42,9 @@ def main() -> int:
         case "pool":
             from mini_vllm.benchmark.pool import print_pool
             print_pool()
+        case "tree":
+            from mini_vllm.benchmark.tree import print_tree
+            print_tree()
         case "attention":
             from mini_vllm.benchmark.attention import print_attention
             print_attention(arguments.rounds)

@@ -1,0 +1,90 @@
+"""What the prefix tree costs among many cached prompts that begin alike: with a BOS, all of them do."""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
+from mini_vllm.prefix_tree import PrefixTree
+
+NUM_PROMPTS = (1_000, 16_000)
+#: What the first blocks of the prompts have in common: a name and a number of tokens.
+CASES = (("nothing", 0), ("the first token", 1), ("half a block", DEFAULT_BLOCK_SIZE // 2))
+OPERATIONS_PER_ROUND = 100
+
+
+class TreeBench:
+    """Cached prompts of one block each, all children of the root, and questions that go as far as their common part.
+
+    Those that have nothing in common are asked for by the first token of one of them.
+    """
+
+    def __init__(self, num_prompts: int, num_in_common: int, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.heads = [list(range(num_in_common))] if num_in_common else [[index] for index in range(num_prompts)]
+        self.pool = BlockPool(num_prompts + 1)
+        self.tree = PrefixTree(self.pool, DEFAULT_BLOCK_SIZE)
+        self.num_donated = 0
+        for _ in range(num_prompts):
+            self._donate(self._next_prompt())
+
+    def match(self) -> float:
+        """Seconds for a round of lookups."""
+        questions = [self._prompt(self.rng.choice(self.heads)) for _ in range(OPERATIONS_PER_ROUND)]
+        start = time.perf_counter()
+        matches = [self.tree.match(question) for question in questions]
+        elapsed = time.perf_counter() - start
+        assert all(match.num_tokens >= len(self.heads[0]) for match in matches)
+        return elapsed
+
+    def replace(self) -> float:
+        """Seconds for a round in which the oldest prompt's block is given out, filled anew and left in the tree."""
+        prompts = [self._next_prompt() for _ in range(OPERATIONS_PER_ROUND)]
+        start = time.perf_counter()
+        for prompt in prompts:
+            self._donate(prompt)
+        return time.perf_counter() - start
+
+    def _donate(self, prompt: list[int]) -> None:
+        self.tree.donate(prompt, self.pool.get_new_blocks(1))
+
+    def _next_prompt(self) -> list[int]:
+        """The heads come in turn, so that a prompt takes the block of one that began like it."""
+        self.num_donated += 1
+        return self._prompt(self.heads[self.num_donated % len(self.heads)])
+
+    def _prompt(self, head: list[int]) -> list[int]:
+        return head + [self.rng.randrange(100_000) for _ in range(DEFAULT_BLOCK_SIZE - len(head))]
+
+
+def run_tree(rounds: int = 40) -> dict[tuple[str, str], tuple[float, float]]:
+    """(operation, what prompts have in common) → seconds an operation with few and with many prompts, median of
+    interleaved rounds."""
+    benches = {name: [TreeBench(num_prompts, num_in_common) for num_prompts in NUM_PROMPTS]
+               for name, num_in_common in CASES}
+    times: dict[tuple[str, str], list[list[float]]] = {}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for operation in ("match", "replace"):
+                for name, pair in benches.items():
+                    row = [getattr(bench, operation)() / OPERATIONS_PER_ROUND for bench in pair]
+                    times.setdefault((operation, name), []).append(row)
+    finally:
+        gc.enable()
+    return {key: tuple(statistics.median(column) for column in zip(*rows)) for key, rows in times.items()}
+
+
+def print_tree() -> None:
+    few, many = NUM_PROMPTS
+    results = run_tree()
+    print(f"{'µs':<10} {'the prompts share':<18} {f'{few:,} cached':>14} {f'{many:,} cached':>14} {'ratio':>7}"
+          f" {f'to nothing shared, {many:,}':>27}")
+    for (operation, name), (few_s, many_s) in results.items():
+        print(f"{operation:<10} {name:<18} {few_s * 1e6:>14.1f} {many_s * 1e6:>14.1f} {many_s / few_s:>6.2f}x"
+              f" {many_s / results[operation, 'nothing'][1]:>26.2f}x")
