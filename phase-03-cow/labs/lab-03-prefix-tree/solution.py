@@ -9,14 +9,20 @@ by leaving their hashes on, and a block that is given out again has left it.
     match("once upon a time there lived a king who was old"):
         blocks 1 and 2 whole, and one token ("who") of block 3
 
-The pool finds a full block by its key. What the tree adds is the list of a node's children, by their first token, so
-that a match can end *inside* a block.
+The pool finds a full block by its key. What the tree adds is the list of a node's children, sorted by their tokens, so
+that a match can end *inside* a block. However many children there are, those that share most with a text stand next to
+where it would stand:
+
+    [1 7 4 2]  [1 7 5]  [1 7 5 3]  [1 7 5 8]  [1 9 0 6]         1 7 5 6 would stand before [1 7 5 8], so 3 tokens
+               └────── begin with 1 7 5 ─────┘                  are the most it shares with any of them
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
 
@@ -42,8 +48,16 @@ class PrefixTreeStats:
     num_nodes_in_use: int
 
 
+class _Child(NamedTuple):
+    """A block that was hung under a parent. Children compare as tuples do: by their tokens first."""
+
+    tokens: tuple[int, ...]
+    block_id: int
+    block: KVCacheBlock
+
+
 class PrefixTree:
-    """A node is a block with a ``block_hash``; the pool finds it by that key, the tree by its parent and first token.
+    """A node is a block with a ``block_hash``; the pool finds it by that key, the tree among its parent's children.
 
     ``extra_keys`` (a tenant's salt, say) are part of every key. Equal texts with different extra keys never meet.
     """
@@ -51,40 +65,40 @@ class PrefixTree:
     def __init__(self, block_pool: BlockPool, block_size: int) -> None:
         self.block_pool = block_pool
         self.block_size = block_size
-        #: Parent's key (for the first block of a text: its extra keys) → first token → blocks, by id.
-        self._children: dict[object, dict[int, dict[int, KVCacheBlock]]] = {}
+        #: Parent's key (for the first block of a text: its extra keys) → its children, sorted.
+        self._children: dict[object, list[_Child]] = {}
         #: Block id → where it hangs in ``_children``. A block hangs in one place, so what is stale cannot pile up.
-        self._places: dict[int, tuple[object, int]] = {}
+        self._places: dict[int, tuple[object, _Child]] = {}
 
     # ---- given: who hangs where
 
-    def _hang(self, block: KVCacheBlock, parent: BlockHash | None, first_token: int,
+    def _hang(self, block: KVCacheBlock, parent: BlockHash | None, tokens: Sequence[int],
               extra_keys: tuple | None) -> None:
-        """Make ``block`` a child of ``parent``; wherever it hung before, it hangs there no more. Given."""
+        """Make ``block``, which holds ``tokens``, a child of ``parent``; where it hung before, it hangs no more. Given.
+        """
         self._take_down(block.block_id)
-        place = _place(parent, extra_keys), first_token
-        self._children.setdefault(place[0], {}).setdefault(place[1], {})[block.block_id] = block
-        self._places[block.block_id] = place
+        place, child = _place(parent, extra_keys), _Child(tuple(tokens), block.block_id, block)
+        insort(self._children.setdefault(place, []), child)
+        self._places[block.block_id] = place, child
 
     def _take_down(self, block_id: int) -> None:
         """Let a block hang nowhere. Harmless if it does. Given."""
-        place = self._places.pop(block_id, None)
-        if place is not None:
-            siblings = self._children[place[0]][place[1]]
-            del siblings[block_id]
+        if block_id in self._places:
+            place, child = self._places.pop(block_id)
+            siblings = self._children[place]
+            del siblings[bisect_left(siblings, child)]
             if not siblings:
-                del self._children[place[0]][place[1]]
-                if not self._children[place[0]]:
-                    del self._children[place[0]]
+                del self._children[place]
 
-    def _hanging_under(self, parent: BlockHash | None, first_token: int,
-                       extra_keys: tuple | None) -> list[KVCacheBlock]:
-        """The blocks that were hung under ``parent`` with this first token, oldest first. Given.
+    def _hanging_under(self, parent: BlockHash | None, extra_keys: tuple | None) -> list[_Child]:
+        """The children that were hung under ``parent``, sorted by their tokens. Given.
+
+        It is the tree's own list: ``_take_down`` takes out of it, nobody else changes it.
 
         Nobody tells the tree when the pool gives a block to someone else, so some of them may be *stale*: their
-        ``block_hash`` is None, or says that they stand for something else now.
+        block's ``block_hash`` is None, or says that it stands for something else now.
         """
-        return list(self._children.get(_place(parent, extra_keys), {}).get(first_token, {}).values())
+        return self._children.get(_place(parent, extra_keys), [])
 
     # ---- Tasks 1 and 3: looking
 
@@ -163,46 +177,52 @@ class PrefixTree:
         if twin is not None:
             key = twin.block_hash
         self.block_pool.cache_full_blocks([block], [key])
-        self._hang(block, parent, tokens[0], extra_keys)
+        self._hang(block, parent, tokens, extra_keys)
         return key
         # END TASK
 
     # ---- Task 3: inside a block
 
-    def _is_child(self, block: KVCacheBlock, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
-        """Whether ``block``, which was hung under ``parent`` once, is a child of it *now*.
+    def _is_child(self, child: _Child, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
+        """Whether the block of ``child``, which was hung under ``parent`` once, holds its tokens after it *now*.
 
-        Its ``block_hash`` tells: None means that it was given to someone else. A key of another parent, or a first
-        block's key (parent None) with other extra keys, means that it stands for another text by now.
+        Its ``block_hash`` tells: None means that it was given to someone else. A key of other tokens, of another
+        parent, or with other extra keys, means that it stands for another text by now.
         No extra keys may be written as None or as (); a BlockHash always says None.
         """
         # TASK 3: PrefixTree._is_child
-        key = block.block_hash
-        return key is not None and key.parent == parent and key.extra_keys == (extra_keys or None)
+        key = child.block.block_hash
+        if key is None or key.token_ids != child.tokens:
+            return False
+        return key.parent == parent and key.extra_keys == (extra_keys or None)
         # END TASK
 
     def _longest_child(self, parent: BlockHash | None, rest: Sequence[int],
                        extra_keys: tuple | None) -> tuple[KVCacheBlock | None, int]:
         """The child of ``parent`` whose tokens share the longest beginning with ``rest``, and how many they share.
 
-        ``(None, 0)`` if ``rest`` is empty or no child begins with its first token. A child's tokens are its
-        ``block_hash.token_ids``. Stale children are passed over and taken down.
+        ``(None, 0)`` if ``rest`` is empty or no child begins with its first token. Stale children are passed over and
+        taken down: nobody meets them twice.
         Of children that share equally many, one that has no *further* tokens is better: its adopter may write on
         without a copy.
+
+        Among n children that are not stale this looks at O(log n), however alike they begin: with a token that opens
+        every text, all first blocks of the cache begin alike. ``_hanging_under`` is sorted; the picture at the top of
+        this file says where to look.
         """
         # TASK 3: PrefixTree._longest_child
-        best, best_length = None, 0
-        for block in self._hanging_under(parent, rest[0], extra_keys) if len(rest) else []:
-            if not self._is_child(block, parent, extra_keys):
-                self._take_down(block.block_id)
-                continue
-            tokens = block.block_hash.token_ids
-            length = 0
-            while length < min(len(tokens), len(rest)) and tokens[length] == rest[length]:
-                length += 1
-            if length > best_length or (length == best_length == len(tokens)):
-                best, best_length = block, length
-        return best, best_length
+        rest, siblings = tuple(rest), self._hanging_under(parent, extra_keys)
+        while siblings:
+            index = bisect_left(siblings, (rest,))
+            neighbours = siblings[max(index - 1, 0):index + 1]
+            length = max(_num_shared(child.tokens, rest) for child in neighbours)
+            if length == 0:
+                break
+            child = siblings[bisect_left(siblings, (rest[:length],))]
+            if self._is_child(child, parent, extra_keys):
+                return child.block, length
+            self._take_down(child.block_id)
+        return None, 0
         # END TASK
 
     # ---- Task 4: the half-filled tail
@@ -286,3 +306,13 @@ class PrefixTree:
 def _place(parent: BlockHash | None, extra_keys: tuple | None) -> object:
     """Under what a block's children are kept. First blocks of a text have no parent: there the extra keys decide."""
     return parent if parent is not None else ("root", extra_keys or None)
+
+
+def _num_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens the two have in common at their beginning, up to the first that differs or the end of one."""
+    # TASK 3: _num_shared
+    length = 0
+    while length < min(len(tokens), len(others)) and tokens[length] == others[length]:
+        length += 1
+    return length
+    # END TASK

@@ -1,10 +1,12 @@
 """Lab 3.3, the prefix tree. Each test pins one rule; its failure says which.
 
 The tests own a memory: every slot of every block remembers the whole text, and whose it was, up to the token written
-there. So each match can be read back, whatever the tree believes.
+there. So each match can be read back, whatever the tree believes. Work is counted, not timed: the lines of Python that
+run during a call.
 """
 
 import random
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -341,17 +343,21 @@ def test_task_3_a_match_ends_inside_a_block(lab, tokens, expected):
 
 @pytest.mark.points(1)
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
-def test_task_3_the_longest_child_is_taken(lab, order):
+@pytest.mark.parametrize("is_best_larger", [False, True])
+def test_task_3_the_longest_child_is_taken(lab, order, is_best_larger):
+    """Where they part from 40 41 42 43, the best one goes on with a larger token and the others with smaller ones, or
+    the other way round."""
     server = Server(lab)
     requests = [server.compute(text(4)) for _ in range(4)]
     for shared in order:
-        requests[shared] = server.compute(text(4) + text(shared, 4) + text(4 - shared, 60 + shared))
+        other = 60 if (shared == 3) == is_best_larger else 10
+        requests[shared] = server.compute(text(4) + text(shared, 40) + text(4 - shared, other))
         server.insert(requests[shared])
-    got = look(server, text(8))
+    got = look(server, text(4) + text(4, 40))
     expected = requests[3].table[1].block_id
     assert got[1:] == (expected, 7), (
-        f"three children share 1, 2 and 3 tokens with 4 5 6 7 (inserted in the order {order}); match took block "
-        f"{got[1]} and found {got[2]} tokens, expected block {expected} and 7")
+        f"the children {[requests[shared].tokens[4:] for shared in order]} share {order} tokens with 40 41 42 43; "
+        f"match took block {got[1]} and found {got[2]} tokens, expected block {expected} and 7")
 
 
 @pytest.mark.points(2)
@@ -367,8 +373,9 @@ def test_task_3_a_child_of_another_parent_is_not_taken(lab):
 
 
 @pytest.mark.points(2)
-@pytest.mark.parametrize("is_indexed_anew", [False, True])
-def test_task_3_a_stale_child_is_passed_over(lab, is_indexed_anew):
+@pytest.mark.parametrize("new_text", [None, text(4, 80) + [4, 5, 6, 7], text(4) + [30, 31, 32, 33]],
+                         ids=["forgotten", "same tokens, other parent", "other tokens, same parent"])
+def test_task_3_a_stale_child_is_passed_over(lab, new_text):
     server = Server(lab)
     first = server.insert(server.compute(text(4) + [4, 5, 6, 7]))
     second = server.insert(server.compute(text(4) + [4, 5, 60, 70]))
@@ -376,15 +383,15 @@ def test_task_3_a_stale_child_is_passed_over(lab, is_indexed_anew):
     server.pool.free_blocks([stale])
     use_up(server, stale.block_id)
     story = f"block {stale.block_id}, which held 4 5 6 7, was given to someone else"
-    if is_indexed_anew:  # and by now it holds the same tokens after another text
+    if new_text is not None:
         for offset in range(4):
-            server.memory[stale.block_id, offset] = None, tuple(text(4, 80) + text(offset + 1, 4))
-        server.pool.cache_full_blocks([stale], [BlockHash(BlockHash(None, text(4, 80)), text(4, 4))])
-        story += ", who filled it with 4 5 6 7 after another text"
+            server.memory[stale.block_id, offset] = None, tuple(new_text[:4 + offset + 1])
+        server.pool.cache_full_blocks([stale], [BlockHash(BlockHash(None, new_text[:4]), new_text[4:])])
+        story += f", who filled it with {new_text[4:]} after {new_text[:4]}, and the tree was not told"
     got = look(server, text(7))
     assert got[1:] == (second.table[1].block_id, 6), (
         f"{story}; match gave {got}, expected 2 tokens of block {second.table[1].block_id}, which is still there: a "
-        "child's own key must name this very parent")
+        "child's own key must name these tokens and this very parent")
 
 
 @pytest.mark.points(1)
@@ -444,6 +451,65 @@ def test_task_3_a_half_match_changes_nothing(lab):
     before = server.state()
     server.tree.match(text(6))
     assert server.state() == before, "match only looks, also when it ends inside a block"
+
+
+NUM_CHILDREN = 4000
+MAX_LINES = 1000  # whoever looks at all children runs at least 4000
+
+
+def num_lines(call):
+    """How many lines of Python, and calls of functions, run during ``call()``."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def crowd(lab, num_in_common, num_children=NUM_CHILDREN):
+    """A server with many one-block texts that begin alike, free and findable, and a few blocks more."""
+    rng = random.Random(33)
+    server = Server(lab, num_blocks=num_children + 9)
+    for last in rng.sample(range(10 * num_children), num_children):
+        server.leave(server.compute(text(num_in_common) + [100 + last] * (4 - num_in_common)), with_tail=False)
+    return server
+
+
+@pytest.mark.points(4)
+@pytest.mark.parametrize("num_in_common", [1, 3])
+def test_task_3_a_lookup_among_thousands_looks_at_few(lab, num_in_common):
+    server = crowd(lab, num_in_common)
+    for last in (0, 99, 100 + 5 * NUM_CHILDREN, 10**6):  # before all, among them, after all
+        tokens = text(num_in_common) + [last]
+        got = num_lines(lambda tokens=tokens: server.tree.match(tokens))
+        assert got <= MAX_LINES, (
+            f"{NUM_CHILDREN} cached texts share their first {num_in_common} tokens. match({tokens}) ran {got} lines of "
+            f"Python, at most {MAX_LINES} are allowed: the children are sorted, and those that share most stand next "
+            "to where the tokens would stand")
+        found = look(server, tokens)[2]
+        assert found >= num_in_common, f"match({tokens}) found {found} tokens, expected {num_in_common} at least"
+
+
+@pytest.mark.points(2)
+def test_task_3_stale_children_are_met_once(lab):
+    server = crowd(lab, 2, num_children=1000)
+    server.pool.evict_blocks(range(1, 991))
+    look(server, text(2))
+    got = num_lines(lambda: [look(server, text(2) + [last]) for last in range(100, 10_000, 330)]) / 30
+    assert got <= MAX_LINES, (
+        f"990 of 1000 children are stale. 30 lookups after the first one ran {got:.0f} lines of Python each, at most "
+        f"{MAX_LINES} are allowed: take a stale child down when you meet it, and nobody meets it again")
+    server.pool.evict_blocks(range(991, 1001))
+    assert look(server, text(2)) == ([], None, 0), "nothing is cached any more, but something was found"
 
 
 @pytest.mark.points(2)
@@ -563,14 +629,28 @@ def test_task_4_tails_that_diverge_hang_side_by_side(lab):
 
 
 @pytest.mark.points(1)
-def test_task_4_of_equal_matches_the_one_without_further_tokens(lab):
+@pytest.mark.parametrize("after", [[], [0], [99]])
+def test_task_4_of_equal_matches_the_one_without_further_tokens(lab, after):
     server = Server(lab)
     server.leave(server.compute(text(6)))
     longer = server.compute(text(8))
     server.insert(longer)
-    got = look(server, text(6))
-    assert got == ([1], 2, 6), (f"block 2 holds tokens 4 5 and block {longer.table[1].block_id} holds 4 5 6 7; match "
-                                f"of 6 tokens gave {got}, expected ([1], 2, 6): only block 2 can be written on")
+    got = look(server, text(6) + after)
+    assert got == ([1], 2, 6), (f"block 2 holds tokens 4 5 and block {longer.table[1].block_id} holds 4 5 6 7; "
+                                f"match({text(6) + after}) gave {got}, expected ([1], 2, 6): only block 2 can be "
+                                "written on")
+
+
+@pytest.mark.points(2)
+def test_task_4_a_tail_among_thousands_looks_at_few(lab):
+    server = crowd(lab, 1)
+    request = server.compute([0, 77, 78])
+    got = num_lines(lambda: server.insert(request, with_tail=True))
+    assert got <= MAX_LINES, (
+        f"{NUM_CHILDREN} cached texts begin with the token of a tail. insert(…, with_tail=True) ran {got} lines of "
+        f"Python, at most {MAX_LINES} are allowed: whether the tail is found already is one lookup")
+    got = look(server, [0, 77, 78, 79])
+    assert got == ([], request.table[0].block_id, 3), f"the tail 0 77 78 was inserted; match gave {got}"
 
 
 @pytest.mark.points(1)
