@@ -154,19 +154,25 @@ class PrefixTree:
         The last block goes first, so that the head of a prompt, which most others share, is evicted last.
         """
         self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
+        for block in blocks:
+            if block.block_hash is None:
+                self._remove(block.block_id)  # it may still stand where it stood before this request had it
         self.block_pool.free_blocks(reversed(blocks))
 
     def evict(self, num_blocks: int) -> int:
         """Forget the content of up to ``num_blocks`` blocks nobody uses, least recently used first, leaves first.
 
         The free queue is in that order: a request gives its last block back first. Returns how many were forgotten.
+        It reads all of that queue, O(free blocks): for tests and by hand, the engine needs no such call.
         """
         if num_blocks < 0:
             raise ValueError(f"evict: num_blocks is {num_blocks}, must be 0 or more")
-        unused = [block.block_id for block in self.block_pool.free_block_queue.get_all_free_blocks()
-                  if block.block_hash is not None]
-        self.block_pool.evict_blocks(unused[:num_blocks])
-        return len(unused[:num_blocks])
+        victims = [block.block_id for block in self.block_pool.free_block_queue.get_all_free_blocks()
+                   if block.block_hash is not None][:num_blocks]
+        self.block_pool.evict_blocks(victims)
+        for block_id in victims:
+            self._remove(block_id)
+        return len(victims)
 
     def evict_unused(self) -> int:
         """Forget all content that nobody uses."""

@@ -115,6 +115,8 @@ class TreesInLockstep(RuleBasedStateMachine):
             self.both(lambda manager: [block.block_hash for block in manager.block_pool.blocks])
             self.managers[0].check_integrity()
             check_places(self.managers[0].prefix_tree)
+            for _, child in self.managers[0].prefix_tree._places.values():
+                assert child.block.ref_cnt or child.block.block_hash is not None, "a free block is left as stale"
 
     def teardown(self):
         if getattr(self, "patch", None):
@@ -282,7 +284,7 @@ def test_work_does_not_grow_with_the_prompts_that_begin_alike(num_in_common):
              "insert a tail": max(bring_and_take(block_size - 1) for _ in range(50)),
              "match": max(ask(block_size - 1) for _ in range(50)),
              "match a whole block and more": max(ask(2 * block_size) for _ in range(50))}
-    siblings.tree.evict(10)
+    siblings.pool.evict_blocks(free_ids(siblings.pool)[:10])
     worst["match, beside stale ones"] = sum(ask(block_size) for _ in range(50)) / 50
     assert max(worst.values()) <= MAX_COMPARISONS, (
         f"comparisons among {num_children} prompts that share {num_in_common}, at most {MAX_COMPARISONS} are "
@@ -290,20 +292,35 @@ def test_work_does_not_grow_with_the_prompts_that_begin_alike(num_in_common):
 
 
 def test_stale_children_are_paid_for_once():
-    """A lookup that meets many of them takes them down; all lookups together do no more than a few steps for each."""
+    """The pool forgets, and the tree is not told. A lookup that meets many of them takes them down; all lookups
+    together do no more than a few steps for each."""
     rng = random.Random(1)
     num_children = 600
     siblings = Siblings(num_children, 8)
     for _ in range(num_children):
         siblings.add(counted_tokens([7] * 4 + [rng.randrange(10**6) for _ in range(4)]))
     questions = [counted_tokens([7] * 4 + [rng.randrange(10**6)]) for _ in range(20)]
-    siblings.tree.evict(num_children // 2)
+    siblings.pool.evict_blocks(free_ids(siblings.pool)[:num_children // 2])
     first, again = (num_comparisons(lambda: [siblings.tree.match(question) for question in questions])
                     for _ in range(2))
     assert first <= num_children * MAX_COMPARISONS and again <= len(questions) * MAX_COMPARISONS, (first, again)
-    siblings.tree.evict_unused()
+    siblings.pool.evict_blocks(free_ids(siblings.pool))
     first, again = (num_comparisons(lambda: siblings.tree.match(questions[0])) for _ in range(2))
     assert first <= num_children * MAX_COMPARISONS and again == 0 and not siblings.tree._places, (first, again)
+
+
+def test_what_the_tree_is_told_of_is_not_left_to_lookups():
+    """Neither what it evicts itself, nor blocks that come back with nothing to find in them, pile up as stale."""
+    siblings = Siblings(100, 8)
+    for token in range(100):
+        siblings.add(counted_tokens([7, token, 0, 0, 0, 0, 0, 0]))
+    for _ in range(60):
+        siblings.add(counted_tokens([7, 99]))  # found already in the hundredth, so this tail is not inserted
+    assert len(siblings.tree._places) == 40
+    siblings.tree.evict(10)
+    assert len(siblings.tree._places) == 30
+    siblings.tree.evict_unused()
+    assert not siblings.tree._places and num_comparisons(lambda: siblings.tree.match(counted_tokens([7, 1]))) == 0
 
 
 def test_a_chain_of_ten_thousand_blocks_is_walked_without_recursion():
