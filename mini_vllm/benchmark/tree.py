@@ -61,30 +61,36 @@ class TreeBench:
         return head + [self.rng.randrange(100_000) for _ in range(DEFAULT_BLOCK_SIZE - len(head))]
 
 
-def run_tree(rounds: int = 40) -> dict[tuple[str, str], tuple[float, float]]:
-    """(operation, what prompts have in common) → seconds an operation with few and with many prompts, median of
-    interleaved rounds."""
-    benches = {name: [TreeBench(num_prompts, num_in_common) for num_prompts in NUM_PROMPTS]
-               for name, num_in_common in CASES}
-    times: dict[tuple[str, str], list[list[float]]] = {}
+def run_tree(rounds: int = 40) -> dict[tuple[str, str, int], list[float]]:
+    """(operation, what the prompts share, how many there are) → seconds an operation, in each of interleaved rounds."""
+    benches = {(name, num_prompts): TreeBench(num_prompts, num_in_common)
+               for name, num_in_common in CASES for num_prompts in NUM_PROMPTS}
+    times: dict[tuple[str, str, int], list[float]] = {}
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
             for operation in ("match", "replace"):
-                for name, pair in benches.items():
-                    row = [getattr(bench, operation)() / OPERATIONS_PER_ROUND for bench in pair]
-                    times.setdefault((operation, name), []).append(row)
+                for key, bench in benches.items():
+                    times.setdefault((operation, *key), []).append(getattr(bench, operation)() / OPERATIONS_PER_ROUND)
     finally:
         gc.enable()
-    return {key: tuple(statistics.median(column) for column in zip(*rows)) for key, rows in times.items()}
+    return times
 
 
 def print_tree() -> None:
     few, many = NUM_PROMPTS
-    results = run_tree()
-    print(f"{'µs':<10} {'the prompts share':<18} {f'{few:,} cached':>14} {f'{many:,} cached':>14} {'ratio':>7}"
-          f" {f'to nothing shared, {many:,}':>27}")
-    for (operation, name), (few_s, many_s) in results.items():
-        print(f"{operation:<10} {name:<18} {few_s * 1e6:>14.1f} {many_s * 1e6:>14.1f} {many_s / few_s:>6.2f}x"
-              f" {many_s / results[operation, 'nothing'][1]:>26.2f}x")
+    times = run_tree()
+    print("µs, and ratios of rounds measured side by side; medians")
+    print(f"{'':<8} {'the prompts share':<18} {f'{few:,} cached':>13} {f'{many:,} cached':>14} {'ratio':>7} "
+          f"{f'{many:,} to {many:,} that share nothing':>35}")
+    for operation in ("match", "replace"):
+        for name, _ in CASES:
+            at_few, at_many = times[operation, name, few], times[operation, name, many]
+            print(f"{operation:<8} {name:<18} {statistics.median(at_few) * 1e6:>13.1f} "
+                  f"{statistics.median(at_many) * 1e6:>14.1f} {_ratio(at_many, at_few):>6.2f}x "
+                  f"{_ratio(at_many, times[operation, CASES[0][0], many]):>34.2f}x")
+
+
+def _ratio(times: list[float], others: list[float]) -> float:
+    return statistics.median(mine / other for mine, other in zip(times, others))
