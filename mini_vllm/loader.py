@@ -2,7 +2,8 @@
 
     "tiny-tales"          ships with the project
     "smollm2"             after `mini-vllm pull smollm2`
-    "path/to/folder"      Hugging Face layout: config.json, *.safetensors, tokenizer.json; float or MLX-quantised
+    "path/to/folder"      Hugging Face layout: config.json, *.safetensors, tokenizer.json; in floats, or quantised as
+                          mlx_lm.convert does it
     "path/to/model.gguf"  as far as MLX reads it
     "org/name"            from the hub, where there is a network
 """

@@ -27,6 +27,12 @@ class RequestStep:
 
 
 class ModelRunner:
+    """Owns the network and the arrays of keys and values.
+
+    Layers with a sliding window keep what has left it, like the others: one block table serves all layers, and a prefix
+    can be shared whatever the window. So a window saves time, not memory.
+    """
+
     def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
         config = model.config
         self.model = model
