@@ -93,7 +93,7 @@ class AttentionPlan:
         self._rows: dict[int, mx.array] = {}
         self._masks: dict[tuple[int, int, int], mx.array] = {}
         self._visible: dict[tuple[int, int], mx.array] = {}
-        positions = _positions(spans)
+        positions = [np.arange(span.context_len - span.num_new_tokens, span.context_len) for span in spans]
         if window is not None:
             spans = [within(span, window, block_size) for span in spans]
         num_decodes = sum(span.num_new_tokens == 1 for span in spans)
@@ -105,6 +105,7 @@ class AttentionPlan:
         if not spans:
             self.dense, self.tables, self.pairs = [], [], []
             return
+        positions = np.concatenate(positions)
         self.positions = mx.array(positions.astype(np.int32))
         #: How the tokens of chunks are written on a CPU: run by run, if runs are long enough to save time.
         self.runs = _find_runs(chunks, num_decodes, block_size) if len(streams) > 1 else []
@@ -112,7 +113,8 @@ class AttentionPlan:
             self.runs = []
         one_by_one = decodes if self.runs else spans
         #: Block and offset of each token that is in no run; and of the only token, if the step has only one.
-        self.blocks = np.concatenate([np.asarray(span.block_ids)[_positions([span]) // block_size]
+        self.blocks = np.concatenate([np.asarray(span.block_ids)[np.arange(span.context_len - span.num_new_tokens,
+                                                                           span.context_len) // block_size]
                                       for span in one_by_one] or [np.empty(0, dtype=np.int64)])
         self.offsets = positions[:len(self.blocks)] % block_size
         self.slot = mx.array([int(self.blocks[0]), int(self.offsets[0])]) if len(positions) == 1 else None
@@ -159,12 +161,6 @@ class AttentionPlan:
     def _sees(self, num_queries: int, num_keys: int) -> np.ndarray:
         keys, queries = np.arange(num_keys), np.arange(num_keys - num_queries, num_keys)[:, None]
         return (keys <= queries) & (keys > queries - (self.window or num_keys))
-
-
-def _positions(spans: Sequence[Span]) -> np.ndarray:
-    """Of all tokens that the spans compute, in their order."""
-    return np.concatenate([np.empty(0, dtype=np.int64),
-                           *(np.arange(span.context_len - span.num_new_tokens, span.context_len) for span in spans)])
 
 
 def _find_runs(chunks: Sequence[Span], first_row: int, block_size: int) -> list[Run]:

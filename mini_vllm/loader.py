@@ -132,7 +132,10 @@ def _read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array], Tokeni
     weights: dict[str, mx.array] = {}
     for file in files:
         check_safetensors(file)
-        weights.update(mx.load(str(file)))
+        try:
+            weights.update(mx.load(str(file)))
+        except (RuntimeError, ValueError) as error:
+            raise LoadError(f"{file}: {error}") from None
     weights = {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}
     return config, weights, Tokenizer.from_folder(folder)
 
@@ -177,8 +180,8 @@ def check_safetensors(file: Path) -> None:
             raise LoadError(f"{file}: truncated: {size} bytes, its header alone needs {8 + length}")
         try:
             header = json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError):
+            ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise LoadError(f"{file}: its header is not that of a safetensors file") from None
     expected = 8 + length + max(ends, default=0)
     if size != expected:

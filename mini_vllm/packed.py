@@ -37,7 +37,8 @@ def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array
         return None
     rows, columns = shape
     if weight.dtype != mx.uint32:
-        raise LoadError(f"the tensor {stem}.weight is of type {_name(weight.dtype)}, expected uint32, as it has scales")
+        raise LoadError(f"the tensor {stem}.weight is of type {type_name(weight.dtype)}, expected uint32: it has "
+                        "scales")
     if weight.ndim != 2 or weight.shape[0] != rows or weight.shape[1] * 32 % columns:
         raise LoadError(f"the tensor {stem}.weight has the shape {weight.shape}, which is not that of {shape} packed")
     if scales.ndim != 2 or scales.shape[0] != rows or columns % max(scales.shape[1], 1):
@@ -53,8 +54,8 @@ def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array
         if biases.shape != scales.shape:
             raise LoadError(f"the tensor {stem}.biases has the shape {biases.shape}, expected {scales.shape}")
     if mode is None or (mode != "affine" and biases is not None):
-        raise LoadError(f"{stem} has {bits} bits in groups of {group_size}, with scales of type {_name(scales.dtype)} "
-                        f"{'and' if biases is not None else 'without'} biases: no mode of {', '.join(MODES)} is that")
+        raise LoadError(f"{stem} has {bits} bits in groups of {group_size}, {type_name(scales.dtype)} scales and "
+                        f"{'no ' if biases is None else ''}biases: none of the modes {', '.join(MODES)} is that")
     return Packing(group_size, bits, mode)
 
 
@@ -66,5 +67,6 @@ def unpacked(stem: str, packing: Packing, weights: Mapping[str, mx.array]) -> mx
     return mx.dequantize(weights[f"{stem}.weight"], scales, biases, *packing, dtype=mx.float32)
 
 
-def _name(dtype: mx.Dtype) -> str:
+def type_name(dtype: mx.Dtype) -> str:
+    """Without the name of the library."""
     return str(dtype).rpartition(".")[2]

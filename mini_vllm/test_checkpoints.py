@@ -215,6 +215,31 @@ def test_packed_tensors_that_do_not_fit_are_named(checkpoints, tmp_path, monkeyp
         load(folder)
 
 
+@pytest.mark.parametrize("dtype", [mx.uint8, mx.int32, mx.bool_])
+def test_weights_that_are_no_floats_are_named(checkpoints, tmp_path, dtype):
+    folder = tmp_path / "bad"
+    shutil.copytree(checkpoints("llama2"), folder)
+    change_weights(folder, lambda weights: weights.update({f"{V_PROJ}.weight": mx.zeros((64, 64), dtype)}))
+    with pytest.raises(LoadError, match=rf"{V_PROJ}.weight is of type \w+, expected float"):
+        load(folder)
+
+
+@pytest.mark.parametrize("entry, complaint", [
+    ({"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}, "model.safetensors: "),
+    ({"dtype": "F32", "shape": [1], "data_offsets": ["0", "x"]}, "header is not that of a safetensors file"),
+    ({"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}, "model.safetensors: "),
+    ({"dtype": "F32", "shape": [1], "data_offsets": 4}, "header is not that of a safetensors file"),
+    ({"dtype": "F32", "shape": [7], "data_offsets": [0, 4]}, "model.safetensors: "),
+])
+def test_a_header_of_a_safetensors_file_that_cannot_be_is_refused(checkpoints, tmp_path, entry, complaint):
+    folder = tmp_path / "bad"
+    shutil.copytree(checkpoints("llama2"), folder)
+    header, size = json.dumps({"a": entry}).encode(), 2 if entry["dtype"] == "F4" else 4
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+    with pytest.raises(LoadError, match=complaint):
+        load(folder)
+
+
 def test_what_stays_packed_is_exported_as_floats(checkpoints, tmp_path, packed):
     for name, options in (("qwen2", dict(q_bits=4)), ("llama-bias", dict(quant_predicate="mixed_4_6"))):
         folder = converted(checkpoints, tmp_path / name, name, **options)

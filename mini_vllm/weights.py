@@ -12,7 +12,7 @@ from mini_vllm.backend import dequantise_is_faster, mx, nn
 from mini_vllm.fields import LoadError
 from mini_vllm.model import Linear, Model, SideBySide
 from mini_vllm.model_config import ModelConfig
-from mini_vllm.packed import Packing, packing_of, unpacked
+from mini_vllm.packed import Packing, packing_of, type_name, unpacked
 
 #: What the network keeps as one matrix, and the parts a checkpoint has of it, in order
 STACKED = {"self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -63,6 +63,8 @@ def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict
             unknown -= {f"{stem}.scales", f"{stem}.biases"}
         elif tuple(weights[name].shape) != shape:
             raise LoadError(f"the tensor {name} has the shape {tuple(weights[name].shape)}, expected {shape}")
+        elif not mx.issubdtype(weights[name].dtype, mx.floating):
+            raise LoadError(f"the tensor {name} is of type {type_name(weights[name].dtype)}, expected floats")
         unknown.remove(name)
     if unknown:
         raise LoadError(f"the tensor {min(unknown)} has no place in a {config.model_type} network "
