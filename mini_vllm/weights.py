@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mlx.utils import tree_flatten
-
 from mini_vllm.backend import dequantise_is_faster, mx, nn
 from mini_vllm.fields import LoadError
 from mini_vllm.model import Linear, Model, SideBySide
@@ -150,6 +148,7 @@ def _put_side_by_side(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -
 
 def unstack(model: Model) -> dict[str, mx.array]:
     """The weights as a checkpoint has them: the opposite of ``_stack``. Packed ones are expanded."""
+    from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
     config, weights = model.config, dict(tree_flatten(model.parameters()))
     packings = {path: Packing(module.group_size, module.bits, module.mode) for path, module in model.named_modules()
                 if hasattr(module, "bits")}
