@@ -163,7 +163,8 @@ def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     banned = {i: token_ids for i, token_ids in banned.items() if token_ids}
     if banned:
         adjusted = adjusted.at[_places(banned, vocab_size)].minimum(-math.inf)
-    allowed = {i: row.params.allowed_token_ids for i, row in enumerate(rows) if row.params.allowed_token_ids is not None}
+    allowed = {i: row.params.allowed_token_ids for i, row in enumerate(rows)
+               if row.params.allowed_token_ids is not None}
     if allowed:
         walls = np.zeros((len(rows), vocab_size), dtype=np.float32)
         for i, token_ids in allowed.items():
@@ -247,8 +248,8 @@ def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
 def _gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
     uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)
     uniform = mx.maximum(uniform, SMALLEST_UNIFORM)
-    # -log(-log1p(-uniform)); log1p is put together from log, which is three times as fast on a CPU: what ``1 - uniform``
-    # loses by rounding is added again. Large noise comes of small numbers, so these must not be rounded.
+    # This is -log(-log1p(-uniform)). The log1p is put together from log, which is three times as fast on a CPU: what
+    # ``1 - uniform`` loses by rounding is added again. Large noise comes of small numbers, so these must stay exact.
     rest = 1 - uniform
     return -mx.log((uniform - (1 - rest)) - mx.log(rest))
 

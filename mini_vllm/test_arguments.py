@@ -123,7 +123,8 @@ def test_what_is_no_token_id_is_named(name, bad):
 
 def test_numbers_of_numpy_are_numbers():
     params = SamplingParams(max_tokens=np.int64(5), temperature=np.float32(0.5), top_k=np.int32(-1), seed=np.uint64(7),
-                            stop_token_ids=np.array([3, 4]), allowed_token_ids={5}, logit_bias={np.int64(3): np.float64(2)})
+                            stop_token_ids=np.array([3, 4]), allowed_token_ids={5},
+                            logit_bias={np.int64(3): np.float64(2)})
     assert (params.max_tokens, params.temperature, params.top_k, params.seed) == (5, 0.5, 0, 7)
     assert params.stop_token_ids == (3, 4) and params.allowed_token_ids == (5,) and params.logit_bias == {3: 2.0}
     for value in (params.max_tokens, params.temperature, params.seed, *params.stop_token_ids, *params.logit_bias):

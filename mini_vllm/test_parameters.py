@@ -81,8 +81,8 @@ def test_allowed_token_ids(llm, oracle):
 
     got = llm.generate([PROMPT], dataclasses.replace(GREEDY, allowed_token_ids=allowed))[0].token_ids
     assert got == greedy_by_oracle(oracle, PROMPT, 10, change)
-    sampled = llm.generate([PROMPT], SamplingParams(max_tokens=50, ignore_eos=True, allowed_token_ids=allowed, seed=1))[0]
-    assert set(sampled.token_ids) <= set(allowed)
+    params = SamplingParams(max_tokens=50, ignore_eos=True, allowed_token_ids=allowed, seed=1)
+    assert set(llm.generate([PROMPT], params)[0].token_ids) <= set(allowed)
 
 
 def test_bad_words_do_not_come(llm):

@@ -317,7 +317,8 @@ def test_greedy_and_sampled_rows_mix():
 
 
 @pytest.mark.parametrize("params, expected", [
-    (dict(), True), (dict(top_k=3, top_p=0.5, min_p=0.1, seed=1), True), (dict(stop="x", logit_bias={}), True), (dict(bad_words="x"), False),
+    (dict(), True), (dict(top_k=3, top_p=0.5, min_p=0.1, seed=1), True), (dict(stop="x", logit_bias={}), True),
+    (dict(bad_words="x"), False),
     (dict(allowed_token_ids=[1]), False), (dict(presence_penalty=0.1), False), (dict(frequency_penalty=0.1), False),
     (dict(prompt_logprobs=2), True),
     (dict(temperature=0.1), False), (dict(repetition_penalty=1.1), False), (dict(logit_bias={1: 1.0}), False),
@@ -462,7 +463,8 @@ def test_the_same_seed_gives_the_same_tokens_in_any_batch(params):
         company = np.random.default_rng(company_seed)
         row, output = make_row(42, prompt=[7, 8], **params), []
         for step in range(num_steps):
-            rows = [make_row(int(company.integers(99)), **COMPANY[company.integers(len(COMPANY))]) for _ in range(num_rows)]
+            kinds = company.integers(len(COMPANY), size=num_rows)
+            rows = [make_row(seed, **COMPANY[kind]) for seed, kind in enumerate(kinds)]
             logits = company.normal(scale=3.0, size=(num_rows, vocab_size)).astype(np.float32)
             place = company.integers(num_rows)
             rows[place], logits[place] = row, own_logits[step]

@@ -108,10 +108,6 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise TokenizerError("this model has no chat template: give it a plain prompt")
-        if not isinstance(messages, (list, tuple)) or not messages or not all(
-                isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in messages):
-            raise TokenizerError(f"messages is {reprlib.repr(messages)}, must be a list of at least one "
-                                 "{'role': ..., 'content': ...}")
         try:
             return self._compiled_template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None,
@@ -121,6 +117,10 @@ class Tokenizer:
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """The template writes the special tokens itself, so none are added."""
+        if not isinstance(messages, (list, tuple)) or not messages or not all(
+                isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in messages):
+            raise TokenizerError(f"messages is {reprlib.repr(messages)}, must be a list of at least one "
+                                 "{'role': ..., 'content': ...}")
         return self.encode(self.apply_chat_template(messages), add_special_tokens=False)
 
     @cached_property

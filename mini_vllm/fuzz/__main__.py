@@ -62,13 +62,14 @@ def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.cou
     return run_case, itertools.count(), DEFAULT_SECONDS if arguments.seconds is None else arguments.seconds
 
 
-def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count, seconds: float) -> int:
+def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count, seconds: float,
+         clock: Callable[[], float] = time.monotonic) -> int:
     """Run ``cases`` until ``seconds`` are over; say what was tried, and how to repeat what failed. The exit status."""
     from rich.console import Console
-    tried, num_cases, start, status = Counter(), 0, time.monotonic(), 0
+    tried, num_cases, start, status = Counter(), 0, clock(), 0
     with Console(stderr=True).status("") as progress:  # shown on a terminal only
         for case in cases:
-            if time.monotonic() - start >= seconds:
+            if clock() - start >= seconds:
                 break
             progress.update(f"case {case}: {_list(tried)}")
             try:
@@ -85,7 +86,7 @@ def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count
                 break
             num_cases += 1
     print(f"{name}, seed {seed}: {num_cases} {'case' if num_cases == 1 else 'cases'} in "
-          f"{time.monotonic() - start:.1f} s{' until Ctrl-C' if status == INTERRUPTED else ''}, "
+          f"{clock() - start:.1f} s{' until Ctrl-C' if status == INTERRUPTED else ''}, "
           f"{'1 failure' if status == FAILED else 'no failure'}; {_list(tried)}")
     return status
 

@@ -68,7 +68,8 @@ def draw_row(random: np.random.Generator, vocab_size: int) -> SamplerRow:
     output = tokens(6)
     bad_words = [tuple(output[-n:]) + (int(random.integers(vocab_size)),) for n in range(1, 3) if random.random() < 0.3]
     eos = tokens(1) if vocab_size > 3 else []
-    return SamplerRow(SamplingParams(**params), tokens(9), output, eos, make_key(int(random.integers(2**40))), bad_words)
+    key = make_key(int(random.integers(2**40)))
+    return SamplerRow(SamplingParams(**params), tokens(9), output, eos, key, bad_words)
 
 
 def draw_logits(random: np.random.Generator, num_rows: int, vocab_size: int) -> np.ndarray:
