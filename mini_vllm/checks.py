@@ -30,7 +30,8 @@ def real_number(name: str, value: object, at_least: float | None = None, at_most
                and (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
                and (above is None or value > above) and (below is None or value < below))
     if not is_fine:
-        lowest, highest = ("" if end is None else f", {word} {end}" for word, end in (("above", above), ("below", below)))
+        lowest, highest = ("" if end is None else f", {word} {end}"
+                           for word, end in (("above", above), ("below", below)))
         raise refusal(name, value, "a finite number" + lowest + _range(at_least, at_most) + highest)
     return value if isinstance(value, (int, float)) else float(value)
 

@@ -1,8 +1,8 @@
 """What batching is worth: one request at a time, our continuous batching, and mlx-lm's BatchGenerator.
 
 All three serve the same requests with the same weights, float type and BLAS, in turns. Greedily, their tokens must
-agree; drawn with a temperature, those of our two arms must. A request that arrives later does so when the server has put out a given number of tokens, so that no clock
-decides what is measured.
+agree; drawn with a temperature, those of our two arms must. A request that arrives later does so when the server has
+put out a given number of tokens, so that no clock decides what is measured.
 """
 
 from __future__ import annotations
