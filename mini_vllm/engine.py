@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from mini_vllm.request import (
     checked_extra_keys,
     checked_priority,
 )
-from mini_vllm.sampler import is_plain_greedy, report_logprobs
+from mini_vllm.sampler import SamplerRow, is_plain, report_logprobs
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, SequenceGroup, SequenceState, with_texts
 from mini_vllm.tokenizer import Tokenizer
@@ -314,7 +315,7 @@ class LLMEngine:
         ahead = self._ahead
         if ahead is not None and self._is_planned(ahead.requests, plan):
             self._ahead = None
-            return self._take_greedy(plan.requests, ahead.chosen, ahead.scores), {}
+            return self._take_tokens(plan.requests, ahead.chosen, ahead.scores), {}
         self._drop_ahead()
         steps, sampled = [], []
         for request in plan.requests:
@@ -340,11 +341,11 @@ class LLMEngine:
         if len(sources) > len(sampled):
             logits = logits[mx.array(sources)]
         rows = [self._sequences[request_id][1].row for request_id in ids]
-        if all(is_plain_greedy(row.params) for row in rows):
-            chosen, scores = self._greedy(logits)
+        if all(is_plain(row.params) for row in rows):
+            chosen, scores = self._choose(logits, rows)
             have_begun = all(request.output_token_ids for request in plan.requests)  # a first token is waited for
             if have_begun and ids == [request.request_id for request in plan.requests]:
-                return self._take_greedy(plan.requests, chosen, scores), {}
+                return self._take_tokens(plan.requests, chosen, scores), {}
             return dict(zip(ids, _checked(chosen, scores))), {}
         result = self.sampler.sample(logits, rows)
         return (dict(zip(ids, result.token_ids)),
@@ -379,12 +380,15 @@ class LLMEngine:
             known += [with_texts(report, self.tokenizer) for report in reports]
         return logits[mx.array(wanted)] if wanted else logits[:0]
 
-    def _greedy(self, logits: mx.array) -> tuple[mx.array, mx.array]:
-        """The most likely token of each row, and its logit."""
-        chosen = self.sampler.greedy(logits)
-        return chosen, mx.take_along_axis(logits, chosen[:, None], axis=-1)
+    def _choose(self, logits: mx.array, rows: list[SamplerRow], num_ahead: int = 0) -> tuple[mx.array, mx.array]:
+        """A token of each row, and the largest logit, which is not a number if any is not. Nothing is computed yet."""
+        if all(row.params.temperature == 0 for row in rows):
+            chosen = self.sampler.greedy(logits)
+            return chosen, mx.take_along_axis(logits, chosen[:, None], axis=-1)
+        largest = mx.where(mx.isnan(logits).any(axis=-1, keepdims=True), mx.nan, logits.max(axis=-1, keepdims=True))
+        return self.sampler.draw(logits, rows, num_ahead), largest
 
-    def _take_greedy(self, requests: list[Request], chosen: mx.array, scores: mx.array) -> dict[str, int]:
+    def _take_tokens(self, requests: list[Request], chosen: mx.array, scores: mx.array) -> dict[str, int]:
         """The tokens of a step in which every request gets one; while they are computed, the next step is begun."""
         mx.async_eval(chosen, scores)
         if len(requests) <= self._max_lookahead:
@@ -409,7 +413,8 @@ class LLMEngine:
                 return
         spans = [Span(self.kv_cache.get_block_ids(request.request_id), 1, request.num_computed_tokens + 1)
                  for request in requests]
-        following = self._greedy(self.runner.step_ahead(chosen, spans))
+        rows = [self._sequences[request.request_id][1].row for request in requests]
+        following = self._choose(self.runner.step_ahead(chosen, spans), rows, num_ahead=1)
         mx.async_eval(following)
         self._ahead = StepAhead(list(requests), spans, *following)
 
@@ -462,13 +467,16 @@ class LLMEngine:
 
 
 def _checked(chosen: mx.array, scores: mx.array) -> list[int]:
-    """Greedy tokens, unless the best logit is not a number: then the model is broken, and any token would be a lie.
+    """Tokens, unless the largest logit is no number that one can choose by: then the model is broken, and any token
+    would be a lie.
 
     Nothing is computed here: it would have to wait for the next step, which may have been begun.
     """
     for row, (score,) in enumerate(scores.tolist()):
         if score != score:
             raise ValueError(f"row {row}: the logits contain NaN")
+        if math.isinf(score):
+            raise ValueError(f"row {row}: " + ("a logit is +inf" if score > 0 else "all logits are -inf"))
     return chosen.tolist()
 
 

@@ -74,11 +74,12 @@ def make_key(seed: int | None, index: int = 0) -> Key:
     return int(first), int(second)
 
 
-def is_plain_greedy(params: SamplingParams) -> bool:
-    """True if the most likely token is the answer, and all of it: no logit changes, no log-probability is reported."""
-    return (params.temperature == 0 and params.repetition_penalty == 1 and params.presence_penalty == 0
-            and params.frequency_penalty == 0 and not params.logit_bias and params.allowed_token_ids is None
-            and not params.bad_words and params.min_tokens == 0 and params.logprobs is None)
+def is_plain(params: SamplingParams) -> bool:
+    """True if a token is the answer, and all of it: no logit changes by what came before, no log-probability is
+    reported. Such tokens can be chosen before the ones before them are known."""
+    return (params.repetition_penalty == 1 and params.presence_penalty == 0 and params.frequency_penalty == 0
+            and not params.logit_bias and params.allowed_token_ids is None and not params.bad_words
+            and params.min_tokens == 0 and params.logprobs is None)
 
 
 class Sampler:
@@ -87,6 +88,11 @@ class Sampler:
     def greedy(self, logits: mx.array) -> mx.array:
         """The most likely token of each row; the lowest id among equals. Lazy, so nothing is checked."""
         return mx.argmax(logits, axis=-1)
+
+    def draw(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
+        """A token of each row, whose parameters are plain; lazy, too. It may be one that comes ``num_ahead`` tokens
+        after the next: all that the noise depends on is known."""
+        return _choose(logits.astype(mx.float32), rows, num_ahead)
 
     def sample(self, logits: mx.array, rows: Sequence[SamplerRow]) -> SamplerOutput:
         """One token a row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
@@ -109,14 +115,15 @@ class Sampler:
         return SamplerOutput(token_ids, _logprobs(logits, token_ids, rows))
 
 
-def _choose(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+def _choose(adjusted: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
     """The largest of each row: of its adjusted logits if it is greedy, else of its scores and noise together."""
     sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
     if len(sampled) == len(rows):
-        return _draw(adjusted, rows)
+        return _draw(adjusted, rows, num_ahead)
     chosen = mx.argmax(adjusted, axis=-1)
     if sampled:
-        chosen[mx.array(sampled)] = _draw(adjusted[mx.array(sampled)], [rows[index] for index in sampled])
+        chosen[mx.array(sampled)] = _draw(adjusted[mx.array(sampled)], [rows[index] for index in sampled],
+                                             num_ahead)
     return chosen
 
 
@@ -220,9 +227,10 @@ def _check(logits: mx.array, adjusted: mx.array) -> None:
 # ---- the draw
 
 
-def _draw(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    """A token a row. Rows with equal keys and as many output tokens get the same noise."""
-    keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids)) for row in rows]).astype(np.uint32)
+def _draw(adjusted: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
+    """A token a row. Rows with equal keys at the same position get the same noise."""
+    keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
+    keys = keys.astype(np.uint32)
     return mx.argmax(filter_scores(adjusted, rows) + gumbel_noise(mx.array(keys), adjusted.shape[1]), axis=-1)
 
 

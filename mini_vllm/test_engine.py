@@ -107,15 +107,17 @@ def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
     assert [results[name].token_ids for name in ids] == alone
 
 
-def test_looking_ahead_changes_nothing(loaded):
+@pytest.mark.parametrize("drawing", [dict(temperature=0), dict(temperature=0.9, seed=3),
+                                     dict(temperature=1.0, top_p=0.8, top_k=50, seed=4)], ids=str)
+def test_looking_ahead_changes_nothing(loaded, drawing):
     """Requests that come, end early and are aborted make guesses wrong; the tokens must not notice."""
     prompts = random_prompts(12, seed=4)
     free = [make_llm(loaded, enable_lookahead=False).generate(
-        [prompt], SamplingParams(max_tokens=14, temperature=0, ignore_eos=True))[0].token_ids for prompt in prompts]
+        [prompt], SamplingParams(max_tokens=14, ignore_eos=True, **drawing))[0].token_ids for prompt in prompts]
     engine, results, num_ahead = make_engine(loaded, num_blocks=60), {}, 0
     for i, prompt in enumerate(prompts):
         stop = [free[i][7]] if i % 3 == 0 else []
-        params = SamplingParams(max_tokens=14, temperature=0, ignore_eos=True, stop_token_ids=stop)
+        params = SamplingParams(max_tokens=14, ignore_eos=True, stop_token_ids=stop, **drawing)
         engine.add_request(prompt, params, f"r{i}")
         for _ in range(i % 4):
             results.update({output.request_id: output for output in engine.step()})

@@ -21,7 +21,7 @@ from mini_vllm.sampler import (
     adjust,
     filter_scores,
     gumbel_noise,
-    is_plain_greedy,
+    is_plain,
     make_key,
 )
 
@@ -321,10 +321,11 @@ def test_greedy_and_sampled_rows_mix():
     (dict(bad_words="x"), False),
     (dict(allowed_token_ids=[1]), False), (dict(presence_penalty=0.1), False), (dict(frequency_penalty=0.1), False),
     (dict(prompt_logprobs=2), True),
-    (dict(temperature=0.1), False), (dict(repetition_penalty=1.1), False), (dict(logit_bias={1: 1.0}), False),
+    (dict(repetition_penalty=1.1), False), (dict(logit_bias={1: 1.0}), False),
     (dict(min_tokens=1), False), (dict(logprobs=0), False)])
-def test_plain_greedy_is_what_the_fast_path_can_do(params, expected):
-    assert is_plain_greedy(SamplingParams(**{"temperature": 0.0, **params})) is expected
+def test_plain_is_what_can_be_chosen_ahead(params, expected):
+    for temperature in (0.0, 0.8):
+        assert is_plain(SamplingParams(**{"temperature": temperature, **params})) is expected
 
 
 # ---- what changes the logits
@@ -495,6 +496,14 @@ def test_keys_are_told_apart_by_seed_and_index():
     keys = [(5, 0), (5, 1), (6, 0), (1, 5), (2**32, 0), (2**64, 0), (0, 0), (0, 1), (0, 2**32)]
     assert len({make_key(*key) for key in keys}) == len(keys)
     assert make_key(None) != make_key(None)
+
+
+def test_a_token_can_be_drawn_before_those_before_it_are_known():
+    logits = np.random.default_rng(6).normal(size=(20, 500)).astype(np.float32)
+    rows = [make_row(seed, output=[0] * seed, top_p=0.9, temperature=float(seed % 4 > 0)) for seed in range(20)]
+    ahead = Sampler().draw(mx.array(logits), rows, num_ahead=2).tolist()
+    later = [make_row(seed, output=[0] * (seed + 2), top_p=0.9, temperature=float(seed % 4 > 0)) for seed in range(20)]
+    assert ahead == sample(logits, *later) and ahead != sample(logits, *rows)
 
 
 def test_a_draw_depends_on_the_position_and_not_on_what_was_drawn_before():
