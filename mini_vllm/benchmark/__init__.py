@@ -6,6 +6,8 @@
     python -m mini_vllm.benchmark pool         a decode step with a small and with a large pool
     python -m mini_vllm.benchmark tree         a lookup among 1,000 and among 16,000 prompts that begin alike, or do not
     python -m mini_vllm.benchmark prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm
+    python -m mini_vllm.benchmark seeds        how many draws change between a request alone and in a batch
+    python -m mini_vllm.benchmark stall        what a caller with a huge prompt does to the others
     python -m mini_vllm.benchmark attention    the ways to attend over blocks, which decided how the engine does it
 
     mini-vllm bench throughput                 one request at a time, our batching, mlx-lm's BatchGenerator

@@ -28,6 +28,13 @@ def main() -> int:
     prefix.add_argument("--model", default="tiny-tales")
     prefix.add_argument("--rounds", type=int, default=3)
     Drawing.add_arguments(prefix)
+    seeds = names.add_parser("seeds")
+    seeds.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
+    seeds.add_argument("--num-tokens", type=int, default=400, help="of each request (default: %(default)s)")
+    Drawing.add_arguments(seeds)
+    seeds.set_defaults(temperature=0.8)
+    stall = names.add_parser("stall")
+    stall.add_argument("--model", default="tiny-tales")
     arguments = parser.parse_args()
     match arguments.name:
         case "allocator":
@@ -51,6 +58,12 @@ def main() -> int:
         case "prefix":
             from mini_vllm.benchmark.prefix import print_prefix
             print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments))
+        case "seeds":
+            from mini_vllm.benchmark.seeds import print_seeds
+            print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments))
+        case "stall":
+            from mini_vllm.benchmark.stall import print_stall
+            print_stall(arguments.model)
     return 0
 
 

@@ -1,0 +1,66 @@
+"""What a caller with a huge prompt does to the others: the worst time between two tokens of streams that decode.
+
+    nobody      for comparison
+    5 MB        a text far longer than the context: it is refused unread
+    longest     the longest text that must be read to know that it is too long
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.engine import EngineConfig
+from mini_vllm.request import SamplingParams
+
+NUM_STREAMS, NUM_TOKENS = 4, 200
+WORD = "the king said "
+
+
+async def worst_gap_s(engine: AsyncLLMEngine, text: str | None) -> tuple[float, float]:
+    """Of all streams, while ``text`` comes after some tokens; and how long its caller waits for the answer."""
+    params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
+    has_begun, worst, answered_s = asyncio.Event(), 0.0, 0.0
+
+    async def stream(seed: int) -> None:
+        nonlocal worst
+        last_s = None
+        async for output in engine.generate([seed + 1, 5, 9], params):
+            now_s = time.perf_counter()
+            if last_s is not None:
+                worst = max(worst, now_s - last_s)
+            last_s = now_s
+            if len(output.token_ids) > 20:
+                has_begun.set()
+
+    async def interrupt() -> None:
+        nonlocal answered_s
+        await has_begun.wait()
+        start_s = time.perf_counter()
+        try:
+            async for _ in engine.generate(text, params):
+                pass
+        except ValueError:
+            answered_s = time.perf_counter() - start_s
+
+    await asyncio.gather(*(stream(seed) for seed in range(NUM_STREAMS)), *([interrupt()] if text else []))
+    return worst, answered_s
+
+
+async def _measure(model: str) -> None:
+    async with AsyncLLMEngine(EngineConfig(model=model)) as engine:
+        await engine.wait_until_ready()
+        await worst_gap_s(engine, None)  # a warm-up
+        prompts = engine._prompts
+        per_word = prompts.tokenizer.min_num_tokens(WORD * 1000) / 1000
+        longest = WORD * int((prompts.max_model_len - 1) / per_word) if per_word else None
+        print(f"{model}: {NUM_STREAMS} streams decode; the worst time between two tokens while somebody comes with")
+        for name, text in (("nobody", None), ("5 MB", WORD * (5_000_000 // len(WORD))), ("longest", longest)):
+            worst, answered_s = await worst_gap_s(engine, text)
+            what = f"{len(text):,} characters, refused after {answered_s * 1000:.0f} ms" if text else ""
+            print(f"{name:<8} {worst * 1000:6.0f} ms   {what}")
+
+
+def print_stall(model: str) -> None:
+    asyncio.run(_measure(model))
