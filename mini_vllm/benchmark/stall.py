@@ -53,8 +53,9 @@ async def _measure(model: str) -> None:
         await engine.wait_until_ready()
         await worst_gap_s(engine, None)  # a warm-up
         prompts = engine._prompts
-        per_word = prompts.tokenizer.min_num_tokens(WORD * 1000) / 1000
-        longest = WORD * int((prompts.max_model_len - 1) / per_word) if per_word else None
+        num_chars = 10_000 * len(WORD)
+        at_least = prompts.tokenizer.min_num_tokens(WORD * 10_000)
+        longest = (WORD * 100_000)[:prompts.max_model_len * (num_chars // at_least) - 1] if at_least else None
         print(f"{model}: {NUM_STREAMS} streams decode; the worst time between two tokens while somebody comes with")
         for name, text in (("nobody", None), ("5 MB", WORD * (5_000_000 // len(WORD))), ("longest", longest)):
             worst, answered_s = await worst_gap_s(engine, text)
