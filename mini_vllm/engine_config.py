@@ -40,8 +40,8 @@ class EngineConfig:
     #: Priority levels that a waiting request gains a second.
     aging_rate: float = DEFAULT_AGING_RATE
     enable_prefix_caching: bool = True
-    #: Begin the next step of requests that decode while the last one computes. None: yes; but on a CPU, where building a
-    #: step takes a core that the products of the last one could use, only for few requests of a small model.
+    #: Begin the next step of requests that decode while the last one computes. None: yes; but on a CPU, where building
+    #: a step takes a core that the products of the last one could use, only for few requests of a small model.
     enable_lookahead: bool | None = None
 
     def __post_init__(self) -> None:

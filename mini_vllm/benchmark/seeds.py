@@ -39,5 +39,5 @@ def print_seeds(names: list[str] | None, num_tokens: int, drawing: Drawing) -> N
                 for a, b in zip(alone, together)]
         num_changed = sum(length < num_tokens for length in same)
         num_draws = sum(min(length + 1, num_tokens) for length in same)
-        print(f"{name:<12} {num_changed} of {num_draws:,} draws changed; {NUM_REQUESTS - num_changed} of {NUM_REQUESTS} "
-              "texts are the same")
+        print(f"{name:<12} {num_changed} of {num_draws:,} draws changed; "
+              f"{NUM_REQUESTS - num_changed} of {NUM_REQUESTS} texts are the same")

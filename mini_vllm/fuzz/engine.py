@@ -272,7 +272,8 @@ class Schedule:
 
     def _search_beams(self) -> None:
         prompt = self.prompts.draw()
-        options = dict(beam_width=self.rng.randint(1, min(4, self.engine.max_num_batched_tokens)), max_tokens=self.rng.randint(1, 5),
+        max_width = min(4, self.engine.max_num_batched_tokens)
+        options = dict(beam_width=self.rng.randint(1, max_width), max_tokens=self.rng.randint(1, 5),
                        ignore_eos=self.rng.random() < 0.5)
         self._note(f"beams of {_short(prompt)}, {options}")
         if self._why_refused(prompt, SamplingParams()):
