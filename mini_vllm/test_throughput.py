@@ -6,6 +6,7 @@ import pytest
 
 from mini_vllm import benchmark
 from mini_vllm.benchmark import throughput
+from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.throughput import ARMS, BATCHED, ONE_AT_A_TIME, PEER, percentiles, run_comparison_benchmark
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
 from mini_vllm.cli import main
@@ -66,6 +67,22 @@ def test_all_arms_serve_everything_and_agree(loaded):
     assert batched.padding < peer.padding, "ours computes no row for nobody; theirs pads prompts"
     assert batched.num_preemptions == one.num_preemptions == 0
     assert sum(batched.profile_s.values()) == pytest.approx(batched.seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("drawing", [Drawing(0.8), Drawing(1.0, 0.9)], ids=str)
+def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded, drawing):
+    results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing, rounds=2)
+    assert [result.num_different for result in results] == [0, 0, None]
+    assert throughput.format_table(results).endswith("its own")
+    greedy = throughput.serve(loaded, small(), BATCHED, lambda *_: None)[1]
+    assert throughput.serve(loaded, small(), BATCHED, lambda *_: None, drawing)[1] != greedy
+
+
+def test_how_tokens_are_chosen_is_said_and_checked(capsys):
+    assert [str(each) for each in (Drawing(), Drawing(0.8), Drawing(0.8, 0.9))] == [
+        "greedy", "temperature 0.8", "temperature 0.8, top-p 0.9"]
+    assert main(["bench", "throughput", "--temperature", "nan"]) == 2
+    assert "temperature is nan, must be a finite number, at least 0" in capsys.readouterr().err
 
 
 def test_a_small_pool_shows_its_preemptions(loaded):
