@@ -51,7 +51,7 @@ class _Stream:
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
         self.request_id = request_id
         self.loop = loop
-        self.is_abandoned = False
+        self.is_abandoned = self.is_aborted = False
         self._news = asyncio.Event()
         self._latest: RequestOutput | Exception | None = None
 
@@ -123,7 +123,11 @@ class AsyncLLMEngine:
         stream = self._open_stream(request_id)
         finished, before = False, None
         try:
-            tokens = await self._read(prompt)
+            try:
+                tokens = await self._read(prompt)
+            except ValueError:
+                self._close_stream(stream)
+                raise
             self._inbox.put(lambda engine: self._add(engine, stream, tokens, params, priority, extra_keys))
             while not finished:
                 output = await stream.next()
@@ -159,14 +163,23 @@ class AsyncLLMEngine:
             stream = self._streams[request_id] = _Stream(request_id, asyncio.get_running_loop())
         return stream
 
+    def _close_stream(self, stream: _Stream) -> None:
+        """The prompt is refused, and the engine has never heard of it: its place and its id are free at once."""
+        with self._lock:
+            if self._streams.get(stream.request_id) is stream:
+                del self._streams[stream.request_id]
+        self._inbox.put(lambda engine: None)  # a shutdown may wait for this one
+
     async def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with the text so far and the finish reason "abort". Whether there was one."""
         an_instance("request_id", request_id, str)
 
         def abort(engine: LLMEngine) -> bool:
-            output = engine.abort_request(request_id)
+            output, stream = engine.abort_request(request_id), self._streams.get(request_id)
             self._hand_out([] if output is None else [output])
-            return output is not None
+            if output is None and stream is not None:
+                stream.is_aborted = True  # its prompt is being read; the engine ends it as soon as it comes
+            return output is not None or stream is not None
 
         return await self.call(abort)
 
@@ -272,8 +285,10 @@ class AsyncLLMEngine:
         except Exception as error:
             del self._streams[stream.request_id]
             _post(stream.loop, functools.partial(stream.deliver, error))
-        if self._is_aborting:
-            self._abort_all(engine)
+            return
+        if self._is_aborting or stream.is_aborted:
+            output = engine.abort_request(stream.request_id)
+            self._hand_out([] if output is None else [output])
 
     def _abandon(self, engine: LLMEngine, stream: _Stream) -> None:
         """Its caller has left. The request may have ended meanwhile, and its id may be another's."""

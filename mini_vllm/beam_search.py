@@ -84,7 +84,7 @@ def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_
     whole_number("max_tokens", max_tokens, 1)
     real_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
     flag("ignore_eos", ignore_eos)
-    if engine.has_unfinished_requests():
+    if engine.scheduler.has_unfinished_requests():
         raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
 
 

@@ -26,7 +26,7 @@ def whole_number(name: str, value: object, at_least: int | None = None, at_most:
 def real_number(name: str, value: object, at_least: float | None = None, at_most: float | None = None, *,
                 above: float | None = None, below: float | None = None) -> float:
     """A finite number."""
-    is_fine = (isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    is_fine = (is_number(value) and math.isfinite(value)
                and (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
                and (above is None or value > above) and (below is None or value < below))
     if not is_fine:
@@ -36,6 +36,16 @@ def real_number(name: str, value: object, at_least: float | None = None, at_most
     return value if isinstance(value, (int, float)) else float(value)
 
 
+def is_number(value: object) -> bool:
+    """Whether it is one that a float can hold."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:
+        return False
+
+
 def flag(name: str, value: object, *, or_none: bool = False) -> bool | None:
     """True and False themselves: 0 and 1 are numbers that somebody meant for another argument."""
     if not (isinstance(value, bool) or (or_none and value is None)):
@@ -43,11 +53,17 @@ def flag(name: str, value: object, *, or_none: bool = False) -> bool | None:
     return value
 
 
+#: Every token of an output is compared with all of them.
+MAX_TEXTS, MAX_TEXT_CHARS = 256, 256
+
+
 def texts(name: str, value: object) -> tuple[str, ...]:
-    """One text or several, none of them empty; None for none."""
+    """One text or several, none of them empty, not too many and not too long; None for none."""
     several = (value,) if isinstance(value, str) else () if value is None else value
     if not isinstance(several, (list, tuple)) or not all(isinstance(text, str) and text for text in several):
         raise refusal(name, value, "a text or a list of texts, none of them empty")
+    if len(several) > MAX_TEXTS or max(map(len, several), default=0) > MAX_TEXT_CHARS:
+        raise refusal(name, value, f"at most {MAX_TEXTS} texts of at most {MAX_TEXT_CHARS} characters")
     return tuple(several)
 
 

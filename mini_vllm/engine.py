@@ -69,8 +69,8 @@ class LLMEngine:
                  loaded: LoadedModel | None = None, trace: StepTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """``trace`` records every step; see trace.py. ``clock`` gives the seconds of which ``timings`` speak."""
-        self.config = an_instance("config", config or EngineConfig(), EngineConfig)
-        parts = an_instance("parts", parts or EngineParts(), EngineParts)
+        self.config = an_instance("config", EngineConfig() if config is None else config, EngineConfig)
+        parts = an_instance("parts", EngineParts() if parts is None else parts, EngineParts)
         self.loaded = loaded or load(self.config.model)
         self.tokenizer = self.loaded.tokenizer
         model_config = self.loaded.config
@@ -187,7 +187,10 @@ class LLMEngine:
     def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
         """The token sequences of ``bad_words``: as they stand, and with a space before them."""
         spellings = [spelling for word in params.bad_words for spelling in (word, f" {word.lstrip()}")]
-        sequences = [tuple(self.tokenizer.encode(spelling, add_special_tokens=False)) for spelling in spellings]
+        try:
+            sequences = [tuple(self.tokenizer.encode(spelling, add_special_tokens=False)) for spelling in spellings]
+        except ValueError as error:
+            raise ValueError(f"bad_words: {error}") from None
         return [sequence for sequence in dict.fromkeys(sequences) if sequence]
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
@@ -198,11 +201,13 @@ class LLMEngine:
         for sequence in group.sequences:
             if not sequence.finished:
                 self._finish(sequence, RequestStatus.FINISHED_ABORTED, "abort")
+        self._unseen.pop(request_id, None)  # this output is newer
         self._forget(group)
         return group.to_output()
 
     def fail_all(self, error: Exception) -> list[RequestOutput]:
-        """``step`` itself raised, and no request is to blame: end all of them with the error. The engine is empty then.
+        """``step`` itself raised, and no request is to blame: end all of them with the error. The engine is empty then,
+        but for outputs of others that were put back.
 
         What the broken step was to write may have been indexed, so the whole prefix cache is let go.
         """

@@ -45,14 +45,19 @@ class PromptReader:
         if isinstance(prompt, str):
             read = PromptTokens(prompt, self._encode(prompt))
         elif isinstance(prompt, (list, tuple, range)) or hasattr(prompt, "tolist"):
+            self._check_length(getattr(prompt, "size", 0) if hasattr(prompt, "tolist") else len(prompt))
             read = PromptTokens(None, token_ids("the prompt", prompt, self.vocab_size))
         else:
             raise refusal("the prompt", prompt, KINDS)
         if not read.token_ids:
             raise ValueError("the prompt is empty: it has 0 tokens, at least 1 is needed")
-        if len(read.token_ids) >= self.max_model_len:
-            raise ValueError(f"the prompt has {len(read.token_ids)} tokens; {self._room()}")
+        self._check_length(len(read.token_ids))
         return read
+
+    def _check_length(self, num_tokens: int) -> None:
+        """Before the ids are looked at, too: a list of millions would take seconds."""
+        if num_tokens >= self.max_model_len:
+            raise ValueError(f"the prompt has {num_tokens} tokens; {self._room()}")
 
     def _encode(self, text: str) -> list[int]:
         """A text of which it is certain that it is too long is not even read: that could take seconds."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from mini_vllm.checks import flag, is_hashable, real_number, refusal, texts, token_ids, whole_number
+from mini_vllm.checks import flag, is_hashable, is_number, real_number, refusal, texts, token_ids, whole_number
 
 
 class Priority(enum.IntEnum):
@@ -112,8 +111,7 @@ class SamplingParams:
             "logprobs": whole_number("logprobs", self.logprobs, 0, 20, or_none=True),
             "prompt_logprobs": whole_number("prompt_logprobs", self.prompt_logprobs, 0, 20, or_none=True),
             "stop": texts("stop", self.stop),
-            "stop_token_ids": tuple(token_ids("stop_token_ids", () if self.stop_token_ids is None
-                                              else self.stop_token_ids)),
+            "stop_token_ids": _different("stop_token_ids", () if self.stop_token_ids is None else self.stop_token_ids),
             "include_stop_str_in_output": flag("include_stop_str_in_output", self.include_stop_str_in_output),
             "ignore_eos": flag("ignore_eos", self.ignore_eos),
             "skip_special_tokens": flag("skip_special_tokens", self.skip_special_tokens),
@@ -121,11 +119,16 @@ class SamplingParams:
         }
         checked["min_tokens"] = whole_number("min_tokens", self.min_tokens, 0, checked["max_tokens"])
         if self.allowed_token_ids is not None:
-            checked["allowed_token_ids"] = tuple(token_ids("allowed_token_ids", self.allowed_token_ids))
+            checked["allowed_token_ids"] = _different("allowed_token_ids", self.allowed_token_ids)
             if not checked["allowed_token_ids"]:
                 raise refusal("allowed_token_ids", self.allowed_token_ids, "None or a list of at least 1 token id")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+
+def _different(name: str, value: object) -> tuple[int, ...]:
+    """Token ids, each once: there are no more of them than the vocabulary has."""
+    return tuple(dict.fromkeys(token_ids(name, value)))
 
 
 def _checked_bias(bias: object) -> dict[int, float] | None:
@@ -134,7 +137,7 @@ def _checked_bias(bias: object) -> dict[int, float] | None:
     if not isinstance(bias, Mapping):
         raise refusal("logit_bias", bias, "a mapping from token ids to numbers")
     for value in bias.values():
-        if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
+        if not is_number(value):
             raise refusal("logit_bias", bias, "a mapping from token ids to numbers")
     return dict(zip(token_ids("logit_bias", list(bias)), map(float, bias.values())))
 
@@ -189,7 +192,7 @@ class TokenLogprob:
 class RequestTimings:
     """Where the time of a request went, in seconds. None for what has not come yet."""
 
-    #: From its arrival until it was first computed.
+    #: From when the engine took it in until it was first computed.
     queue_s: float | None = None
     #: From then until its first token.
     first_token_s: float | None = None

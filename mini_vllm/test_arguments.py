@@ -39,14 +39,16 @@ def llm(engine):
 SAMPLING = [
     ("max_tokens", [0, -1, 2.5, "5", True, NAN, [5]], "must be None or a whole number, at least 1"),
     ("min_tokens", [-1, 17, 2.5, None, "1", True], "must be a whole number from 0 to 16"),
-    ("temperature", [-0.1, NAN, INF, None, "hot", True, [1.0]], "must be a finite number, at least 0"),
+    ("temperature", [-0.1, NAN, INF, None, "hot", True, [1.0], 10**400], "must be a finite number, at least 0"),
     ("top_k", [-2, 1.5, None, "5", True], "must be a whole number, at least -1"),
     ("top_p", [0, 1.1, -1, NAN, None, "1", True], "must be a finite number, above 0, at most 1"),
     ("min_p", [-0.1, 1.5, NAN, None, "0", True], "must be a finite number from 0 to 1"),
     ("repetition_penalty", [0, -1, INF, NAN, None, "1", True], "must be a finite number, above 0"),
     ("presence_penalty", [-2.1, 2.1, NAN, None, "1", True], "must be a finite number from -2 to 2"),
     ("frequency_penalty", [-2.1, 2.1, NAN, None, "1", True], "must be a finite number from -2 to 2"),
-    ("logit_bias", [{3: NAN}, {3: "x"}, {3: True}, {3: None}, [1, 2], 5, "x"],
+    ("bad_words", [["a"] * 257, "a" * 257], "must be at most 256 texts of at most 256 characters"),
+    ("stop", [["a"] * 257, "a" * 257], "must be at most 256 texts of at most 256 characters"),
+    ("logit_bias", [{3: NAN}, {3: 10**400}, {3: "x"}, {3: True}, {3: None}, [1, 2], 5, "x"],
      "must be a mapping from token ids to numbers"),
     ("allowed_token_ids", [[], ()], "must be None or a list of at least 1 token id"),
     ("allowed_token_ids", [5, "5", {1: 2}, b"x"], "must be a list of token ids"),
@@ -71,7 +73,7 @@ CONFIG = [
     ("max_num_chunk_tokens", [0, 1.5, "9", True], "must be None or a whole number, at least 1"),
     ("max_model_len", [1, 0, -1, 1.5, "9", True], "must be None or a whole number, at least 2"),
     ("watermark", [-0.1, 1.0, 1.5, NAN, None, "0", True], "must be a finite number, at least 0, below 1"),
-    ("aging_rate", [-0.1, NAN, INF, None, "0", True], "must be a finite number, at least 0"),
+    ("aging_rate", [-0.1, NAN, INF, None, "0", True, 10**400], "must be a finite number, at least 0"),
     ("enable_prefix_caching", [0, 1, None, "yes"], "must be True or False"),
     ("enable_lookahead", [0, 1, "yes"], "must be True, False or None"),
 ]
@@ -228,6 +230,37 @@ def test_a_text_that_is_certainly_too_long_is_refused_unread(engine, monkeypatch
             engine.add_request(prompt, GREEDY)
 
 
+def test_a_list_that_is_too_long_is_refused_before_its_ids_are_looked_at(engine):
+    for prompt in ([None] * 600, np.full(600, np.nan), {"prompt_token_ids": ["x"] * 600}):
+        with pytest.raises(ValueError, match="the prompt has 600 tokens; the context is 512"):
+            engine.add_request(prompt, GREEDY)
+
+
+def test_ids_are_kept_once():
+    params = SamplingParams(allowed_token_ids=[3, 1, 3] * 1000, stop_token_ids=[5] * 1000)
+    assert params.allowed_token_ids == (3, 1) and params.stop_token_ids == (5,)
+
+
+def test_texts_are_read_by_the_call_that_lets_other_threads_run(loaded, monkeypatch):
+    class Backend:
+        """All that the library's tokenizer has, but for the call that keeps others waiting."""
+
+        def __getattr__(self, name):
+            assert name != "encode", "encode keeps the lock of the interpreter; encode_batch_fast does not"
+            return getattr(real, name)
+
+    real, calls = loaded.tokenizer._backend, []
+    monkeypatch.setattr(loaded.tokenizer, "_backend", Backend())
+    monkeypatch.setattr(Backend, "encode_batch_fast", lambda self, *a, **o: calls.append(a) or real.encode_batch_fast(
+        *a, **o), raising=False)
+    assert loaded.tokenizer.encode("hello") == real.encode("hello").ids and calls
+
+
+def test_a_bad_word_that_is_no_text_is_named(engine):
+    with pytest.raises(ValueError, match="^bad_words: .* lone surrogates"):
+        engine.add_request("hello", SamplingParams(bad_words="\ud800"))
+
+
 # ---- calls
 
 
@@ -276,7 +309,8 @@ def test_an_argument_of_generate_is_refused_by_name(llm, arguments, complaint):
 
 
 @pytest.mark.parametrize("config, parts, complaint", [
-    (5, None, "config is 5, must be an EngineConfig"), (None, BaseException, "parts is .*, must be an EngineParts")])
+    (5, None, "config is 5, must be an EngineConfig"), ({}, None, "config is {}, must be an EngineConfig"),
+    (None, 0, "parts is 0, must be an EngineParts"), (None, BaseException, "parts is .*, must be an EngineParts")])
 def test_engines_take_configs_and_parts(config, parts, complaint):
     for kind in (LLMEngine, AsyncLLMEngine):
         with pytest.raises(ValueError, match=complaint):

@@ -675,6 +675,14 @@ def test_generate_lets_others_go_on_and_keeps_their_outputs(loaded):
     assert len(results[long].token_ids) == 40 and not llm.engine.has_unfinished_requests()
 
 
+def test_an_aborted_request_is_not_told_of_again(loaded):
+    llm = make_llm(loaded)
+    llm.engine.add_request("hello", dataclasses.replace(GREEDY, max_tokens=90, ignore_eos=True), "a")
+    llm.generate(["again"], GREEDY)
+    assert "a" in llm.engine._unseen
+    assert llm.engine.abort_request("a").finished and not llm.engine.has_unfinished_requests()
+
+
 def test_outputs_put_back_are_told_even_if_nothing_is_left_to_compute(loaded):
     llm = make_llm(loaded)
     other = llm.engine.add_request("hello", GREEDY)

@@ -339,6 +339,41 @@ def test_abort_ends_a_stream_with_its_text_so_far(checkpoints):
     assert outputs[-1].text.startswith(outputs[-2].text) and again.finish_reason == "length"
 
 
+@pytest.mark.parametrize("text", ["hello", "x" * 400])
+def test_abort_reaches_a_request_whose_prompt_is_being_read(checkpoints, text):
+    async def main():
+        engine = AsyncLLMEngine(EngineConfig(model=checkpoints("llama3"), num_blocks=100, block_size=8))
+
+        async def consume():
+            return [output async for output in engine.generate(text, GREEDY, request_id="r")]
+
+        async with engine:
+            task = asyncio.create_task(consume())
+            await asyncio.sleep(0)  # the stream is open; the model is being loaded
+            assert await engine.abort("r") is True
+            return await task
+
+    outputs = asyncio.run(main())
+    assert len(outputs) == 1 and outputs[0].finish_reason == "abort" and outputs[0].token_ids == []
+
+
+def test_the_id_of_a_refused_prompt_is_free_at_once(checkpoints):
+    async def main(engine):
+        other = asyncio.create_task(consume(engine, [1, 2, 3], dataclasses.replace(GREEDY, max_tokens=200), "other"))
+        for _ in range(20):
+            with pytest.raises(ValueError, match="the prompt is empty"):
+                await consume(engine, [], GREEDY, "r")
+            assert "r" not in engine._streams
+        last = await consume(engine, [4, 5], GREEDY, "r")
+        other.cancel()
+        return last
+
+    async def consume(engine, prompt, params, request_id):
+        return [output async for output in engine.generate(prompt, params, request_id=request_id)][-1]
+
+    assert run_async(checkpoints, main).finished
+
+
 def test_tokenizer_and_cache_of_the_asynchronous_engine(checkpoints):
     async def main(engine):
         tokenizer = await engine.get_tokenizer()

@@ -136,7 +136,8 @@ def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], fl
             nucleus.append(token)
             mass += weight[token]
         kept = nucleus
-    nearest = min([nearest] + [abs(weight[token] - p.min_p) for token in kept if weight[token] not in (0, 1)])
+    if p.min_p:
+        nearest = min([nearest] + [abs(weight[token] - p.min_p) for token in kept if weight[token] not in (0, 1)])
     kept = [token for token in kept if weight[token] >= p.min_p]
     total, probabilities = sum(weight[token] for token in kept), [0.0] * vocab_size
     for token in kept:
@@ -194,9 +195,9 @@ def check_frequencies(random: np.random.Generator, logits: np.ndarray, rows: Seq
     observed = np.append(counts[is_common], counts[~is_common].sum())
     expected = np.append(share[is_common], share[~is_common].sum()) * NUM_FREQUENCY_DRAWS
     assert observed[expected == 0].sum() == 0, f"{row.params}: tokens came that the reference drops"
-    observed, expected = observed[expected > 0], expected[expected > 0]
+    observed, expected = observed[expected >= 1], expected[expected >= 1]  # what is left out is hardly ever drawn
     chi_square = (((observed - expected) ** 2) / expected).sum()
-    assert chi_square < chi_square_bound(len(expected) - 1) or expected.min() < 1, (
+    assert chi_square < chi_square_bound(len(expected) - 1) + 1, (
         f"{row.params}: chi-square of {NUM_FREQUENCY_DRAWS} draws is {chi_square:.1f} with {len(expected) - 1} degrees "
         f"of freedom; counts {observed.tolist()[:20]}, expected {expected.round(1).tolist()[:20]}")
     return NUM_FREQUENCY_DRAWS
