@@ -4,7 +4,8 @@ import pytest
 
 from course.labs import discover, find_lab
 from course.loading import load_file
-from mini_vllm.engine import LLM, EngineParts
+from mini_vllm.engine_config import EngineParts
+from mini_vllm.llm import LLM
 from mini_vllm.request import SamplingParams
 
 PROMPTS = ["Once upon a time", "The king said to the queen", "Once upon a midnight", "In the forest", "A cat"]

@@ -25,11 +25,11 @@ from dataclasses import replace
 
 from mini_vllm.backend import mx
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
-from mini_vllm.engine import EngineConfig, EngineParts, LLMEngine
-from mini_vllm.engine_config import EngineMetrics
-from mini_vllm.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
+from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, checked_extra_keys, checked_priority
-from mini_vllm.tokenizer import Tokenizer
 
 #: Requests that the engine holds at once, running and waiting.
 MAX_NUM_REQUESTS = 1024

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.attention_plan import AttentionPlan, BlockTable, PairPlan, SharedPrefix, Span
 from mini_vllm.backend import blas, mx
-from mini_vllm.fast_exp import exp_below_zero
-from mini_vllm.streams import streams
+from mini_vllm.fast.exp import exp_below_zero
+from mini_vllm.fast.plan import AttentionPlan, BlockTable, PairPlan, SharedPrefix, Span
+from mini_vllm.fast.streams import streams
 
 #: Queries of a chunk that are attended at once.
 QUERY_TILE = 128

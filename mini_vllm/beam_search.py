@@ -16,7 +16,7 @@ from mini_vllm.backend import mx
 from mini_vllm.checks import flag, real_number, whole_number
 from mini_vllm.engine import LLMEngine
 from mini_vllm.model_runner import RequestStep
-from mini_vllm.prompts import Prompt, as_list
+from mini_vllm.models.prompts import Prompt, as_list
 from mini_vllm.request import Request
 
 #: Far beyond any use, and ``length ** length_penalty`` overflows for no length there is.

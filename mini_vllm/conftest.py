@@ -24,7 +24,7 @@ ARCHITECTURES = {
 def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: object) -> Path:
     """A small random network; with ``shards`` above 1, in several files and an index."""
     from mini_vllm.backend import mx
-    from mini_vllm.random_model import random_weights, write_byte_tokenizer, write_random_checkpoint
+    from mini_vllm.models.random_model import random_weights, write_byte_tokenizer, write_random_checkpoint
     config = {**SHAPE, **changes}
     if shards == 1:
         return write_random_checkpoint(folder, config, seed)

@@ -8,7 +8,7 @@ from pathlib import Path
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checks import an_instance, flag, real_number, refusal, whole_number
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
-from mini_vllm.loader import DEFAULT_MODEL
+from mini_vllm.models.loader import DEFAULT_MODEL
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
 from mini_vllm.sampler import Sampler

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
+from mini_vllm.attention import PagedKVCache, paged_attention
 from mini_vllm.backend import mx
-from mini_vllm.model import Model
+from mini_vllm.fast.plan import AttentionPlan, Span
+from mini_vllm.models.network import Model
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from itertools import chain
 import numpy as np
 
 from mini_vllm.backend import mx
+from mini_vllm.fast.streams import in_halves
 from mini_vllm.request import Logprob, SamplingParams, TokenLogprob
-from mini_vllm.streams import in_halves
 
 #: A row that keeps at most this many tokens by top-k needs just these in order, not the whole vocabulary. The number
 #: is fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from mini_vllm.models.tokenizer import StreamingDetokenizer, Tokenizer
 from mini_vllm.request import (
     CompletionOutput,
     PromptTokensDetails,
@@ -17,7 +18,6 @@ from mini_vllm.request import (
 )
 from mini_vllm.sampler import SamplerRow, make_key
 from mini_vllm.stopping import StopChecker
-from mini_vllm.tokenizer import StreamingDetokenizer, Tokenizer
 
 #: The finish reasons by which an output ends of itself.
 STATUS_OF = {"stop": RequestStatus.FINISHED_STOPPED, "length": RequestStatus.FINISHED_LENGTH}

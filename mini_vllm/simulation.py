@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
-from mini_vllm.trace import StepTrace
+from mini_vllm.trace.recorder import StepTrace
 
 VOCAB_SIZE = 1000
 #: So many steps in a row that compute nothing, while requests wait and none is to come, mean that none ever will.

@@ -7,8 +7,10 @@ import threading
 import pytest
 
 from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError, EngineStoppedError
-from mini_vllm.engine import LLM, EngineConfig, LLMEngine
-from mini_vllm.loader import load
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.llm import LLM
+from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -273,7 +275,7 @@ def test_a_program_that_forgets_the_shutdown_ends_all_the_same(folder):
     code = f"""
 import asyncio
 from mini_vllm.async_engine import AsyncLLMEngine
-from mini_vllm.engine import EngineConfig
+from mini_vllm.engine_config import EngineConfig
 from mini_vllm.request import SamplingParams
 async def main():
     engine = AsyncLLMEngine(EngineConfig(model={str(folder)!r}, num_blocks=99))

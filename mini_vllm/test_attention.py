@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_vllm import attention, attention_plan, fast_exp
-from mini_vllm.attention import AttentionPlan, PagedKVCache, Span, paged_attention
-from mini_vllm.attention_plan import find_shared_prefixes, rows_of_slots
+from mini_vllm import attention
+from mini_vllm.attention import PagedKVCache, paged_attention
 from mini_vllm.backend import blas, mx
+from mini_vllm.fast import exp as fast_exp
+from mini_vllm.fast import plan as attention_plan
+from mini_vllm.fast.plan import AttentionPlan, Span, find_shared_prefixes, rows_of_slots
 
 
 def dense(queries, keys, values, scale, window=None):

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mini_vllm import backend, doctor
+from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
+from mini_vllm.cli import doctor
 
 on_linux_cpu = pytest.mark.skipif(backend.mlx_build() != "cpu", reason="MLX needs no BLAS here")
 

@@ -7,12 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mini_vllm import Beam
 from mini_vllm.backend import mx
-from mini_vllm.beam_search import beam_search
+from mini_vllm.beam_search import Beam, beam_search
 from mini_vllm.conftest import write_checkpoint
-from mini_vllm.loader import load
 from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.test_engine import make_engine, make_llm, run
 

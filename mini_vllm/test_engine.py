@@ -7,9 +7,11 @@ import pytest
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.beam_search import beam_search
-from mini_vllm.engine import LLM, EngineConfig, EngineParts, LLMEngine, parse_memory
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.loader import load
+from mini_vllm.llm import LLM
+from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler

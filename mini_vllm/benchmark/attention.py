@@ -17,9 +17,9 @@ from collections.abc import Callable
 import numpy as np
 
 from mini_vllm.attention import _attend_dense, _attend_pairs
-from mini_vllm.attention_plan import AttentionPlan, BlockTable, PairPlan, Span
 from mini_vllm.backend import mx
-from mini_vllm.streams import streams
+from mini_vllm.fast.plan import AttentionPlan, BlockTable, PairPlan, Span
+from mini_vllm.fast.streams import streams
 
 NUM_KV_HEADS, NUM_HEADS, HEAD_DIM = 8, 16, 64
 BATCHES = (1, 4, 16, 64)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 
-from mini_vllm.engine import EngineConfig, LLMEngine
-from mini_vllm.loader import DEFAULT_MODEL, load
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.loader import DEFAULT_MODEL, load
 from mini_vllm.request import SamplingParams
 
 POOL_SIZES = (64, 4096)

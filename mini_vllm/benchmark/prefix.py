@@ -24,8 +24,9 @@ from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.single import load_peer
-from mini_vllm.engine import EngineConfig, LLMEngine
-from mini_vllm.loader import LoadedModel, load
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.request import SamplingParams
 
 NUM_REQUESTS, SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 16, 1024, 76, 16

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.engine import EngineConfig, LLMEngine
-from mini_vllm.loader import LoadedModel, export_folder, load
-from mini_vllm.pull import cached_model
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.loader import LoadedModel, export_folder, load
+from mini_vllm.models.pull import cached_model
 
 PROMPT = "Once upon a time there was a little girl who lived with her grandmother at the edge of the forest, and"
 NUM_TOKENS = 128

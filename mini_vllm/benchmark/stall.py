@@ -11,7 +11,7 @@ import asyncio
 import time
 
 from mini_vllm.async_engine import AsyncLLMEngine
-from mini_vllm.engine import EngineConfig
+from mini_vllm.engine_config import EngineConfig
 from mini_vllm.request import SamplingParams
 
 NUM_STREAMS, NUM_TOKENS = 4, 200

@@ -18,8 +18,9 @@ from mini_vllm.attention import PagedKVCache
 from mini_vllm.benchmark.drawing import GREEDY, Drawing
 from mini_vllm.benchmark.single import load_peer
 from mini_vllm.benchmark.workloads import Item, Workload
-from mini_vllm.engine import EngineConfig, EngineParts, LLMEngine
-from mini_vllm.loader import LoadedModel
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.models.loader import LoadedModel
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"

@@ -18,11 +18,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from mini_vllm import attention, attention_plan, weights
+from mini_vllm import attention
 from mini_vllm.backend import mx, nn
-from mini_vllm.engine import LLM
-from mini_vllm.model_config import FULL, SLIDING
-from mini_vllm.random_model import random_weights, write_byte_tokenizer
+from mini_vllm.fast import plan as attention_plan
+from mini_vllm.llm import LLM
+from mini_vllm.models import weights
+from mini_vllm.models.config import FULL, SLIDING
+from mini_vllm.models.random_model import random_weights, write_byte_tokenizer
 from mini_vllm.request import SamplingParams
 
 NUM_LAYERS = 2

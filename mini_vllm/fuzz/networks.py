@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.loader import LoadedModel, load
-from mini_vllm.random_model import write_random_checkpoint
+from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.models.random_model import write_random_checkpoint
 
 #: Two layers, so that keys and values of the second depend on all that came before.
 SHAPE = dict(vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,

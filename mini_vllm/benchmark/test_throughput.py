@@ -1,0 +1,163 @@
+"""The throughput benchmark: its workloads, its numbers, its files. Not how fast anything is."""
+
+import json
+
+import pytest
+
+from mini_vllm import benchmark
+from mini_vllm.benchmark import throughput
+from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.benchmark.throughput import ARMS, BATCHED, ONE_AT_A_TIME, PEER, percentiles, run_comparison_benchmark
+from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
+from mini_vllm.cli import main
+from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import RANDOM_MODELS, load_random
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoints):
+    return load(checkpoints("qwen3"))
+
+
+def small(more_tokens=0, **settings):
+    items = [Item([*range(10 + i, 40 + 3 * i)], 6 + i + more_tokens) for i in range(6)]
+    return Workload("small", "a few", [*items, Item([*range(100, 160)], 4, after_tokens=12)], settings)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_the_same_every_time_and_as_it_says(name):
+    workload = make_workload(name, vocab_size=5000, max_model_len=4096)
+    assert workload == make_workload(name, 5000, 4096)
+    assert all(0 <= token < 5000 for item in workload.items for token in item.prompt)
+    arrivals = [item.after_tokens for item in workload.items]
+    assert arrivals == sorted(arrivals), "items stand in the order of their arrival"
+    for index, item in enumerate(workload.items):  # nobody waits for tokens that only later requests can put out
+        assert item.after_tokens <= sum(other.num_tokens for other in workload.items[:index])
+    number = workload.about.split()[0]
+    assert len(workload.items) == {"chat": 32, "long-arrival": 17}.get(name, int(number))
+
+
+def test_workloads_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="no workload 'huge', only mixed-16"):
+        make_workload("huge", 5000, 4096)
+    with pytest.raises(ValueError, match="'long-arrival' has a request of 2008 tokens, the model's context is 512"):
+        make_workload("long-arrival", 5000, 512)
+
+
+def test_percentiles_are_values_that_occurred():
+    assert percentiles([5.0]) == {50: 5.0, 90: 5.0, 99: 5.0, 100: 5.0}
+    assert percentiles(list(range(1, 101))) == {50: 50, 90: 90, 99: 99, 100: 100}
+    assert percentiles([3, 1, 2]) == {50: 2, 90: 3, 99: 3, 100: 3}
+
+
+def test_all_arms_serve_everything_and_agree(loaded):
+    workload = small()
+    results, speed_ups = run_comparison_benchmark(loaded, workload, rounds=2)
+    assert [result.arm for result in results] == list(ARMS) and set(speed_ups) == {ONE_AT_A_TIME, PEER}
+    for result in results:
+        assert result.num_different == 0 and result.num_rounds == 2
+        assert (result.num_requests, result.num_output_tokens) == (7, workload.num_output_tokens)
+        assert result.num_output_tokens / result.seconds == result.output_tokens_per_s < result.total_tokens_per_s
+        first, between = result.first_token_s, result.between_tokens_s
+        assert 0 < first[50] <= first[90] <= first[99] <= first[100] <= result.seconds * 3
+        assert 0 < between[50] <= between[100]
+        assert 0 < result.worst_gap_beside_prompt_s <= between[100] * 3
+        assert 0 <= result.padding < 1 and 0 < result.kv_waste < 1
+    one, batched, peer = results
+    assert batched.padding < peer.padding, "ours computes no row for nobody; theirs pads prompts"
+    assert batched.num_preemptions == one.num_preemptions == 0
+    assert sum(batched.profile_s.values()) == pytest.approx(batched.seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("drawing", [Drawing(0.8), Drawing(1.0, 0.9)], ids=str)
+def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded, drawing):
+    results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing, rounds=2)
+    assert [result.num_different for result in results] == [0, 0, None]
+    assert throughput.format_table(results).endswith("its own")
+    greedy = throughput.serve(loaded, small(), BATCHED, lambda *_: None)[1]
+    assert throughput.serve(loaded, small(), BATCHED, lambda *_: None, drawing)[1] != greedy
+
+
+def test_how_tokens_are_chosen_is_said_and_checked(capsys):
+    assert [str(each) for each in (Drawing(), Drawing(0.8), Drawing(0.8, 0.9))] == [
+        "greedy", "temperature 0.8", "temperature 0.8, top-p 0.9"]
+    assert main(["bench", "throughput", "--temperature", "nan"]) == 2
+    assert "temperature is nan, must be a finite number, at least 0" in capsys.readouterr().err
+
+
+def test_a_small_pool_shows_its_preemptions(loaded):
+    result, token_ids = throughput.serve(loaded, small(20, num_blocks=19, block_size=8), BATCHED, lambda *_: None)
+    assert result.num_preemptions > 0 and result.num_recomputed_tokens > 0
+    assert token_ids == throughput.serve(loaded, small(20), ONE_AT_A_TIME, lambda *_: None)[1]
+
+
+def test_a_request_that_fails_ends_the_measurement(loaded, monkeypatch):
+    monkeypatch.setattr("mini_vllm.model_runner.ModelRunner.step", lambda *_: 1 / 0)
+    with pytest.raises(RuntimeError, match="small: request 0: ZeroDivisionError"):
+        throughput.serve(loaded, small(), BATCHED, lambda *_: None)
+
+
+def test_bad_arms_and_rounds_are_refused(loaded):
+    for options, complaint in ((dict(arms=["vllm"]), "no arm 'vllm', only one at a time"), (dict(arms=[]), "no arm"),
+                               (dict(rounds=0), "rounds is 0")):
+        with pytest.raises(ValueError, match=complaint):
+            run_comparison_benchmark(loaded, small(), **options)
+
+
+def test_the_package_has_what_was_promised():
+    assert benchmark.BenchmarkResult is throughput.BenchmarkResult
+    assert benchmark.run_comparison_benchmark is run_comparison_benchmark
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        benchmark.nothing  # noqa: B018
+
+
+def test_the_random_model_has_the_shape_that_was_measured():
+    from mlx.utils import tree_flatten
+
+    from mini_vllm.backend import mx
+    first, second = load_random("qwen3-27m"), load_random("qwen3-27m")
+    assert round(sum(array.size for _, array in tree_flatten(first.model.parameters())) / 1e6, 1) == 27.3
+    assert first.name == "qwen3-27m" and first.config.num_layers == RANDOM_MODELS["qwen3-27m"]["num_hidden_layers"]
+    assert all(mx.array_equal(a, b) for (_, a), (_, b) in zip(tree_flatten(first.model.parameters()),
+                                                              tree_flatten(second.model.parameters())))
+    with pytest.raises(ValueError, match="no random model 'gpt', only qwen3-27m"):
+        load_random("gpt")
+
+
+def test_the_command_prints_saves_and_draws(loaded, checkpoints, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", lambda vocab: small().items))
+    files = tmp_path / "r.json", tmp_path / "r.png"
+    assert main(["bench", "throughput", "--model", str(checkpoints("qwen3")), "--workload", "decode-16",
+                 "--json", str(files[0]), "--plot", str(files[1])]) == 0
+    printed = capsys.readouterr().out
+    assert "mini_vllm against one at a time:" in printed and "mini_vllm against mlx-lm:" in printed
+    assert "worst gap between tokens while a later prompt was computed" in printed and "planning" in printed
+    assert printed.count("equal") == 3 and "differ" not in printed
+    saved = json.loads(files[0].read_text())
+    assert [result["arm"] for result in saved["results"]] == list(ARMS)
+    assert saved["speed_ups"]["decode-16"].keys() == {ONE_AT_A_TIME, PEER}
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    (["--random", "gpt"], "no random model 'gpt'"),
+    (["--workload", "nano-256", "--model", "CHECKPOINT"], "the model's context is 512"),
+    (["--rounds", "0", "--workload", "decode-16"], "rounds is 0"),
+])
+def test_the_command_says_what_is_wrong(arguments, complaint, checkpoints, capsys):
+    arguments = [str(checkpoints("qwen3")) if each == "CHECKPOINT" else each for each in arguments]
+    assert main(["bench", "throughput", *arguments]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_generate_records_a_trace_and_trace_draws_it(checkpoints, tmp_path, capsys):
+    path = tmp_path / "run.trace"
+    assert main(["generate", "hello", "--model", str(checkpoints("qwen3")), "--max-tokens", "5", "--temperature", "0",
+                 "--trace", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["trace", str(path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run.svg'}\n"
+    assert (tmp_path / "run.svg").read_text().startswith("<svg") and "prompt-0" in (tmp_path / "run.svg").read_text()
+    assert main(["trace", str(tmp_path / "nowhere")]) == 2 and "nowhere" in capsys.readouterr().err
+    path.write_text("no trace")
+    assert main(["trace", str(path)]) == 2 and "line 1: this is no trace" in capsys.readouterr().err

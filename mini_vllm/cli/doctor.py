@@ -1,0 +1,134 @@
+"""What is this machine, how fast does it multiply, and what would make it faster?
+
+    python -m mini_vllm.cli.doctor
+    python -m mini_vllm.cli.doctor --gflops 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from mini_vllm import backend
+from mini_vllm.backend import BlasInfo, mx
+from mini_vllm.models import pull
+
+#: The product that is measured: x[num_rows, 512] @ W[1536, 512].T, the size of a small model's projections.
+WIDTH_IN, WIDTH_OUT = 512, 1536
+#: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
+TOLERANCE = 1e-2
+
+#: The package with a fast BLAS for a kind of processor; MLX on a Mac needs none.
+BLAS_PACKAGES = {"aarch64": "nvpl-blas", "x86_64": "mkl"}
+ADVICE = {
+    backend.SWITCHED_OFF: "for faster products: unset MINI_VLLM_BLAS",
+    backend.TOO_LATE: "for faster products: import mini_vllm before mlx.core",
+}
+
+
+def measure_gflops(num_rows: int, seconds: float = 0.3, multiply: Callable = lambda x, weight: x @ weight.T) -> float:
+    """GFLOP/s of one product after another for at least ``seconds``, the cost of starting each included."""
+    if num_rows < 1:
+        raise ValueError(f"num_rows is {num_rows}, must be at least 1")
+    if seconds <= 0:
+        raise ValueError(f"seconds is {seconds}, must be above 0")
+    x, weight = _operands(num_rows)
+    mx.eval(multiply(x, weight))  # the first product starts threads and takes memory
+    num_products = 0
+    start = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - start) < seconds:
+        mx.eval(multiply(x, weight))
+        num_products += 1
+    return 2 * num_rows * WIDTH_IN * WIDTH_OUT * num_products / elapsed_s / 1e9
+
+
+def product_error() -> float:
+    """The largest difference between MLX's product and the same one in float64."""
+    x, weight = _operands(num_rows=5)
+    expected = np.array(x, dtype=np.float64) @ np.array(weight, dtype=np.float64).T
+    return float(np.abs(np.array(x @ weight.T) - expected).max())
+
+
+def memory_bytes() -> tuple[int, int | None]:
+    """Memory of the machine: all of it, and what programs could still take (None where the system does not say)."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return total, None
+    return total, next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def models_at_hand() -> list[tuple[str, Path]]:
+    """Name and path of each model that needs no download: those that ship with the engine, then those pulled."""
+    shipped = sorted(Path(__file__).parents[1].glob("assets/*/config.json"))
+    models = [(config.parent.name, config.parent) for config in shipped]
+    return models + [(name, path) for name in pull.KNOWN if (path := pull.cached_model(name))]
+
+
+def advice(blas: BlasInfo) -> str:
+    """One line: what the user can do to make products faster."""
+    if blas.note == backend.NOT_FOUND:
+        package = BLAS_PACKAGES.get(platform.machine())
+        by_pip = f"pip install {package}, or " if package else ""
+        return f"for faster products: {by_pip}apt install libopenblas0-pthread"
+    return ADVICE.get(blas.note, "nothing to do")
+
+
+def run_doctor(console: Console) -> int:
+    """Print what was found and what to do about it. Returns 0, or 1 if the machine multiplies wrongly."""
+    total, available = memory_bytes()
+    memory = f"{total / 2**30:.1f} GiB" + (f", {available / 2**30:.1f} GiB available" if available is not None else "")
+    blas = backend.blas
+    rows = [
+        ("device", backend.device_name()),
+        ("MLX", mx.__version__),
+        ("BLAS", f"{blas.name}: {blas.note}" + (f"\n{blas.path}" if blas.path else "")),
+        ("speed", "\n".join(f"{measure_gflops(num_rows):7.1f} GFLOP/s at {num_rows} {unit}"
+                            for num_rows, unit in ((1, "row"), (64, "rows")))),
+        ("memory", memory),
+        ("models", "\n".join(f"{name}: {path}" for name, path in models_at_hand()) or "none yet"),
+    ]
+    error = product_error()
+    is_right = error < TOLERANCE
+    rows.append(("what to do", advice(blas) if is_right else
+                 f"do not trust this BLAS: a product is off by {error:.3g}, allowed is {TOLERANCE}; "
+                 "set MINI_VLLM_BLAS=none"))
+    for title, text in rows:
+        for line in text.splitlines():  # never folded, so that a path or a command can be copied
+            console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
+            title = ""
+    return 0 if is_right else 1
+
+
+def _operands(num_rows: int) -> tuple[mx.array, mx.array]:
+    x = mx.random.normal((num_rows, WIDTH_IN), key=mx.random.key(0))
+    weight = mx.random.normal((WIDTH_OUT, WIDTH_IN), key=mx.random.key(1))
+    mx.eval(x, weight)
+    return x, weight
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m mini_vllm.cli.doctor", description=__doc__.splitlines()[0])
+    parser.add_argument("--gflops", type=int, metavar="M", help="print only the GFLOP/s at M rows")
+    options = parser.parse_args(arguments)
+    if options.gflops is None:
+        return run_doctor(Console())
+    try:
+        print(f"{measure_gflops(options.gflops):.2f}")
+    except ValueError as error:
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""What reaches the model of a chat: through a pipe, by keys and pastes, and through a real pseudo-terminal."""
+
+import fcntl
+import io
+import os
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from mini_vllm.cli.chat_input import drop_unread, piped_messages, questions, terminal_messages, terminal_session
+from mini_vllm.test_cli import make_talker
+
+CTRL_C, CTRL_D, CTRL_J, ENTER, ALT_ENTER = "\x03", "\x04", "\n", "\r", "\x1b\r"
+#: A prompt that takes keys: pastes in brackets are asked for when the terminal is ready. (A plain one: a line's ">".)
+PROMPT = r"(?:\x1b\[\?2004h[^>]*|\n)>[ \x08]"
+
+
+def paste(text):
+    """What a terminal sends for a paste: line ends are those of the Enter key, and brackets stand around it."""
+    return "\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~"
+
+
+def typed(keys):
+    """The questions that come of these keys."""
+    with create_pipe_input() as keyboard:
+        keyboard.send_text(keys)
+        return list(questions(terminal_messages(terminal_session(keyboard, DummyOutput()))))
+
+
+# ---- keys
+
+
+def test_enter_sends_and_ctrl_d_ends():
+    assert typed(f"first{ENTER}second{ENTER}{CTRL_D}") == ["first", "second"]
+
+
+def test_an_empty_line_does_nothing():
+    assert typed(f"{ENTER}{ENTER}first{ENTER}  {ENTER}{ENTER}second{ENTER}{CTRL_D}") == ["first", "second"]
+
+
+def test_a_paste_of_several_lines_is_one_message():
+    text = "Read this:\n\n    def f():\n        pass\n\nWhat does it do?"
+    assert typed(f"{paste(text)}{ENTER}{paste(text)}{ENTER}{CTRL_D}") == [text, text]
+
+
+def test_a_paste_waits_for_enter_and_can_be_gone_on_with():
+    assert typed("Sum up: " + paste("one\n\ntwo\n") + " briefly" + ENTER + CTRL_D) == ["Sum up: one\n\ntwo\n briefly"]
+    assert typed(paste("one\n") + CTRL_C + CTRL_D) == []
+
+
+def test_empty_lines_around_a_message_are_no_part_of_it():
+    assert typed(paste("\n  one\n\n") + ENTER + CTRL_D) == ["  one"]
+
+
+@pytest.mark.parametrize("key", [CTRL_J, ALT_ENTER], ids=["ctrl-j", "alt-enter"])
+def test_a_new_line_can_be_typed(key):
+    assert typed(f"one{key}two{ENTER}{CTRL_D}") == ["one\ntwo"]
+
+
+def test_ctrl_c_drops_the_line_and_says_how_to_end(capsys):
+    assert typed(f"not this{CTRL_C}this{ENTER}{CTRL_C}{CTRL_D}") == ["this"]
+    assert capsys.readouterr().err == "Ctrl-D or /quit ends the chat.\n" * 2
+
+
+# ---- commands
+
+
+@pytest.mark.parametrize("quit", ["/quit", "  /quit "])
+def test_quit_ends(quit):
+    assert typed(f"first{ENTER}{quit}{ENTER}second{ENTER}{CTRL_D}") == ["first"]
+
+
+def test_an_unknown_command_is_told_what_there_is(capsys):
+    assert typed(f"/help{ENTER}first{ENTER}{CTRL_D}") == ["first"]
+    assert capsys.readouterr().err == "There is no command /help, only /quit, which ends the chat.\n"
+
+
+@pytest.mark.parametrize("text", ["/etc/hosts is a file?", "/quit or not?", "what is /quit", "/usr/bin", "/"])
+def test_a_message_that_begins_with_a_slash_is_a_message(text):
+    assert typed(f"{text}{ENTER}{CTRL_D}") == [text]
+
+
+def test_a_pasted_quit_among_other_lines_is_a_message():
+    assert typed(paste("/quit\nrm -rf x") + ENTER + CTRL_D) == ["/quit\nrm -rf x"]
+
+
+# ---- a pipe
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("first\n\nsecond\n", ["first", "second"]),
+    ("\n \nfirst\r\n\r\nsecond", ["first", "second"]),
+    ("first\n/quit\nsecond\n", ["first"]),
+    ("", []),
+])
+def test_each_line_of_a_pipe_is_a_message(text, expected):
+    assert list(questions(piped_messages(io.StringIO(text, newline="")))) == expected
+
+
+# ---- a real terminal
+
+
+class Terminal:
+    """A program at a pseudo-terminal, as a shell would start it."""
+
+    def __init__(self, *arguments):
+        self.master, self.slave = os.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        self.process = subprocess.Popen([sys.executable, "-m", "mini_vllm.cli", *arguments], env=environment,
+                                        cwd=Path(__file__).parents[2], stdin=self.slave, stdout=self.slave,
+                                        stderr=self.slave)
+        self.screen = ""
+
+    def wait_for(self, pattern):
+        """Read on until the screen shows ``pattern``; what came after it is kept for the next call."""
+        deadline = time.monotonic() + 60
+        while not (match := re.search(pattern, self.screen)):
+            ready, _, _ = select.select([self.master], [], [], 0.1)
+            if ready:
+                self.screen += os.read(self.master, 65536).decode(errors="replace")
+            elif self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{pattern!r} never came; the screen shows {self.screen!r}")
+        self.screen = self.screen[match.end():]
+        return match
+
+    def send(self, keys):
+        os.write(self.master, keys.encode())
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminal(checkpoints, tmp_path):
+    started = Terminal("chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0")
+    yield started
+    started.close()
+
+
+def num_prompt_tokens(*messages):
+    """Of the talker's template and one token a byte: ``user: ...`` for each message, then ``assistant:``."""
+    return sum(len(f"user: {message}\n") for message in messages) + len("assistant:")
+
+
+def test_a_blank_line_in_a_paste_neither_ends_the_chat_nor_reaches_the_shell(terminal):
+    terminal.wait_for(PROMPT)
+    text = "Read this:\n\necho oops"
+    terminal.send(paste(text) + ENTER)
+    assert int(terminal.wait_for(r"(\d+) prompt tokens")[1]) == num_prompt_tokens(text)
+    terminal.wait_for(PROMPT)
+    terminal.send(ENTER)
+    terminal.wait_for(PROMPT)
+    terminal.send(CTRL_C)
+    terminal.wait_for("Ctrl-D or /quit ends the chat")
+    terminal.wait_for(PROMPT)
+    terminal.send(CTRL_D)
+    assert terminal.process.wait(timeout=60) == 0
+    assert not select.select([terminal.slave], [], [], 0)[0], "the shell would read what is left"
+
+
+def test_what_comes_after_quit_is_not_left_for_the_shell():
+    master, slave = os.openpty()
+    try:
+        os.write(master, b"echo oops\n")
+        assert select.select([slave], [], [], 60)[0]
+        with open(slave, closefd=False) as stdin:
+            drop_unread(stdin)
+        assert not select.select([slave], [], [], 0)[0]
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+# ---- without prompt_toolkit
+
+
+def test_a_terminal_without_prompt_toolkit_is_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
+    with pytest.raises(ValueError, match="chat at a terminal needs prompt_toolkit: pip install prompt_toolkit"):
+        terminal_session()

@@ -1,0 +1,320 @@
+"""``mini-vllm`` as one types it."""
+
+import io
+import json
+import shutil
+import sys
+
+import pytest
+
+from mini_vllm.cli import TextPrinter, main, usage_line
+from mini_vllm.engine import LLMEngine
+from mini_vllm.llm import LLM
+from mini_vllm.models.pull import cached_model
+from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
+
+
+def output(request_id, *texts, prompt="p", finished=True):
+    completions = [CompletionOutput(i, text, [1] * len(text), "stop" if finished else None)
+                   for i, text in enumerate(texts)]
+    return RequestOutput(request_id, prompt, [1], completions, finished, Usage(1, sum(map(len, texts))))
+
+
+@pytest.fixture
+def model(checkpoints):
+    return str(checkpoints("llama2"))
+
+
+def test_generate_streams_prompt_and_text_and_closes_with_usage(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "5", "--seed", "1", "hello"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("hello") and captured.out.endswith("\n") and len(captured.out) > len("hello\n")
+    assert captured.err.startswith("5 prompt tokens (0 cached), 5 completion tokens, ")
+    assert captured.err.endswith("tokens/s\n")
+
+
+def test_the_same_seed_gives_the_same_text(model, capsys):
+    texts = []
+    for seed in ("1", "1", "2"):
+        main(["generate", "--model", model, "--max-tokens", "8", "--seed", seed, "hello"])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_json_is_one_object_a_prompt(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "3", "--seed", "1", "--json", "--n", "2", "hello",
+                 "again"]) == 0
+    objects = {entry["prompt"]: entry for entry in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert set(objects) == {"hello", "again"}
+    entry = objects["hello"]
+    assert [o["index"] for o in entry["outputs"]] == [0, 1] and entry["error"] is None
+    assert entry["usage"]["completion_tokens"] == 6 and entry["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_prompts_come_from_a_file_or_standard_input(model, capsys, tmp_path, monkeypatch):
+    file = tmp_path / "prompts.txt"
+    file.write_text("one\n\ntwo\n")
+    assert main(["generate", "--model", model, "--max-tokens", "2", "--file", str(file)]) == 0
+    assert capsys.readouterr().out.count("---") == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe\n"))
+    assert main(["generate", "--model", model, "--max-tokens", "2"]) == 0
+    assert capsys.readouterr().out.startswith("from a pipe")
+
+
+def test_a_terminal_without_a_prompt_is_told(model, capsys, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert main(["generate", "--model", model]) == 2
+    assert "no prompt: give one" in capsys.readouterr().err
+
+
+def test_one_bad_prompt_does_not_stop_the_others(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "2", "hello", ""]) == 1
+    captured = capsys.readouterr()
+    assert "hello" in captured.out and "mini-vllm: prompt 2: the prompt is empty" in captured.err
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    (["--temperature", "nan"], "temperature is nan, must be a finite number, at least 0"),
+    (["--temperature", "-1"], "temperature is -1.0"),
+    (["--top-p", "0"], "top_p is 0.0, must be a finite number, above 0, at most 1"),
+    (["--max-tokens", "0"], "max_tokens is 0"),
+    (["--kv-memory", "10"], "kv_memory of 10 bytes"),
+    (["--model", "nonsense"], "there is no model 'nonsense'"),
+    (["--file", "nowhere.txt"], "nowhere.txt"),
+])
+def test_bad_arguments_are_told_in_one_line(model, capsys, arguments, complaint):
+    assert main(["generate", "hello", "--model", model, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.startswith("mini-vllm: ") and "Traceback" not in error
+
+
+def test_ctrl_c_ends_with_what_was_produced(model, capsys, monkeypatch):
+    steps, real = iter(range(4)), LLMEngine.step
+
+    def step(self):
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(LLMEngine, "step", step)
+    assert main(["generate", "--model", model, "--max-tokens", "50", "--seed", "1", "hello"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out.startswith("hello") and captured.out.endswith("\n")
+    assert "4 completion tokens" in captured.err
+
+
+# ---- beams
+
+
+def test_beams_are_printed_best_first_with_their_scores(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "4", "--beams", "3", "hello"]) == 0
+    captured = capsys.readouterr()
+    beams = LLM(model).beam_search("hello", beam_width=3, max_tokens=4)[0]
+    expected = "".join(f"--- hello #{i}, score {beam.score:.3f}\nhello{beam.text}\n" for i, beam in enumerate(beams, 1))
+    assert captured.out == expected
+    assert captured.err.startswith("5 prompt tokens (0 cached), 3 beams of 12 tokens in all, ")
+
+
+def test_a_long_prompt_does_not_push_the_score_off_the_line(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "2", "--beams", "2", "tell " * 40]) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
+    assert len(titles) == 2 and all(len(line) < 80 and "…" in line and "score -" in line for line in titles)
+
+
+def test_beams_as_json(model, capsys):
+    arguments = ["--max-tokens", "4", "--beams", "2", "--length-penalty", "0.5", "--json"]
+    assert main(["generate", "--model", model, *arguments, "hello", "again"]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = LLM(model).beam_search(["hello", "again"], beam_width=2, max_tokens=4, length_penalty=0.5)
+    assert [entry["prompt"] for entry in entries] == ["hello", "again"]
+    assert [entry["id"] for entry in entries] == ["prompt-0", "prompt-1"]
+    for entry, beams in zip(entries, expected):
+        assert entry["error"] is None and entry["usage"]["prompt_tokens"] == 5
+        assert entry["usage"]["completion_tokens"] == 8 and entry["usage"]["total_tokens"] == 13
+        assert [o["index"] for o in entry["outputs"]] == [0, 1]
+        for output, beam in zip(entry["outputs"], beams):
+            assert output["text"] == beam.text and output["token_ids"] == beam.token_ids
+            assert output["finish_reason"] == beam.finish_reason
+            assert output["score"] == pytest.approx(beam.score, rel=1e-5)
+            assert output["log_probability"] == pytest.approx(beam.log_probability, rel=1e-5)
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    (["--beams", "2", "--n", "1"], "--n does not go with --beams"),
+    (["--beams", "2", "--temperature", "0.8"], "--temperature does not go with --beams"),
+    (["--beams", "2", "--top-p", "1"], "--top-p does not go with --beams"),
+    (["--beams", "2", "--top-k", "0"], "--top-k does not go with --beams"),
+    (["--beams", "2", "--seed", "0"], "--seed does not go with --beams"),
+    (["--beams", "2", "--stop", "x"], "--stop does not go with --beams"),
+    (["--beams", "2", "--trace", "x"], "--trace does not go with --beams"),
+    (["--beams", "2", "--n", "2", "--seed", "3", "--stop", "x"], "--n, --seed and --stop do not go with --beams"),
+    (["--length-penalty", "1"], "--length-penalty goes only with --beams"),
+    (["--beams", "0"], "beam_width is 0, must be"),
+    (["--beams", "257"], "beam_width is 257, must be at most max_num_batched_tokens (256)"),
+    (["--beams", "2", "--length-penalty", "nan"], "length_penalty is nan, must be"),
+    (["--beams", "2", "--max-tokens", "0"], "max_tokens is 0, must be"),
+])
+def test_what_does_not_go_with_beams_is_told_in_one_line(model, capsys, arguments, complaint):
+    assert main(["generate", "hello", "--model", model, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mini-vllm: " + complaint) and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_one_bad_prompt_does_not_stop_the_beams_of_the_others(model, capsys):
+    assert main(["generate", "--model", model, "--max-tokens", "2", "--beams", "2", "", "hello"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.count("--- hello #") == 2 and "mini-vllm: prompt 1: the prompt is empty" in captured.err
+
+
+def test_beams_that_do_not_fit_are_told_without_a_traceback(model, capsys):
+    arguments = ["--max-tokens", "300", "--beams", "64", "--kv-memory", "2MB"]
+    assert main(["generate", "--model", model, *arguments, "hello"]) == 1
+    assert capsys.readouterr().err.startswith("mini-vllm: prompt 1: the pool is too small for this beam search: ")
+
+
+def test_ctrl_c_ends_the_beams(model, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mini_vllm.beam_search.beam_search", interrupt)
+    assert main(["generate", "--model", model, "--beams", "2", "hello"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+# ---- chat
+
+
+def test_chat_needs_a_template(model, capsys):
+    assert main(["chat", model]) == 2
+    assert "has no chat template; it continues texts" in capsys.readouterr().err
+
+
+def make_talker(checkpoints, folder):
+    """A random model with a chat template. Returns its folder."""
+    folder = folder / "talker"
+    shutil.copytree(checkpoints("llama2"), folder)
+    config = {"eos_token": "<|endoftext|>",
+              "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The prompts that reach the engine, as texts."""
+    prompts = []
+    real = LLMEngine.add_request
+
+    def add_request(self, prompt, *args, **kwargs):
+        prompts.append(self.tokenizer.decode(prompt))
+        return real(self, prompt, *args, **kwargs)
+
+    monkeypatch.setattr(LLMEngine, "add_request", add_request)
+    return prompts
+
+
+def test_chat_keeps_the_conversation(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    talker = make_talker(checkpoints, tmp_path)
+    assert main(["chat", talker, "--system", "Be brief.", "--max-tokens", "3", "--temperature", "0"]) == 0
+    answers = capsys.readouterr().out.split("\n")
+    assert asked[0] == "system: Be brief.\nuser: first\nassistant:"
+    assert asked[1].startswith("system: Be brief.\nuser: first\nassistant: ")
+    assert asked[1].endswith("user: second\nassistant:") and len(answers) >= 2
+
+
+def test_chat_answers_every_question_of_a_pipe(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\n\n  \nsecond\n\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert len(asked) == 2 and asked[1].endswith("user: second\nassistant:")
+    assert capsys.readouterr().err.count(" prompt tokens ") == 2
+
+
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    steps, real = iter(range(1000)), LLMEngine.step
+
+    def step(self):
+        if next(steps) == 2:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(LLMEngine, "step", step)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "9", "--temperature", "0"]) == 0
+    assert len(asked) == 2 and "2 completion tokens" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_first_token_does_not_end_the_chat(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    calls, real = iter(range(1000)), Tokenizer.encode_chat
+
+    def encode_chat(self, messages):
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        return real(self, messages)
+
+    monkeypatch.setattr(Tokenizer, "encode_chat", encode_chat)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert len(asked) == 1 and asked[0].endswith("user: second\nassistant:")
+
+
+def test_ctrl_c_as_an_answer_ends_does_not_end_the_chat(checkpoints, tmp_path, capsys, monkeypatch, asked):
+    calls = iter(range(1000))
+
+    def interrupted_once(outputs, seconds):
+        if next(calls) == 0:
+            raise KeyboardInterrupt
+        return usage_line(outputs, seconds)
+
+    monkeypatch.setattr("mini_vllm.cli.usage_line", interrupted_once)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
+    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert len(asked) == 2 and asked[1] == "user: second\nassistant:", "the exchange is forgotten as a whole"
+
+
+def test_texts_are_shown_in_the_order_of_the_prompts():
+    stream = io.StringIO()
+    printer = TextPrinter(stream, 2)
+    printer.expect("a")
+    printer.expect("b")
+    printer.show(output("b", "late", prompt="B:"))
+    assert stream.getvalue() == ""
+    printer.show(output("a", "ear", prompt="A:", finished=False))
+    assert stream.getvalue() == "--- A:\nA:ear"
+    printer.show(output("a", "early", prompt="A:"))
+    assert stream.getvalue() == "--- A:\nA:early\n--- B:\nB:late\n"
+
+
+def test_several_continuations_are_numbered():
+    stream = io.StringIO()
+    printer = TextPrinter(stream, 2)
+    printer.expect("a")
+    printer.show(output("a", "one", "two", prompt="A "))
+    assert stream.getvalue() == "--- A #1\nA one\n--- A #2\nA two\n"
+
+
+def test_the_usage_line_adds_up():
+    usages = [Usage(10, 5, PromptTokensDetails(8)), Usage(2, 5)]
+    outputs = [RequestOutput(str(i), "", [], [], True, usage) for i, usage in enumerate(usages)]
+    assert usage_line(outputs, 2.0) == "12 prompt tokens (8 cached), 10 completion tokens, 5.0 tokens/s"
+
+
+def test_pull_of_an_unknown_model_lists_the_known(capsys):
+    assert main(["pull", "smolm2"]) == 2
+    assert "smollm2" in capsys.readouterr().err
+
+
+def test_doctor_says_what_there_is(capsys):
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "GFLOP/s" in text and "BLAS" in text
+
+
+@pytest.mark.skipif(cached_model("smollm2") is None, reason="not pulled: mini-vllm pull smollm2")
+def test_smollm2_knows_the_capital_of_france(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\n"))
+    assert main(["chat", "smollm2", "--temperature", "0", "--max-tokens", "30"]) == 0
+    assert "Paris" in capsys.readouterr().out

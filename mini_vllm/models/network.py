@@ -1,0 +1,185 @@
+"""The Llama family as one network: Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3, SmolLM.
+
+It computes a flat row of tokens, with no batch and no padding: which request a token belongs to, and what it attends
+to, is the business of the ``attend`` function that the caller passes in.
+
+    token_ids [num_tokens] ──▶ embed ──▶ layers ──▶ norm ──▶ hidden [num_tokens, hidden_size]
+                                           │  ▲
+                                   q, kv   ▼  │  what each token saw
+                                    attend(layer, q, kv)
+
+Matrices that multiply the same input are kept as one: queries, keys and values; gate and up. On a CPU that decodes one
+token, the number of operations matters as much as their size. The loader does the stacking, and leaves apart what stays
+packed in different ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mini_vllm.backend import blas, mx, nn
+from mini_vllm.fast.exp import one_plus_exp
+from mini_vllm.fast.streams import in_halves
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.fields import Fields
+from mini_vllm.models.rope import Rope, rope_frequencies
+
+#: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries
+Attend = Callable[[int, mx.array, mx.array], mx.array]
+
+#: Below so many elements of an activation a second stream costs more than it saves.
+MIN_SIZE_TO_SPLIT = 131072
+
+
+class QKNorm(nn.Module):
+    """Normalises every head of the queries and keys; one row of weights a head, since both go through at once."""
+
+    def __init__(self, num_heads: int, head_dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = mx.ones((num_heads, head_dim))
+        self.eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, None, self.eps) * self.weight
+
+
+def is_faster_weights_first(num_tokens: int, max_tokens: int) -> bool:
+    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``.
+
+    NVPL multiplies eight columns or twelve rows at once: with the weights first, 16 tokens take 0.8 times as long, but
+    9 to 12 take 1.1 times. ``benchmark blas`` measures it. Of many tokens, laying the result out anew costs more than
+    that saves; how many are too many, only the caller knows.
+    """
+    return blas.name == "nvpl" and 3 <= num_tokens <= max_tokens and not 9 <= num_tokens <= 12
+
+
+def project(x: mx.array, weight: mx.array) -> mx.array:
+    """``x @ weight.T``, [num_tokens, in] and [out, in] → [num_tokens, out], in the way the BLAS is best at."""
+    if blas.name == "nvpl" and x.shape[0] == 2:  # faster each by itself
+        return mx.concatenate([x[:1] @ weight.T, x[1:] @ weight.T])
+    return (weight @ x.T).T if is_faster_weights_first(x.shape[0], max_tokens=24) else x @ weight.T
+
+
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """``gate * sigmoid(gate) * up``, with one exp and nothing else that is slow."""
+    return in_halves(lambda gate, up: gate / one_plus_exp(-gate) * up, gate, up, min_size=MIN_SIZE_TO_SPLIT)
+
+
+class Linear(nn.Linear):
+    def __call__(self, x: mx.array) -> mx.array:
+        out = project(x, self.weight)
+        return out + self.bias if "bias" in self else out
+
+
+class SideBySide(nn.Module):
+    """Matrices that multiply the same input but are packed in different ways, so that they cannot be one."""
+
+    def __init__(self, parts: list[nn.Module]) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.concatenate([part(x) for part in self.parts], axis=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        self.qkv_proj = Linear(config.hidden_size, q_size + 2 * kv_size, bias=config.qkv_bias)
+        self.o_proj = Linear(q_size, config.hidden_size, bias=config.output_bias)
+        if config.qk_norm:
+            self.qk_norm = QKNorm(self.num_heads + self.num_kv_heads, self.head_dim, config.rms_norm_eps)
+
+    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend,
+                 wanted: mx.array | None = None) -> mx.array:
+        num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
+        heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
+        heads = self._turned(heads, angles)
+        queries = heads[:, :self.num_heads] if wanted is None else heads[wanted, :self.num_heads]
+        out = attend(layer, queries, heads[:, self.num_heads:])
+        return self.o_proj(out.reshape(queries.shape[0], self.num_heads * self.head_dim))
+
+    def _turned(self, heads: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:
+        """Queries and keys normalised, if the model does that, and rotated; values as they are."""
+        if "qk_norm" in self:
+            num_rotated = self.num_heads + self.num_kv_heads
+            heads = mx.concatenate((self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]), axis=1)
+        return Rope.rotate(heads, angles)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        is_float = type(self.gate_up_proj) is type(self.down_proj) is Linear
+        if is_float and is_faster_weights_first(x.shape[0], max_tokens=64) and "bias" not in self.down_proj:
+            # One column a token throughout, so that only the result is laid out anew.
+            gate, up = mx.split(self.gate_up_proj.weight @ x.T, 2)
+            return (self.down_proj.weight @ swiglu(gate, up)).T
+        gate, up = mx.split(self.gate_up_proj(x), 2, axis=-1)
+        return self.down_proj(swiglu(gate, up))
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend,
+                 wanted: mx.array | None = None) -> mx.array:
+        """With ``wanted``, keys and values are computed for all tokens, and the rest for these rows only."""
+        out = self.self_attn(self.input_layernorm(x), angles, layer, attend, wanted)
+        x = (x if wanted is None else x[wanted]) + out
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Body(nn.Module):
+    """Everything but the output matrix; the name of its parameters in a checkpoint begins with ``model.``"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = [Layer(config) for _ in range(config.num_layers)]
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class Model(nn.Module):
+    """Parameters are named as in a Hugging Face checkpoint, but for the stacked ones."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Body(config)
+        if not config.tie_word_embeddings:
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        frequencies, scale = rope_frequencies(config.rope_theta, config.head_dim, Fields(config.rope_scaling or {}))
+        self._rope = Rope(frequencies, scale, config.num_heads + config.num_kv_heads, config.num_kv_heads)
+
+    def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend,
+                 wanted: mx.array | None = None) -> mx.array:
+        """Hidden states [num_tokens, hidden_size] of a flat row of tokens at ``positions`` of their own requests.
+
+        With ``wanted``, of these rows only. Most tokens of a prompt are computed for their keys and values alone: the
+        last layer does little for them, and asks ``attend`` for the wanted rows only.
+        """
+        x = self.model.embed_tokens(token_ids)
+        angles = self._rope.angles(positions)
+        last = len(self.model.layers) - 1
+        for index, layer in enumerate(self.model.layers):
+            x = layer(x, angles, index, attend, wanted if index == last else None)
+        return self.model.norm(x)
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Scores over the vocabulary for rows of hidden states."""
+        if "lm_head" in self:
+            return self.lm_head(hidden)
+        embedding = self.model.embed_tokens
+        return project(hidden, embedding.weight) if type(embedding) is nn.Embedding else embedding.as_linear(hidden)

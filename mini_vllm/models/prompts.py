@@ -1,0 +1,90 @@
+"""What callers may give as a prompt, and how it becomes token ids.
+
+    "a text"   {"prompt": "a text"}   [17, 4, 99]   {"prompt_token_ids": [17, 4, 99]}   a numpy array of ids
+
+Reading needs no engine, only its tokenizer and its bounds, so a server reads long texts in other threads than the
+engine's.
+"""
+
+from __future__ import annotations
+
+import numbers
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mini_vllm.checks import refusal, token_ids
+from mini_vllm.models.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Mapping[str, object]
+
+KINDS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """A prompt that was read."""
+
+    #: None if it came as token ids.
+    text: str | None
+    token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class PromptReader:
+    tokenizer: Tokenizer
+    vocab_size: int
+    max_model_len: int
+
+    def read(self, prompt: Prompt) -> PromptTokens:
+        """Raises ValueError, which says why, for what is no prompt or leaves no room for an output."""
+        if isinstance(prompt, PromptTokens):
+            return prompt
+        if isinstance(prompt, Mapping):
+            prompt = _from_mapping(prompt)
+        if isinstance(prompt, str):
+            read = PromptTokens(prompt, self._encode(prompt))
+        elif isinstance(prompt, (list, tuple, range)) or hasattr(prompt, "tolist"):
+            self._check_length(getattr(prompt, "size", 0) if hasattr(prompt, "tolist") else len(prompt))
+            read = PromptTokens(None, token_ids("the prompt", prompt, self.vocab_size))
+        else:
+            raise refusal("the prompt", prompt, KINDS)
+        if not read.token_ids:
+            raise ValueError("the prompt is empty: it has 0 tokens, at least 1 is needed")
+        self._check_length(len(read.token_ids))
+        return read
+
+    def _check_length(self, num_tokens: int) -> None:
+        """Before the ids are looked at, too: a list of millions would take seconds."""
+        if num_tokens >= self.max_model_len:
+            raise ValueError(f"the prompt has {num_tokens} tokens; {self._room()}")
+
+    def _encode(self, text: str) -> list[int]:
+        """A text of which it is certain that it is too long is not even read: that could take seconds."""
+        at_least = self.tokenizer.min_num_tokens(text)
+        if at_least >= self.max_model_len:
+            raise ValueError(f"the prompt has {len(text)} characters, at least {at_least} tokens; {self._room()}")
+        return self.tokenizer.encode(text)
+
+    def _room(self) -> str:
+        return f"the context is {self.max_model_len}, and at least one must be left for the output"
+
+
+def _from_mapping(prompt: Mapping) -> object:
+    if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
+        raise ValueError(f"the prompt is a mapping with the keys {reprlib.repr(list(prompt))}, must be {KINDS}")
+    (kind, value), = prompt.items()
+    if (kind == "prompt") != isinstance(value, str):
+        raise refusal(f"the prompt's {kind!r}", value, "a text" if kind == "prompt" else "a list of token ids")
+    return value
+
+
+def as_list(prompts: object) -> list:
+    """One prompt, or several: a list of them. A list of whole numbers is one prompt."""
+    if isinstance(prompts, (str, Mapping)) or getattr(prompts, "ndim", None) == 1:
+        return [prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, set, frozenset)):
+        raise refusal("prompts", prompts, f"a prompt ({KINDS}) or a list of prompts")
+    prompts = list(prompts)
+    is_one = prompts and all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in prompts)
+    return [prompts] if is_one else prompts

@@ -1,0 +1,58 @@
+"""Networks with random weights, in the shape of real ones: for measurements and tests that need no sense, only size."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from mini_vllm.backend import mx
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.models.weights import checkpoint_shapes
+
+#: Name → config, as in a checkpoint.
+RANDOM_MODELS = {
+    "qwen3-27m": dict(model_type="qwen3", vocab_size=16384, hidden_size=512, intermediate_size=1536,
+                      num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+                      max_position_embeddings=4096, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True),
+}
+
+
+def load_random(name: str, seed: int = 0) -> LoadedModel:
+    """A model of RANDOM_MODELS; the same seed gives the same weights. Raises ValueError for a name not there."""
+    if name not in RANDOM_MODELS:
+        raise ValueError(f"there is no random model {name!r}, only {', '.join(RANDOM_MODELS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = load(write_random_checkpoint(Path(folder), RANDOM_MODELS[name], seed))
+        mx.eval(loaded.model.parameters())  # before the files go
+    return replace(loaded, name=name)
+
+
+def write_random_checkpoint(folder: Path, config: dict, seed: int = 0) -> Path:
+    """A checkpoint in Hugging Face layout, with weights large enough that its choices are no near-ties."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mx.save_safetensors(str(folder / "model.safetensors"), random_weights(config, seed))
+    (folder / "config.json").write_text(json.dumps(config))
+    write_byte_tokenizer(folder)
+    return folder
+
+
+def random_weights(config: dict, seed: int) -> dict[str, mx.array]:
+    mx.random.seed(seed)
+    return {name: 3 * mx.random.uniform(-1, 1, shape) * shape[-1] ** -0.5 if len(shape) > 1
+            else mx.random.normal(shape) * 0.1 + (1.0 if "norm" in name else 0.0)
+            for name, shape in checkpoint_shapes(ModelConfig.from_dict(config)).items()}
+
+
+def write_byte_tokenizer(folder: Path) -> None:
+    """One token a byte, and an end-of-text token."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))

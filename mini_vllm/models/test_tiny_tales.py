@@ -1,0 +1,78 @@
+"""The model that ships: it loads here and in mlx-lm, and tells the same tale in both."""
+
+import json
+
+import pytest
+
+from mini_vllm.backend import mx
+from mini_vllm.llm import LLM
+from mini_vllm.models.loader import ASSETS, load
+from mini_vllm.request import SamplingParams
+
+FOLDER = ASSETS / "tiny-tales"
+OPENING = "Once upon a time there was a king who had three sons, and"
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return LLM("tiny-tales", num_blocks=64)
+
+
+def test_it_is_small_enough_to_ship():
+    sizes = {file.name: file.stat().st_size for file in FOLDER.iterdir()}
+    assert sizes["model.safetensors"] <= 16_000_000
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "README.md"} <= sizes.keys()
+
+
+def test_it_is_a_llama_of_3_to_8_million_parameters():
+    config = json.loads((FOLDER / "config.json").read_text())
+    assert config["model_type"] == "llama" and config["vocab_size"] == 4096
+    weights = mx.load(str(FOLDER / "model.safetensors"))
+    assert 3_000_000 <= sum(array.size for array in weights.values()) <= 8_000_000
+
+
+def test_mlx_lm_loads_the_folder_and_gives_the_same_tokens(llm):
+    utils = pytest.importorskip("mlx_lm.utils")
+    from mlx_lm.generate import generate_step
+    model, _ = utils.load_model(FOLDER)
+    if mx.default_device() == mx.Device(mx.cpu):
+        model.set_dtype(mx.float32)  # as our loader does there
+    prompt = llm.tokenizer.encode(OPENING)
+    expected = [int(token) for token, _ in generate_step(mx.array(prompt), model, max_tokens=64)]
+    params = SamplingParams(max_tokens=64, temperature=0, ignore_eos=True)
+    assert llm.generate([prompt], params)[0].token_ids == expected
+
+
+def test_it_tells_something_like_a_tale(llm):
+    text = llm.generate(OPENING, SamplingParams(max_tokens=80, temperature=0.7, seed=0))[0].text
+    words = text.split()
+    assert len(words) > 40 and len(set(words)) > 25, f"that is no tale: {text!r}"
+    assert all(ord(character) < 128 for character in text)
+
+
+def test_it_prefers_a_tale_to_word_salad(llm):
+    """Mean log-probability a token of a sentence, and of the same words shuffled."""
+    def score(text):
+        ids = llm.tokenizer.encode(text)
+        logits = all_logits(ids)
+        return sum((logits[i] - mx.logsumexp(logits[i]))[ids[i + 1]].item() for i in range(len(ids) - 1)) / len(ids)
+
+    tale = "The king went into the garden, and there he saw a little bird sitting upon a tree."
+    salad = "bird into king there saw upon and a garden the he little tree went the a sitting in."
+    assert score(tale) > score(salad) + 1
+
+
+def all_logits(ids):
+    """Logits after every token; the runner gives those after the last."""
+    from mini_vllm.attention import PagedKVCache, paged_attention
+    from mini_vllm.fast.plan import AttentionPlan, Span
+    loaded = load("tiny-tales")
+    config = loaded.config
+    cache = PagedKVCache(config.num_layers, 9, config.num_kv_heads, 32, config.head_dim, mx.float32)
+    plan = AttentionPlan([Span(list(range(1, 9)), len(ids), len(ids))], 32)
+
+    def attend(layer, queries, keys_values):
+        cache.write_step(layer, keys_values, plan)
+        return paged_attention(queries, cache.pools[layer], plan, config.head_dim ** -0.5)
+
+    return loaded.model.logits(loaded.model(mx.array(ids), plan.positions, attend))

@@ -1,0 +1,106 @@
+"""The real model through a pool that is too small: requests lose their blocks, come back, and nobody can tell."""
+
+import random
+
+import pytest
+
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.loader import load
+from mini_vllm.request import Priority, SamplingParams
+from mini_vllm.test_engine import run
+from mini_vllm.trace.recorder import StepTrace
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoints):
+    return load(checkpoints("qwen3"))
+
+
+def make_engine(loaded, **settings):
+    settings = {"block_size": 8, "max_num_seqs": 24, "max_num_batched_tokens": 96, "enable_lookahead": True, **settings}
+    return LLMEngine(EngineConfig(**settings), loaded=loaded)
+
+
+def requests(count, seed, temperature=1.0, seed_of=lambda index: None, n_of=lambda index: 1):
+    """Prompts of 1 to 120 tokens, some with a beginning in common; outputs of 4 to 40 tokens."""
+    rng = random.Random(seed)
+    beginning = [rng.randrange(250) for _ in range(70)]
+    for index in range(count):
+        shared = beginning[:rng.choice([0, 0, 20, 70])]
+        prompt = shared + [rng.randrange(250) for _ in range(rng.randint(1, 50))]
+        yield prompt, SamplingParams(max_tokens=rng.randint(4, 40), temperature=temperature, seed=seed_of(index),
+                                     n=n_of(index), ignore_eos=True)
+
+
+WORK = list(requests(100, seed=1, temperature=0))
+
+
+@pytest.fixture(scope="module")
+def alone(loaded):
+    """What each of WORK gives when it has the engine to itself."""
+    engine, results = make_engine(loaded, num_blocks=40, max_num_seqs=1, enable_prefix_caching=False), []
+    for prompt, params in WORK:
+        engine.add_request(prompt, params, "r")
+        results.append(run(engine)["r"].token_ids)
+    return results
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_lookahead": False}, {"enable_prefix_caching": False}],
+                         ids=["all on", "no look-ahead", "no prefix cache"])
+def test_100_requests_with_many_preemptions_give_what_each_gives_alone(loaded, alone, settings):
+    engine = make_engine(loaded, num_blocks=60, **settings)
+    ids = [engine.add_request(prompt, params, priority=Priority(i % 3)) for i, (prompt, params) in enumerate(WORK)]
+    results = run(engine)
+    assert engine.scheduler.num_preemptions >= 10
+    assert [results[request_id].token_ids for request_id in ids] == alone
+    assert {results[request_id].finish_reason for request_id in ids} == {"length"}
+
+
+def test_sampled_requests_and_several_samples_survive_preemption(loaded):
+    """Each sequence has its own random numbers: losing its blocks must not lose or repeat one.
+
+    What is computed again is rounded differently, by some 1e-6. That shows only where a random number falls just so
+    between two tokens; with these seeds none does.
+    """
+    work = list(requests(16, seed=2, seed_of=lambda index: index, n_of=lambda index: 4 if index % 4 == 0 else 1))
+    small = make_engine(loaded, num_blocks=60)
+    ids = [small.add_request(prompt, params) for prompt, params in work]
+    results = run(small)
+    assert small.scheduler.num_preemptions >= 10
+    large = make_engine(loaded, num_blocks=900)
+    for request_id, (prompt, params) in zip(ids, work):
+        large.add_request(prompt, params, request_id)
+        wanted = run(large)[request_id]
+        assert [c.token_ids for c in results[request_id].outputs] == [c.token_ids for c in wanted.outputs]
+        assert [c.text for c in results[request_id].outputs] == [c.text for c in wanted.outputs]
+
+
+def test_usage_counts_what_was_found_once(loaded):
+    small = make_engine(loaded, num_blocks=60)
+    work = list(requests(40, seed=3, temperature=0))
+    for prompt, params in work:
+        small.add_request(prompt, params)
+    results = run(small)
+    assert small.scheduler.num_preemptions >= 5
+    metrics = small.metrics()
+    assert metrics.num_requests == 40 and metrics.num_prompt_tokens == sum(len(prompt) for prompt, _ in work)
+    cached = [output.usage.prompt_tokens_details.cached_tokens for output in results.values()]
+    assert metrics.num_saved_tokens == sum(cached)
+    assert all(found < output.usage.prompt_tokens for found, output in zip(cached, results.values()))
+
+
+def test_the_trace_of_a_real_run_tells_all(loaded):
+    trace = StepTrace()
+    engine = LLMEngine(EngineConfig(block_size=8, num_blocks=60, max_num_seqs=24, max_num_batched_tokens=96),
+                       loaded=loaded, trace=trace)
+    work = list(requests(40, seed=4, temperature=0))
+    ids = [engine.add_request(prompt, params) for prompt, params in work]
+    results = run(engine)
+    assert sum(len(step["preempted"]) for step in trace.steps) == engine.scheduler.num_preemptions >= 5
+    assert {name: reason for step in trace.steps for name, reason in step["finished"].items()} == dict.fromkeys(
+        ids, "length")
+    for request_id in ids:
+        assert sum(request_id in step["sampled"] for step in trace.steps) == len(results[request_id].token_ids)
+    assert max(sum(n for _, n in step["tokens"].values()) for step in trace.steps) <= 96
+    assert all(step["start_s"] <= step["planned_s"] <= step["computed_s"] <= step["end_s"] for step in trace.steps)

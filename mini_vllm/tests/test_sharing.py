@@ -1,0 +1,390 @@
+"""Copy-on-write and the prefix tree in the engine, with real arrays: what is shared, what is copied, what comes out."""
+
+import numpy as np
+import pytest
+
+from mini_vllm.beam_search import beam_search
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.llm import LLM
+from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.models.loader import load
+from mini_vllm.request import SamplingParams
+from mini_vllm.test_engine import make_engine, random_prompts, run
+
+GREEDY = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoints):
+    return load(checkpoints("llama3"))
+
+
+def tokens(count, seed):
+    return np.random.default_rng(seed).integers(0, 256, count).tolist()
+
+
+def alone(loaded, prompt, params):
+    """What a request gives with nobody else there and no cache."""
+    engine = make_engine(loaded, enable_prefix_caching=False)
+    engine.add_request(prompt, params, "r")
+    return [output.token_ids for output in run(engine)["r"].outputs]
+
+
+# ---- hits
+
+
+def test_a_hit_copies_nothing_and_shares_the_blocks(loaded):
+    engine, shared = make_engine(loaded), tokens(64, 1)
+    engine.add_request(shared + tokens(3, 2), SamplingParams(max_tokens=30, temperature=0, ignore_eos=True), "a")
+    engine.step()
+    engine.add_request(shared + [255] + tokens(3, 3), GREEDY, "b")
+    engine.step()
+    table_a, table_b = (engine.kv_cache.get_block_ids(name) for name in "ab")
+    assert table_a[:8] == table_b[:8]
+    assert all(engine.kv_cache.block_pool.blocks[i].ref_cnt == 2 for i in table_a[:8])
+    assert engine.runner.cache.num_copied_blocks == 0
+    assert engine.metrics().num_shared_blocks == 8
+    run(engine)
+
+
+def test_a_hit_that_ends_inside_a_block_copies_exactly_that_block(loaded):
+    engine, shared = make_engine(loaded), tokens(28, 1)
+    engine.add_request(shared + tokens(10, 2), GREEDY, "a")
+    run(engine)
+    prompt = shared + tokens(9, 3)
+    engine.add_request(prompt, GREEDY, "b")
+    output = run(engine)["b"]
+    assert output.usage.prompt_tokens_details.cached_tokens == 28
+    assert engine.runner.cache.num_copied_blocks == 1
+    assert [output.token_ids] == alone(loaded, prompt, GREEDY)
+
+
+def test_a_fully_cached_prompt_computes_one_token(loaded, monkeypatch):
+    engine, prompt = make_engine(loaded), tokens(40, 4)
+    engine.add_request(prompt, GREEDY, "a")
+    first = run(engine)["a"]
+    computed = []
+    real = engine.runner.step
+    monkeypatch.setattr(engine.runner, "step",
+                        lambda steps, copies: computed.append(len(steps[0].token_ids)) or real(steps, copies))
+    engine.add_request(prompt, GREEDY, "b")
+    second = run(engine)["b"]
+    assert computed[0] == 1 and second.usage.prompt_tokens_details.cached_tokens == 39
+    assert first.token_ids == second.token_ids
+
+
+def test_cached_tokens_are_exactly_those_not_computed(loaded, monkeypatch):
+    engine = make_engine(loaded, enable_lookahead=False)  # else some steps do not go through `step`
+    computed = {}
+    real = engine.runner.step
+
+    def step(steps, copies):
+        for request, request_step in zip(engine.scheduler.running, steps):
+            computed[request.request_id] = computed.get(request.request_id, 0) + len(request_step.token_ids)
+        return real(steps, copies)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    base = tokens(50, 5)
+    for i, cut in enumerate((0, 7, 8, 33, 49, 50)):
+        engine.add_request(base[:cut] + tokens(20, 10 + i), GREEDY, f"r{i}")
+        output = run(engine)[f"r{i}"]
+        num_positions = output.usage.prompt_tokens + output.usage.completion_tokens - 1
+        assert computed[f"r{i}"] == num_positions - output.usage.prompt_tokens_details.cached_tokens
+
+
+def test_the_next_turn_of_a_chat_goes_on_in_the_tail_without_a_copy(loaded):
+    """The half-filled tail that an answer left is extended in place: the new turn has all of it."""
+    engine, history = make_engine(loaded), tokens(21, 6)
+    num_written = 0
+    for turn in range(5):
+        engine.add_request(history, GREEDY, f"t{turn}")
+        output = run(engine)[f"t{turn}"]
+        assert output.usage.prompt_tokens_details.cached_tokens == num_written
+        assert [output.token_ids] == alone(loaded, history, GREEDY)
+        num_written = len(history) + len(output.token_ids) - 1  # the last token was never fed back
+        history = history + output.token_ids + tokens(5, 20 + turn)
+    assert engine.runner.cache.num_copied_blocks == 0
+
+
+def test_many_adopt_one_tail_at_once(loaded):
+    engine, base = make_engine(loaded), tokens(21, 7)
+    engine.add_request(base, GREEDY, "a")
+    answer = run(engine)["a"].token_ids
+    prompts = [base + answer + [i] * 4 for i in range(6)]
+    for i, prompt in enumerate(prompts):
+        engine.add_request(prompt, GREEDY, f"r{i}")
+    results = run(engine)
+    for i, prompt in enumerate(prompts):
+        assert [results[f"r{i}"].token_ids] == alone(loaded, prompt, GREEDY)
+        assert results[f"r{i}"].usage.prompt_tokens_details.cached_tokens == len(base) + len(answer) - 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_blocks": 30}, {"max_num_batched_tokens": 44}, {"block_size": 3}],
+                         ids=str)
+def test_random_families_of_prompts_give_what_each_gives_alone(loaded, settings):
+    rng = np.random.default_rng(8)
+    engine = make_engine(loaded, max_num_seqs=8, **{k: v for k, v in settings.items()})
+    trunks = [tokens(60, 30 + i) for i in range(3)]
+    expected, results = {}, {}
+    for i in range(24):
+        prompt = trunks[rng.integers(3)][:rng.integers(1, 60)] + tokens(int(rng.integers(0, 9)), 100 + i)
+        params = SamplingParams(max_tokens=int(rng.integers(1, 12)), temperature=float(rng.choice([0, 0.9])), seed=i)
+        engine.add_request(prompt, params, f"r{i}")
+        expected[f"r{i}"] = alone(loaded, prompt, params)[0]
+        for _ in range(rng.integers(0, 4)):
+            results.update({output.request_id: output for output in engine.step()})
+            engine.kv_cache.check_integrity()
+    results.update(run(engine))
+    assert {name: output.token_ids for name, output in results.items()} == expected
+    assert engine.metrics().num_saved_tokens > 0
+    if settings == {"num_blocks": 30}:
+        assert engine.metrics().num_evictions > 0, "the small pool was to evict"
+
+
+def test_with_every_hash_the_same_nothing_changes(loaded, monkeypatch):
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 7)
+    engine, trunk = make_engine(loaded), tokens(40, 9)
+    prompts = [trunk[:n] + tokens(12, 50 + n) for n in (5, 16, 20, 33)]
+    for i, prompt in enumerate(prompts):
+        engine.add_request(prompt, GREEDY, f"r{i}")
+        engine.step()
+    results = run(engine)
+    assert engine.metrics().num_saved_tokens > 0
+    for i, prompt in enumerate(prompts):
+        assert [results[f"r{i}"].token_ids] == alone(loaded, prompt, GREEDY)
+
+
+def test_salts_and_the_switch_keep_prompts_apart(loaded):
+    prompt = tokens(40, 10)
+    engine = make_engine(loaded)
+    for i, (salt, cached) in enumerate([(("a",), 0), (("b",), 0), (("a",), 39), (None, 0), (None, 39)]):
+        engine.add_request(prompt, GREEDY, f"r{i}", extra_keys=salt)
+        assert run(engine)[f"r{i}"].usage.prompt_tokens_details.cached_tokens == cached
+    off = make_engine(loaded, enable_prefix_caching=False)
+    for name in "ab":
+        off.add_request(prompt, GREEDY, name)
+        assert run(off)[name].usage.prompt_tokens_details.cached_tokens == 0
+
+
+def test_engines_of_different_models_share_nothing(loaded, checkpoints):
+    other = load(checkpoints("llama2"))
+    engines = make_engine(loaded), make_engine(other)
+    prompt = tokens(40, 11)
+    for engine in engines:
+        engine.add_request(prompt, GREEDY, "r")
+        assert run(engine)["r"].usage.prompt_tokens_details.cached_tokens == 0
+
+
+# ---- several sequences of one prompt
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_prefix_caching": False}, {"max_num_batched_tokens": 44}], ids=str)
+@pytest.mark.parametrize("length", [33, 40, 41])
+def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, settings, length):
+    prompt = tokens(length, 12)
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=4, ignore_eos=True)
+    engine = make_engine(loaded, **settings)
+    engine.add_request(prompt, params, "r")
+    while not engine.kv_cache.get_block_ids("r#3"):
+        engine.step()
+    tables = [engine.kv_cache.get_block_ids(f"r#{i}") for i in range(4)]
+    num_full = length // 8
+    assert all(table[:num_full] == tables[0][:num_full] for table in tables)
+    assert len({i for table in tables for i in table}) <= num_full + 4
+    outputs = run(engine)["r"].outputs
+    assert engine.runner.cache.num_copied_blocks == (3 if length % 8 else 0)
+    assert len({tuple(output.token_ids) for output in outputs}) > 1
+    unshared = make_engine(loaded, enable_prefix_caching=False)
+    unshared.add_request(prompt, params, "r")
+    assert [o.token_ids for o in outputs] == [o.token_ids for o in run(unshared)["r"].outputs]
+
+
+def test_a_sample_does_not_depend_on_its_siblings(loaded):
+    from mini_vllm.sampler import make_key
+    prompt = tokens(20, 13)
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=3, ignore_eos=True)
+    engine = make_engine(loaded)
+    engine.add_request(prompt, params, "r")
+    together = [output.token_ids for output in run(engine)["r"].outputs]
+    for index in range(3):
+        single = make_engine(loaded)
+        single.add_request(prompt, SamplingParams(max_tokens=9, temperature=1.0, seed=5, ignore_eos=True), "r")
+        single._sequences["r"][1].row.key = make_key(5, index)
+        assert run(single)["r"].token_ids == together[index]
+
+
+def test_eight_samples_of_512_tokens_store_hardly_more_than_one(checkpoints, tmp_path):
+    from mini_vllm.conftest import write_checkpoint
+    folder = write_checkpoint(tmp_path / "long", model_type="llama", max_position_embeddings=1024)
+    engine = LLMEngine(EngineConfig(model=folder, num_blocks=200, block_size=32))
+    prompt = tokens(512, 14)
+
+    def peak(n):
+        engine.add_request(prompt, SamplingParams(max_tokens=3, temperature=1.0, seed=1, n=n, ignore_eos=True), "r")
+        most = 0
+        while engine.has_unfinished_requests():
+            engine.step()
+            most = max(most, len({i for s in engine._sequences for i in engine.kv_cache.get_block_ids(s)[:16]}))
+        return most
+
+    assert peak(1) == 16 and peak(8) == 16, "the prompt's 16 blocks are stored once, however many samples"
+
+
+def test_samples_that_end_or_are_aborted_leave_nothing(loaded):
+    engine = make_engine(loaded)
+    engine.add_request(tokens(20, 15), SamplingParams(max_tokens=30, temperature=1.0, seed=1, n=4), "r")
+    for _ in range(3):
+        engine.step()
+    engine.abort_request("r")
+    engine.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
+    engine.add_request(tokens(20, 15), SamplingParams(max_tokens=30, temperature=1.0, seed=1, n=4), "r")
+    engine.abort_request("r")
+    assert not engine.scheduler.has_unfinished_requests()
+
+
+def test_n_counts_towards_the_limits(loaded):
+    engine = make_engine(loaded, max_num_seqs=4)
+    with pytest.raises(ValueError, match=r"n is 5, must be at most max_num_seqs \(4\)"):
+        engine.add_request("hello", SamplingParams(n=5))
+    for name in "ab":
+        engine.add_request(tokens(9, 16), SamplingParams(max_tokens=5, n=3, seed=1), name)
+    while engine.has_unfinished_requests():
+        engine.step()
+        assert len(engine.scheduler.running) <= 4
+
+
+def test_a_copy_of_a_copy_in_one_step(loaded):
+    """One request copies a block and fills the copy; the next, of the same step, finds the copy and copies that."""
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+    shared = [10, 11, 12, 13, 14]
+    first = [*shared, 15, 16, 17, 18, 19]
+    prompts = [[*shared, 25, 26, 27, 28], [*shared, 25, 26, 37, 38]]
+    engine, alone = make_engine(loaded), []
+    for prompt in prompts:
+        fresh = make_engine(loaded)
+        fresh.add_request(prompt, params, "r")
+        alone.append(run(fresh)["r"].token_ids)
+    engine.add_request(first, params)
+    run(engine)
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    copies = []
+    real = engine.runner.cache.copy_blocks
+    engine.runner.cache.copy_blocks = lambda pairs: (copies.extend(pairs), real(pairs))
+    results = run(engine)
+    assert len(copies) == 2 and copies[0][1] == copies[1][0], f"the copies {copies} are no chain, nothing is tested"
+    assert [results[request_id].token_ids for request_id in ids] == alone
+
+
+# ---- beams
+
+
+def naive_beams(loaded, prompt, width, max_tokens):
+    """Beam search that computes every beam from the beginning each time."""
+    def log_probabilities(ids):
+        runner = ModelRunner(loaded.model, 20, 8)
+        logits = np.array(runner.step([RequestStep(ids, list(range(1, 19)), len(ids), True)])[0], dtype=np.float64)
+        return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+
+    live = [([], 0.0)]
+    for _ in range(max_tokens):
+        candidates = [(ids + [int(t)], score + lp[t]) for ids, score in live
+                      for lp in [log_probabilities(prompt + ids)] for t in np.argsort(-lp)[:2 * width]]
+        live = sorted(candidates, key=lambda c: -c[1])[:width]
+    return live
+
+
+@pytest.mark.parametrize("length", [13, 16])
+def test_beams_are_those_of_a_search_without_sharing(loaded, length):
+    engine, prompt = make_engine(loaded), tokens(length, 17)
+    beams = beam_search(engine, prompt, beam_width=3, max_tokens=6, ignore_eos=True)
+    expected = naive_beams(loaded, prompt, 3, 6)
+    assert [beam.token_ids for beam in beams] == [ids for ids, _ in expected]
+    np.testing.assert_allclose([beam.log_probability for beam in beams], [score for _, score in expected], atol=1e-3)
+    engine.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
+    again = beam_search(engine, prompt, beam_width=3, max_tokens=6, ignore_eos=True)
+    assert [beam.token_ids for beam in again] == [beam.token_ids for beam in beams], "the cache changed the beams"
+
+
+def test_a_beam_of_one_is_greedy(loaded):
+    prompt = tokens(20, 18)
+    (beam,) = beam_search(make_engine(loaded), prompt, beam_width=1, max_tokens=10, ignore_eos=True)
+    assert [beam.token_ids] == alone(loaded, prompt, GREEDY)
+
+
+def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loaded):
+    engine = make_engine(loaded, num_blocks=5)
+    with pytest.raises(RuntimeError, match="the pool is too small for this beam search: 4 blocks of 8 tokens, 4 beams"):
+        beam_search(engine, tokens(20, 19), beam_width=4, max_tokens=12, ignore_eos=True)
+    engine.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
+    with pytest.raises(ValueError, match="beam_width is 0"):
+        beam_search(engine, "hello", beam_width=0)
+    engine.add_request("hello", GREEDY)
+    with pytest.raises(RuntimeError, match="idle engine"):
+        beam_search(engine, "hello")
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_beam_search_that_is_cut_off_gives_everything_back(loaded, monkeypatch, at):
+    """Ctrl-C when beams were just forked: blocks that were to be copied come home, too."""
+    engine, prompt = make_engine(loaded), tokens(20, 19)
+    real, num_calls, num_copies = engine.runner.step, 0, 0
+
+    def step(steps, copies=()):
+        nonlocal num_calls, num_copies
+        num_calls, num_copies = num_calls + 1, len(copies)
+        if num_calls == at:
+            raise KeyboardInterrupt
+        return real(steps, copies)
+
+    monkeypatch.setattr(engine.runner, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        beam_search(engine, prompt, beam_width=3, max_tokens=6, ignore_eos=True)
+    assert (num_copies > 0) == (at > 1), "no copy was to be made, nothing is tested"
+    engine.kv_cache.check_integrity()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0
+    engine.add_request(prompt, GREEDY, "r")
+    assert [run(engine)["r"].token_ids] == alone(loaded, prompt, GREEDY)
+
+
+# ---- numbers
+
+
+def test_metrics_say_what_was_saved(loaded):
+    engine = make_engine(loaded)
+    for name in "ab":
+        engine.add_request(tokens(40, 20), GREEDY, name)
+        run(engine)
+    metrics = engine.metrics()
+    assert (metrics.num_requests, metrics.num_prompt_tokens, metrics.num_saved_tokens) == (2, 80, 39)
+    assert metrics.hit_rate == metrics.recent_hit_rate == 39 / 80
+    assert "39 of 80 prompt tokens found in the cache (49%" in str(metrics)
+
+
+def test_a_reset_is_refused_while_in_use(loaded):
+    engine = make_engine(loaded)
+    engine.add_request(random_prompts(1)[0], GREEDY, "a")
+    engine.step()
+    with pytest.raises(RuntimeError, match="blocks are in use"):
+        engine.kv_cache.reset_prefix_cache()
+    run(engine)
+    engine.kv_cache.reset_prefix_cache()
+    assert engine.kv_cache.prefix_tree.stats.num_nodes == 0
+
+
+def test_the_command_prints_the_numbers(checkpoints, capsys):
+    from mini_vllm.cli import main
+    folder = str(checkpoints("llama2"))
+    arguments = ["generate", "--model", folder, "--max-tokens", "3", "--stats", "hello there", "hello there"]
+    assert main(arguments) == 0
+    assert "prompt tokens found in the cache" in capsys.readouterr().err
+    assert main([*arguments, "--no-prefix-caching"]) == 0
+    assert "0 of 22 prompt tokens found" in capsys.readouterr().err
+
+
+def test_llm_takes_the_switch(checkpoints):
+    llm = LLM(checkpoints("llama2"), num_blocks=40, enable_prefix_caching=False)
+    assert llm.engine.kv_cache.prefix_tree is None

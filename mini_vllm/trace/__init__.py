@@ -1,0 +1,1 @@
+"""What happened, step by step: recorded, read back, drawn."""
