@@ -322,7 +322,7 @@ def test_a_quantised_gguf_of_qwen2_has_biases_and_loads(tmp_path, monkeypatch, k
 
 
 def test_rope_scaling_in_a_gguf_file_is_read(tmp_path, checkpoints):
-    from mini_vllm.test_model import write_gguf
+    from mini_vllm.models.test_network import write_gguf
     file = write_gguf(checkpoints, tmp_path / "model.gguf", **{
         "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": mx.array(4.0)})
     assert load(file).config.rope_scaling["factor"] == 4.0
@@ -626,7 +626,7 @@ def test_a_broken_file_is_named(checkpoints, tmp_path, file, content, complaint)
     ({"general.architecture": mx.array(5, mx.uint32)}, "model_type 5"),
 ])
 def test_metadata_of_a_gguf_file_that_cannot_be_is_named(checkpoints, tmp_path, metadata, complaint):
-    from mini_vllm.test_model import write_gguf
+    from mini_vllm.models.test_network import write_gguf
     file = write_gguf(checkpoints, tmp_path / "model.gguf", **metadata)
     with pytest.raises(LoadError, match=complaint):
         load(file)
