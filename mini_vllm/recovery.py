@@ -16,52 +16,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mini_vllm.attention import PagedKVCache
+from mini_vllm.executor import StepResult
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import Request, RequestStatus, TokenLogprob
+from mini_vllm.lookahead import LookAhead
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 
-#: Of the requests of a step: next tokens, and their log-probabilities where asked for.
-Tokens = tuple[dict[str, int], dict[str, TokenLogprob]]
+Compute = Callable[[SchedulerOutput], StepResult]
 
 
 class Recovery:
-    def __init__(self, scheduler: Scheduler, kv_cache: KVCacheManager, cache: PagedKVCache) -> None:
-        self.scheduler, self.kv_cache, self.cache = scheduler, kv_cache, cache
+    """Computes steps, and cleans up after those that break."""
 
-    def compute_apart(self, plan: SchedulerOutput, error: Exception, compute: Callable[[SchedulerOutput], Tokens]
-                      ) -> tuple[dict[str, int], dict[str, TokenLogprob], dict[str, Exception]]:
+    def __init__(self, scheduler: Scheduler, kv_cache: KVCacheManager, cache: PagedKVCache, lookahead: LookAhead
+                 ) -> None:
+        self.scheduler, self.kv_cache, self.cache, self.lookahead = scheduler, kv_cache, cache, lookahead
+
+    def compute(self, plan: SchedulerOutput, compute: Compute) -> StepResult:
+        """``compute(plan)``. If that fails, each request by itself: those that fail alone are in ``errors``, and the
+        others go on."""
+        try:
+            try:
+                return compute(plan)
+            except Exception as error:
+                result = self.compute_apart(plan, error, compute)
+                self.lookahead.drop()
+                return result
+        except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
+            self.lookahead.drop()
+            self.undo(plan)
+            raise
+
+    def compute_apart(self, plan: SchedulerOutput, error: Exception, compute: Compute) -> StepResult:
         """The step raised ``error``. Compute its requests one by one, in the order of admission: who shares a block
-        that another was to write in this step comes after it. Returns tokens, log-probabilities, and the errors of
-        those that fail.
-        """
-        token_ids: dict[str, int] = {}
-        logprobs: dict[str, TokenLogprob] = {}
-        errors: dict[str, Exception] = {}
+        that another was to write in this step comes after it."""
+        result = StepResult()
         misled: list[Request] = []
         unwritten: set[int] = set()
         self.cache.copy_blocks(plan.copies)
         for request in sorted(plan.requests, key=self.scheduler.running.index):
-            request_id = request.request_id
-            num_new = plan.num_scheduled_tokens[request_id]
-            if unwritten.intersection(self.kv_cache.get_block_ids(request_id)):
+            num_new = plan.num_scheduled_tokens[request.request_id]
+            if unwritten.intersection(self.kv_cache.get_block_ids(request.request_id)):
                 misled.append(request)
             elif len(plan.requests) == 1:
-                errors[request_id] = error
+                result.errors[request.request_id] = error
             else:
                 try:
-                    new_ids, new_logprobs = compute(SchedulerOutput({request_id: num_new}, [request]))
-                    token_ids.update(new_ids)
-                    logprobs.update(new_logprobs)
+                    result.update(compute(SchedulerOutput({request.request_id: num_new}, [request])))
                     continue
                 except Exception as own_error:
-                    errors[request_id] = own_error
+                    result.errors[request.request_id] = own_error
             unwritten.update(self._take_back(request, num_new))
         self._forget_unwritten(plan, unwritten)
         for request in reversed(misled):
             self.scheduler.preempt(request)
         self.discard(unwritten)
         plan.preempted.extend(misled)
-        return token_ids, logprobs, errors
+        return result
 
     def undo(self, plan: SchedulerOutput) -> None:
         """The step was cut off, or so was ``compute_apart``: nothing of it counts, and its requests wait to be computed

@@ -1,4 +1,8 @@
-"""A request as the user sees it while it runs: ``n`` sequences of one prompt, and the text of each."""
+"""A request as the user sees it while it runs: ``n`` sequences of one prompt, and the text of each.
+
+    LiveRequests ── "r" ──▶ SequenceGroup ─┬─ "r#0" ──▶ SequenceState: Request, SamplerRow, text so far
+                                           └─ "r#1" ──▶ SequenceState
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,10 @@ class SequenceState:
 
     def take_token(self, token_id: int, logprob: TokenLogprob | None) -> str | None:
         """A token was sampled and appended: its text, and why it ends the output, if it does."""
-        if logprob is not None and self.output.logprobs is not None:
-            self.output.logprobs.append(with_texts(logprob, self._tokenizer))
-            self.output.cumulative_logprob += logprob.logprob
+        output = self.output
+        if logprob is not None and output.logprobs is not None and output.cumulative_logprob is not None:
+            output.logprobs.append(with_texts(logprob, self._tokenizer))
+            output.cumulative_logprob += logprob.logprob
         new_text = self._detokenizer.add(token_id)
         self.output.text += self._stopping.add(token_id, new_text, len(self.request.output_token_ids))
         return self._stopping.finish_reason
@@ -70,6 +75,8 @@ def with_texts(logprob: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprob:
 
 @dataclass
 class SequenceGroup:
+    """All continuations of one prompt. The first, the leader, computes the prompt; the others are forked from it."""
+
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
@@ -83,6 +90,18 @@ class SequenceGroup:
     first_token_s: float | None = None
     latest_token_s: float | None = None
 
+    @property
+    def leader(self) -> Request:
+        return self.sequences[0].request
+
+    @property
+    def unfinished(self) -> list[SequenceState]:
+        return [sequence for sequence in self.sequences if not sequence.finished]
+
+    def note_start(self, now_s: float) -> None:
+        if self.started_s is None:
+            self.started_s = now_s
+
     def note_token(self, now_s: float) -> None:
         if self.first_token_s is None:
             self.first_token_s = now_s
@@ -91,14 +110,40 @@ class SequenceGroup:
     @property
     def timings(self) -> RequestTimings:
         moments = (self.arrived_s, self.started_s, self.first_token_s, self.latest_token_s)
-        return RequestTimings(*(None if later is None else later - earlier
+        return RequestTimings(*(None if earlier is None or later is None else later - earlier
                                 for earlier, later in zip(moments, moments[1:])))
 
     def to_output(self) -> RequestOutput:
         outputs = [sequence.output for sequence in self.sequences]
-        cached = self.sequences[0].request.num_cached_tokens if self.sequences else 0
         usage = Usage(len(self.prompt_token_ids), sum(len(output.token_ids) for output in outputs),
-                      PromptTokensDetails(cached))
+                      PromptTokensDetails(self.leader.num_cached_tokens))
         finished = all(output.finish_reason is not None for output in outputs)
         return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, finished, usage, self.error,
                              self.prompt_logprobs, self.timings)
+
+
+class LiveRequests:
+    """The requests that have not ended, by their ids, and their sequences by those that the scheduler knows."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, SequenceGroup] = {}
+        self._sequences: dict[str, tuple[SequenceGroup, SequenceState]] = {}
+
+    def __contains__(self, any_id: str) -> bool:
+        """Whether a request or a sequence has this id."""
+        return any_id in self.groups or any_id in self._sequences
+
+    def add(self, group: SequenceGroup) -> None:
+        self.groups[group.request_id] = group
+        self._sequences.update({sequence.request.request_id: (group, sequence) for sequence in group.sequences})
+
+    def remove(self, group: SequenceGroup) -> None:
+        del self.groups[group.request_id]
+        for sequence in group.sequences:
+            del self._sequences[sequence.request.request_id]
+
+    def group_of(self, sequence_id: str) -> SequenceGroup:
+        return self._sequences[sequence_id][0]
+
+    def sequence(self, sequence_id: str) -> SequenceState:
+        return self._sequences[sequence_id][1]

@@ -88,7 +88,7 @@ def test_a_first_token_does_not_wait_for_the_step_after_it(loaded):
         ahead = []
         while engine.has_unfinished_requests():
             (output,) = engine.step()
-            ahead.append(engine._ahead is not None)
+            ahead.append(engine.lookahead.pending is not None)
         assert ahead == [False, True, True, True, True, False], f"{name}: after each step, whether the next was begun"
         assert len(output.token_ids) == 6
 
@@ -101,10 +101,10 @@ def test_who_waits_without_a_seat_does_not_hinder_looking_ahead(loaded):
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     for _ in range(2):
         engine.step()
-    assert engine.scheduler.waiting and engine._ahead is not None
-    engine.config = dataclasses.replace(engine.config, max_num_seqs=2)  # with a seat, the next step would not be this
+    assert engine.scheduler.waiting and engine.lookahead.pending is not None
+    engine.lookahead.max_num_seqs = 2  # with a seat, the next step would not be this
     engine.step()
-    assert engine._ahead is None
+    assert engine.lookahead.pending is None
     results = run(engine)
     assert [results[name].token_ids for name in ids] == alone
 
@@ -123,7 +123,7 @@ def test_looking_ahead_changes_nothing(loaded, drawing):
         engine.add_request(prompt, params, f"r{i}")
         for _ in range(i % 4):
             results.update({output.request_id: output for output in engine.step()})
-            num_ahead += engine._ahead is not None
+            num_ahead += engine.lookahead.pending is not None
             engine.kv_cache.check_integrity()
         if i == 7:
             engine.abort_request("r6")

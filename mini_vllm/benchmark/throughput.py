@@ -22,6 +22,7 @@ from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.trace.recorder import NoTrace
 
 ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
 ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
@@ -171,23 +172,26 @@ class _WatchedScheduler(Scheduler):
         return plan
 
 
+class _ComputeTimer(NoTrace):
+    """Hears when a step is planned and when it is computed, and adds up the time between."""
+
+    def __init__(self) -> None:
+        self.compute_s = self._planned_s = 0.0
+
+    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+        self._planned_s = time.perf_counter()
+
+    def record_computed(self) -> None:
+        self.compute_s += time.perf_counter() - self._planned_s
+
+
 def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[[int, int], None],
           drawing: Drawing = GREEDY) -> tuple[BenchmarkResult, list[list[int]]]:
     """Run a workload through our engine."""
     settings = {**workload.settings, **({"max_num_seqs": 1} if arm == ONE_AT_A_TIME else {})}
-    engine = LLMEngine(EngineConfig(**settings), EngineParts(scheduler=_WatchedScheduler), loaded)
+    timer = _ComputeTimer()
+    engine = LLMEngine(EngineConfig(**settings), EngineParts(scheduler=_WatchedScheduler), loaded, timer)
     model = engine.runner.model = _CountingModel(engine.runner.model, lambda token_ids, *_: token_ids.shape[0])
-    step_s = {"model": 0.0}
-    compute = engine._compute
-
-    def timed_compute(plan):
-        start_s = time.perf_counter()
-        try:
-            return compute(plan)
-        finally:
-            step_s["model"] += time.perf_counter() - start_s
-
-    engine._compute = timed_compute
     watch = Watch(workload.items, on_token)
     num_seen: dict[str, int] = {}
     while watch.num_to_come or engine.has_unfinished_requests():
@@ -206,8 +210,8 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: Callable[
     num_needed = (workload.num_prompt_tokens + workload.num_output_tokens - len(workload.items)
                   - metrics.num_saved_tokens)
     seconds = time.perf_counter() - watch.start_s
-    profile = {"planning": scheduler.schedule_s, "model and sampling": step_s["model"],
-               "text and the rest": seconds - scheduler.schedule_s - step_s["model"]}
+    profile = {"planning": scheduler.schedule_s, "model and sampling": timer.compute_s,
+               "text and the rest": seconds - scheduler.schedule_s - timer.compute_s}
     result = watch.result(workload, arm, model.num_rows, scheduler.num_asked, num_preemptions=scheduler.num_preemptions,
                           num_recomputed_tokens=scheduler.num_asked - num_needed, profile_s=profile)
     return result, watch.token_ids

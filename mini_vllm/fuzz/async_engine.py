@@ -157,7 +157,7 @@ class Scenario:
 
     def _make_engine(self) -> LLMEngine:
         engine = LLMEngine(self.config)
-        self._remains.append((engine.kv_cache, engine.scheduler, engine._groups))
+        self._remains.append((engine.kv_cache, engine.scheduler, engine.live.groups))
         return engine
 
     def _run_guests(self, engine: AsyncLLMEngine, callers: list[Caller], seed: float) -> None:

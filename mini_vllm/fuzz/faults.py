@@ -62,7 +62,7 @@ class Poison:
 
     @staticmethod
     def _is_mine(engine: LLMEngine, row: object, names: list[str]) -> bool:
-        return any(name in engine._sequences and engine._sequences[name][1].row is row for name in names)
+        return any(name in engine.live and engine.live.sequence(name).row is row for name in names)
 
     def _is_due(self, num_tokens: int) -> bool:
         return num_tokens >= self.num_tokens

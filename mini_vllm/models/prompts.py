@@ -36,7 +36,7 @@ class PromptReader:
     vocab_size: int
     max_model_len: int
 
-    def read(self, prompt: Prompt) -> PromptTokens:
+    def read(self, prompt: Prompt | PromptTokens) -> PromptTokens:
         """Raises ValueError, which says why, for what is no prompt or leaves no room for an output."""
         if isinstance(prompt, PromptTokens):
             return prompt

@@ -210,7 +210,7 @@ def test_a_sample_does_not_depend_on_its_siblings(loaded):
     for index in range(3):
         single = make_engine(loaded)
         single.add_request(prompt, SamplingParams(max_tokens=9, temperature=1.0, seed=5, ignore_eos=True), "r")
-        single._sequences["r"][1].row.key = make_key(5, index)
+        single.live.sequence("r").row.key = make_key(5, index)
         assert run(single)["r"].token_ids == together[index]
 
 
@@ -225,7 +225,7 @@ def test_eight_samples_of_512_tokens_store_hardly_more_than_one(checkpoints, tmp
         most = 0
         while engine.has_unfinished_requests():
             engine.step()
-            most = max(most, len({i for s in engine._sequences for i in engine.kv_cache.get_block_ids(s)[:16]}))
+            most = max(most, len({i for s in engine.scheduler.requests for i in engine.kv_cache.get_block_ids(s)[:16]}))
         return most
 
     assert peak(1) == 16 and peak(8) == 16, "the prompt's 16 blocks are stored once, however many samples"

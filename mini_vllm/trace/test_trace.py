@@ -14,7 +14,8 @@ from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.simulation import Clock, Simulation
 from mini_vllm.trace import svg as trace_svg
-from mini_vllm.trace.recorder import FORMAT, STEP_FIELDS, StepTrace, TraceError
+from mini_vllm.trace.files import FORMAT, STEP_FIELDS, TraceError
+from mini_vllm.trace.recorder import StepTrace
 from mini_vllm.trace.svg import draw_trace
 
 SIZE = 4

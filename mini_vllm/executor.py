@@ -1,0 +1,113 @@
+"""From the plan of a step to its tokens: what the model runner computes, and who gets a token of it.
+
+    plan ──▶ RequestStep a request ──▶ model runner ──▶ logits ──▶ sampler ──▶ StepResult
+                                                          └─▶ log-probabilities of prompts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mini_vllm.backend import mx
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.lookahead import LookAhead, choose_tokens
+from mini_vllm.model_runner import ModelRunner, RequestStep
+from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.prompt_logprobs import positions_told_first, take_prompt_logprobs
+from mini_vllm.request import Request, TokenLogprob
+from mini_vllm.sampler import Sampler, is_plain
+from mini_vllm.scheduler import SchedulerOutput
+from mini_vllm.sequences import LiveRequests, SequenceState
+
+
+@dataclass
+class StepResult:
+    """What came of a step, by the ids that the scheduler knows."""
+
+    token_ids: dict[str, int] = field(default_factory=dict)
+    #: Of tokens whose request asked for them.
+    logprobs: dict[str, TokenLogprob] = field(default_factory=dict)
+    #: Of requests that cannot go on.
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+    def update(self, other: StepResult) -> None:
+        self.token_ids.update(other.token_ids)
+        self.logprobs.update(other.logprobs)
+        self.errors.update(other.errors)
+
+
+class Executor:
+    """Computes what the scheduler has planned.
+
+    No request is changed by that, so that a step which fails can be computed again: tokens are in the result. Only
+    log-probabilities of a prompt are noted in its group at once; they would be the same the second time.
+    """
+
+    def __init__(self, kv_cache: KVCacheManager, runner: ModelRunner, sampler: Sampler, lookahead: LookAhead,
+                 live: LiveRequests, tokenizer: Tokenizer) -> None:
+        self._kv_cache, self._runner, self._sampler = kv_cache, runner, sampler
+        self._lookahead, self._live, self._tokenizer = lookahead, live, tokenizer
+
+    def compute(self, plan: SchedulerOutput) -> StepResult:
+        """The next tokens, and their log-probabilities where asked for. Raises ValueError where something is NaN."""
+        chosen = self._lookahead.take(plan)
+        if chosen is not None:
+            self._lookahead.begin_next(plan.requests, chosen)
+            return StepResult(dict(zip(_ids(plan.requests), chosen.wait())))
+        logits = self._compute_logits(plan)
+        wanting = [request for request in plan.requests if request.num_computed_tokens == request.num_tokens]
+        if not wanting:
+            mx.eval(self._runner.cache.pools)  # no token will ask for what was computed
+            return StepResult()
+        return self._sample(plan, wanting, logits)
+
+    def _compute_logits(self, plan: SchedulerOutput) -> mx.array:
+        """Logits of each request whose next token is wanted. Log-probabilities of prompts are noted on the way."""
+        steps = [self._request_step(request, plan.num_scheduled_tokens[request.request_id])
+                 for request in plan.requests]
+        logits = self._runner.step(steps, plan.copies)
+        if any(step.needs_all_logits for step in steps):
+            groups = [self._live.group_of(request.request_id) for request in plan.requests]
+            logits = take_prompt_logprobs(plan.requests, groups, steps, logits, self._tokenizer)
+        return logits
+
+    def _request_step(self, request: Request, num_tokens: int) -> RequestStep:
+        """The last ``num_tokens`` of those that count as computed: the scheduler has counted them already."""
+        end = request.num_computed_tokens
+        start = end - num_tokens
+        told = positions_told_first(self._live.group_of(request.request_id), start, end)
+        return RequestStep(request.all_token_ids[start:end], self._kv_cache.get_block_ids(request.request_id), end,
+                           needs_logits=end == request.num_tokens, needs_all_logits=bool(told))
+
+    def _sample(self, plan: SchedulerOutput, wanting: list[Request], logits: mx.array) -> StepResult:
+        """A token for every sequence of the requests ``wanting`` one; ``logits`` has a row for each of these."""
+        sequences, sources = self._sequences_of(wanting)
+        if len(sequences) > len(wanting):
+            logits = logits[mx.array(sources)]
+        ids, rows = _ids(each.request for each in sequences), [each.row for each in sequences]
+        if not all(is_plain(row.params) for row in rows):
+            result = self._sampler.sample(logits, rows)
+            return StepResult(dict(zip(ids, result.token_ids)), {
+                request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
+        chosen = choose_tokens(self._sampler, logits, rows)
+        have_begun = all(request.output_token_ids for request in plan.requests)  # a first token is waited for
+        if have_begun and ids == _ids(plan.requests):
+            self._lookahead.begin_next(plan.requests, chosen)
+        return StepResult(dict(zip(ids, chosen.wait())))
+
+    def _sequences_of(self, requests: list[Request]) -> tuple[list[SequenceState], list[int]]:
+        """The sequences that get a token, and the row that each gets it from: a prompt that is about to be forked
+        gives one to all its sequences."""
+        sequences: list[SequenceState] = []
+        sources: list[int] = []
+        for row, request in enumerate(requests):
+            own = (self._live.group_of(request.request_id).sequences if request.num_sequences > 1
+                   else [self._live.sequence(request.request_id)])
+            sequences += own
+            sources += [row] * len(own)
+        return sequences, sources
+
+
+def _ids(requests: Iterable[Request]) -> list[str]:
+    return [request.request_id for request in requests]

@@ -1,0 +1,96 @@
+"""From what a caller asks for to the sequences that the scheduler serves.
+
+    "a text", SamplingParams(n=2), "r"  ──▶  SequenceGroup "r" ─┬─ SequenceState "r#0"
+                                                                └─ SequenceState "r#1"
+
+All that can be wrong with a request by itself is found here, and the engine is unchanged until it has the group.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+from mini_vllm.checks import an_instance, token_ids
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.request import Priority, Request, SamplingParams, checked_extra_keys, checked_priority
+from mini_vllm.sequences import SequenceGroup, SequenceState
+
+
+class InputProcessor:
+    """Checks prompts, parameters and ids, and makes groups of them."""
+
+    def __init__(self, config: EngineConfig, prompts: PromptReader, is_in_use: Callable[[str], bool],
+                 clock: Callable[[], float]) -> None:
+        """``is_in_use`` tells whether an id is taken; ``clock`` gives the time at which a request came."""
+        self._max_num_seqs = config.max_num_seqs
+        self._prompts, self._tokenizer = prompts, prompts.tokenizer
+        self._is_in_use, self._clock = is_in_use, clock
+        self._numbers = itertools.count()
+
+    def process(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None, request_id: str | None,
+                priority: Priority, extra_keys: tuple[object, ...] | None) -> SequenceGroup:
+        """Raises ValueError, which says why, for what can never be served, and for an id that is in use."""
+        params = self._check_params(sampling_params)
+        priority, extra_keys = checked_priority(priority), checked_extra_keys(extra_keys)
+        request_id = self._check_id(request_id, params.n)
+        read = self._prompts.read(prompt)
+        group = SequenceGroup(request_id, read.text, read.token_ids, arrived_s=self._clock())
+        if params.prompt_logprobs is not None:
+            group.prompt_logprobs = [None]
+            extra_keys = (*(extra_keys or ()), object())  # which no other request has: nothing is found in the cache
+        params = self._within_context(params, len(read.token_ids))
+        bad_words = self._bad_words(params)
+        for index in range(params.n):
+            request = Request(_sequence_id(request_id, index, params.n), read.token_ids, params, priority,
+                              extra_keys=extra_keys)
+            group.sequences.append(SequenceState(request, index, self._tokenizer, bad_words))
+        group.leader.num_sequences = params.n
+        return group
+
+    def _check_params(self, params: SamplingParams | None) -> SamplingParams:
+        """The parameters, if this engine can do what they ask for."""
+        if params is None:
+            return SamplingParams()
+        an_instance("sampling_params", params, SamplingParams)
+        if params.n > self._max_num_seqs:
+            raise ValueError(f"n is {params.n}, must be at most max_num_seqs ({self._max_num_seqs})")
+        for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
+            token_ids(name, list(getattr(params, name) or ()), self._prompts.vocab_size)
+        return params
+
+    def _check_id(self, request_id: str | None, n: int) -> str:
+        """The id, or a new one; neither it nor those of its sequences are in use."""
+        if request_id is None:
+            return next(new for new in map("request-{}".format, self._numbers) if self._first_in_use(new, n) is None)
+        an_instance("request_id", request_id, str)
+        used = self._first_in_use(request_id, n)
+        if used is not None:
+            raise ValueError(f"request id {used!r} is in use")
+        return request_id
+
+    def _first_in_use(self, request_id: str, n: int) -> str | None:
+        wanted = (request_id, *(_sequence_id(request_id, index, n) for index in range(n)))
+        return next((each for each in wanted if self._is_in_use(each)), None)
+
+    def _within_context(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """The same parameters, with no more tokens than the context has room for after the prompt."""
+        room = self._prompts.max_model_len - num_prompt_tokens
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        return replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
+
+    def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
+        """The token sequences of ``bad_words``: as they stand, and with a space before them."""
+        spellings = [spelling for word in params.bad_words or () for spelling in (word, f" {word.lstrip()}")]
+        try:
+            sequences = [tuple(self._tokenizer.encode(spelling, add_special_tokens=False)) for spelling in spellings]
+        except ValueError as error:
+            raise ValueError(f"bad_words: {error}") from None
+        return [sequence for sequence in dict.fromkeys(sequences) if sequence]
+
+
+def _sequence_id(request_id: str, index: int, n: int) -> str:
+    """The id under which the scheduler knows continuation ``index`` of a request."""
+    return request_id if n == 1 else f"{request_id}#{index}"

@@ -1,0 +1,146 @@
+"""The next step, begun before it is planned.
+
+Between two steps the device would wait for Python: for tokens to be looked at, and the next step to be planned. But
+when all requests decode, the next step is easy to guess: every request goes on by one token, and nobody comes. So it is
+built and begun while the tokens that it takes in are still being computed:
+
+    device   ── step 1 ──┬── step 2 ──┬── step 3 ──┬──
+    Python      begin 2  │  tokens 1, │  tokens 2, │
+                         │  begin 3   │  begin 4   │
+
+If the step that is then planned is the one that was begun, its tokens are taken. If not, it is dropped: it has written
+K/V only into slots that belong to no computed token, and which are written again when their token is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from mini_vllm.backend import mx
+from mini_vllm.fast.plan import Span
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.request import Request
+from mini_vllm.sampler import Sampler, SamplerRow
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.sequences import LiveRequests
+
+
+@dataclass(frozen=True)
+class ChosenTokens:
+    """A token for each of several rows of logits; it may still be being computed."""
+
+    #: [num_rows]
+    token_ids: mx.array
+    #: The largest logit of each row, which is not a number if any of the row is not; [num_rows, 1].
+    largest: mx.array
+
+    def begin(self) -> None:
+        """Let the device compute them, without waiting for it."""
+        mx.async_eval(self.token_ids, self.largest)  # type: ignore[no-untyped-call]  # MLX's stub gives no types
+
+    def wait(self) -> list[int]:
+        """The tokens. Raises ValueError if a largest logit is no number that one can choose by: then the model is
+        broken, and any token would be a lie.
+
+        Nothing new is computed for the check: it would have to wait for the next step, which may have been begun.
+        """
+        for row, (score,) in enumerate(cast(list[list[float]], self.largest.tolist())):
+            if math.isnan(score):
+                raise ValueError(f"row {row}: the logits contain NaN")
+            if math.isinf(score):
+                raise ValueError(f"row {row}: " + ("a logit is +inf" if score > 0 else "all logits are -inf"))
+        return cast(list[int], self.token_ids.tolist())
+
+
+def choose_tokens(sampler: Sampler, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> ChosenTokens:
+    """A token of each row, whose parameters are plain (``is_plain``). Nothing is computed yet."""
+    if all(row.params.temperature == 0 for row in rows):
+        token_ids = sampler.greedy(logits)
+        return ChosenTokens(token_ids, mx.take_along_axis(logits, token_ids[:, None], axis=-1))
+    largest = mx.where(mx.isnan(logits).any(axis=-1, keepdims=True), mx.nan, logits.max(axis=-1, keepdims=True))
+    return ChosenTokens(sampler.draw(logits, rows, num_ahead), largest)
+
+
+@dataclass(frozen=True)
+class StepAhead:
+    """A step that was begun before it was planned."""
+
+    requests: list[Request]
+    #: The token of each that it computes, and where it writes it.
+    spans: list[Span]
+    #: The tokens that come of it.
+    chosen: ChosenTokens
+
+    def is_planned_by(self, plan: SchedulerOutput) -> bool:
+        return (plan.requests == self.requests and not plan.copies
+                and all(num_tokens == 1 for num_tokens in plan.num_scheduled_tokens.values()))
+
+
+class LookAhead:
+    """At most one step that was begun early, in ``pending``."""
+
+    def __init__(self, max_requests: int, max_num_seqs: int, scheduler: Scheduler, kv_cache: KVCacheManager,
+                 runner: ModelRunner, sampler: Sampler, live: LiveRequests) -> None:
+        """``max_requests``: a step of more is not begun early; 0 begins none."""
+        self.max_requests, self.max_num_seqs = max_requests, max_num_seqs
+        self._scheduler, self._kv_cache, self._live = scheduler, kv_cache, live
+        self._runner, self._sampler = runner, sampler
+        self.pending: StepAhead | None = None
+
+    def begin_next(self, requests: list[Request], chosen: ChosenTokens) -> None:
+        """While ``chosen``, one token for each of ``requests``, is computed, begin the step after it."""
+        chosen.begin()
+        if len(requests) <= self.max_requests:
+            with contextlib.suppress(Exception):  # if there is something wrong, the step itself will show it
+                if self._is_likely(requests):
+                    self._begin(requests, chosen)
+
+    def _is_likely(self, requests: list[Request]) -> bool:
+        """Whether every request may go on, and nobody who waits could come in."""
+        has_seat = sum(request.num_sequences for request in requests) < self.max_num_seqs
+        return not (has_seat and self._scheduler.waiting) and all(
+            len(request.output_token_ids) + 2 <= (request.sampling_params.max_tokens or math.inf)
+            for request in requests)
+
+    def _begin(self, requests: list[Request], chosen: ChosenTokens) -> None:
+        for request in requests:
+            if self._kv_cache.allocate_slots(request, 1) is None or self._kv_cache.block_pool.pending_copies:
+                return
+        spans = [Span(self._kv_cache.get_block_ids(request.request_id), 1, request.num_computed_tokens + 1)
+                 for request in requests]
+        rows = [self._live.sequence(request.request_id).row for request in requests]
+        logits = self._runner.step_ahead(chosen.token_ids, spans)
+        following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
+        following.begin()
+        self.pending = StepAhead(list(requests), spans, following)
+
+    def take(self, plan: SchedulerOutput) -> ChosenTokens | None:
+        """The tokens of ``plan``, if it is the step that was begun. Else that one is dropped."""
+        ahead = self.pending
+        if ahead is None or not ahead.is_planned_by(plan):
+            self.drop()
+            return None
+        self.pending = None
+        return ahead.chosen
+
+    def drop(self) -> None:
+        """Forget the step that was begun, if there is one: what was guessed did not come.
+
+        What it wrote may not be numbers, which would harm whoever gets the block next. Masking is no help, since 0
+        times NaN is NaN; so zeros are written over it.
+        """
+        ahead, self.pending = self.pending, None
+        if ahead is not None:
+            size = self._kv_cache.block_size
+            places = [(span.block_ids, divmod(span.context_len - 1, size)) for span in ahead.spans]
+            self._runner.cache.clear_slots([(block_ids[index], offset) for block_ids, (index, offset) in places])
+
+    def drop_step_of(self, request: Request) -> None:
+        """The same, if that step computes a token of ``request``, which ends now."""
+        if self.pending is not None and request in self.pending.requests:
+            self.drop()
