@@ -73,6 +73,6 @@ def _max_num_lookahead(config: EngineConfig, loaded: LoadedModel) -> int:
     """See EngineConfig.enable_lookahead."""
     if config.enable_lookahead is not None or not dequantise_is_faster():
         return 0 if config.enable_lookahead is False else config.max_num_seqs
-    from mlx.utils import tree_reduce  # not above: the backend must be the first to import MLX
-    num_bytes = tree_reduce(lambda total, array: total + array.nbytes, loaded.model.parameters(), 0)
+    from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
+    num_bytes = sum(array.nbytes for array in dict(tree_flatten(loaded.model.parameters())).values())
     return CPU_MAX_LOOKAHEAD if num_bytes < CPU_SMALL_MODEL_BYTES else 0

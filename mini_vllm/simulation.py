@@ -10,23 +10,24 @@ advances.
     simulation.add(Request("a", range(20), SamplingParams(max_tokens=4)))
     print(simulation.run())
 
-    step    0   1   2   3   4   5          a number: so many tokens of a prompt in one step
+    step    0   1   2   3   4   5          a number: this many tokens of a prompt in one step
     a       8   8   4   ●   ●   ●          ●: one token     ✕: preempted     –: waiting
 """
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mini_vllm.idle import IdleSteps
+from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
-from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.trace.recorder import NoTrace, StepTrace
 
 VOCAB_SIZE = 1000
-#: So many steps in a row that compute nothing, while requests wait and none is to come, mean that none ever will.
-MAX_IDLE_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class FakeModel:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self._slots: dict[tuple[int, int], int] = {}
+        self._slots: dict[tuple[int, int], int | None] = {}
 
-    def step(self, output: SchedulerOutput, kv_cache) -> dict[str, int]:
+    def step(self, output: SchedulerOutput, kv_cache: KVCacheManager) -> dict[str, int]:
         """Copy, write, then read: a next token for every request whose tokens are all computed.
 
         Raises RuntimeError if a request would attend to anything but its own tokens.
@@ -70,24 +71,29 @@ class FakeModel:
                 self._slots[copy, offset] = self._slots.get((source, offset))
         tables = {request.request_id: kv_cache.get_block_ids(request.request_id) for request in output.requests}
         for request in output.requests:
-            table, end = tables[request.request_id], request.num_computed_tokens
-            if end > len(table) * self.block_size:
-                raise RuntimeError(f"request {request.request_id!r} is to have {end} tokens computed, but its block "
-                                   f"table {table} has {len(table) * self.block_size} slots")
-            for position in range(end - output.num_scheduled_tokens[request.request_id], end):
-                self._slots[self._slot(table, position)] = request.all_token_ids[position]
-        tokens = {}
-        for request in output.requests:
-            table = tables[request.request_id]
-            context = [self._slots.get(self._slot(table, position)) for position in range(request.num_computed_tokens)]
-            wrong = next((i for i, token in enumerate(context) if token != request.all_token_ids[i]), None)
-            if wrong is not None:
-                raise RuntimeError(f"request {request.request_id!r} attends to token {context[wrong]} at position "
-                                   f"{wrong}, in block {table[wrong // self.block_size]}; its own token there is "
-                                   f"{request.all_token_ids[wrong]}")
-            if len(context) == request.num_tokens:
-                tokens[request.request_id] = next_token(context)
-        return tokens
+            self._write(request, tables[request.request_id], output.num_scheduled_tokens[request.request_id])
+        contexts = {request.request_id: self._read(request, tables[request.request_id]) for request in output.requests}
+        return {request.request_id: next_token(contexts[request.request_id]) for request in output.requests
+                if request.num_computed_tokens == request.num_tokens}
+
+    def _write(self, request: Request, table: list[int], num_new_tokens: int) -> None:
+        end = request.num_computed_tokens
+        if end > len(table) * self.block_size:
+            raise RuntimeError(f"request {request.request_id!r} is to have {end} tokens computed, but its block "
+                               f"table {table} has {len(table) * self.block_size} slots")
+        for position in range(end - num_new_tokens, end):
+            self._slots[self._slot(table, position)] = request.all_token_ids[position]
+
+    def _read(self, request: Request, table: list[int]) -> list[int]:
+        """The tokens that the request attends to: its own, all that are computed."""
+        context = []
+        for position in range(request.num_computed_tokens):
+            token, own = self._slots.get(self._slot(table, position)), request.all_token_ids[position]
+            if token != own:
+                raise RuntimeError(f"request {request.request_id!r} attends to token {token} at position {position}, "
+                                   f"in block {table[position // self.block_size]}; its own token there is {own}")
+            context.append(own)
+        return context
 
     def _slot(self, table: list[int], position: int) -> tuple[int, int]:
         return table[position // self.block_size], position % self.block_size
@@ -167,18 +173,20 @@ class Clock:
 
 
 class Simulation:
+    """Requests that come at their times, a scheduler that serves them, and a timeline of what it did."""
+
     def __init__(self, scheduler: Scheduler, cost: CostModel | None = None, clock: Clock | None = None,
-                 trace: StepTrace | None = None) -> None:
+                 trace: StepTrace | NoTrace | None = None) -> None:
         """``trace`` records every step, as the engine's does; give it the same clock."""
         self.scheduler = scheduler
-        self.trace = trace
+        self.trace = NoTrace() if trace is None else trace
         self.cost = cost or CostModel()
         self.clock = clock or Clock()
         self.model = FakeModel(scheduler.kv_cache.block_size)
         self.timeline = Timeline()
         self._to_come: list[tuple[float, int, Request]] = []
         self._live: dict[str, Request] = {}
-        self._num_idle_steps = 0
+        self._idle_steps = IdleSteps()
 
     def add(self, request: Request, at_s: float = 0.0) -> Request:
         """Let a request arrive at a time. It ends when it has ``max_tokens`` output tokens."""
@@ -195,45 +203,53 @@ class Simulation:
 
         Raises RuntimeError, with the picture so far, if the scheduler gives nobody a token and never will.
         """
-        scheduler = self.scheduler
+        self._let_arrive()
+        self.trace.start_step(self.scheduler)
+        plan = self.scheduler.schedule()
+        self.trace.record_plan(self.scheduler, plan)
+        start_s = self.clock.now_s
+        tokens = self.model.step(plan, self.scheduler.kv_cache)
+        self.clock.now_s += self.cost.seconds(sum(plan.num_scheduled_tokens.values()))
+        self.trace.record_computed()
+        self.scheduler.update_from_output(plan, tokens)
+        finished = self._let_go(tokens)
+        waiting = [request_id for request_id, request in self._live.items()
+                   if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)]
+        step = Step(start_s, self.clock.now_s, dict(plan.num_scheduled_tokens), list(tokens),
+                    [request.request_id for request in plan.preempted], finished, waiting)
+        self.timeline.steps.append(step)
+        self.trace.end_step(plan, tokens)
+        self._check_moves(step)
+        return step
+
+    def _let_arrive(self) -> None:
         if not self._live and self._to_come:
             self.clock.now_s = max(self.clock.now_s, self._to_come[0][0])
         while self._to_come and self._to_come[0][0] <= self.clock.now_s:
             at_s, _, request = self._to_come.pop(0)
             if request.arrival_time is None:
                 request.arrival_time = at_s
-            scheduler.add_request(request)
+            self.scheduler.add_request(request)
             self._live[request.request_id] = request
             self.timeline.request_ids.append(request.request_id)
             self.timeline.arrival_s[request.request_id] = at_s
-        if self.trace is not None:
-            self.trace.start_step(scheduler)
-        output = scheduler.schedule()
-        if self.trace is not None:
-            self.trace.record_plan(scheduler, output)
-        start_s = self.clock.now_s
-        tokens = self.model.step(output, scheduler.kv_cache)
-        self.clock.now_s += self.cost.seconds(sum(output.num_scheduled_tokens.values()))
-        scheduler.update_from_output(output, tokens)
+
+    def _let_go(self, tokens: dict[str, int]) -> list[str]:
+        """End the requests that have all their tokens. Returns all that have ended, those that outgrew the pool too."""
         for request_id in tokens:
             request = self._live[request_id]
-            if len(request.output_token_ids) >= request.sampling_params.max_tokens:
-                scheduler.finish(request, RequestStatus.FINISHED_LENGTH)
+            if len(request.output_token_ids) >= (request.sampling_params.max_tokens or math.inf):
+                self.scheduler.finish(request, RequestStatus.FINISHED_LENGTH)
         finished = [request_id for request_id, request in self._live.items() if request.status.is_finished]
         for request_id in finished:
             del self._live[request_id]
-        waiting = [request_id for request_id, request in self._live.items()
-                   if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)]
-        step = Step(start_s, self.clock.now_s, dict(output.num_scheduled_tokens), list(tokens),
-                    [request.request_id for request in output.preempted], finished, waiting)
-        self.timeline.steps.append(step)
-        if self.trace is not None:
-            self.trace.end_step(output, tokens)
-        self._num_idle_steps = 0 if step.num_scheduled_tokens or finished else self._num_idle_steps + 1
-        if self._live and self._num_idle_steps >= MAX_IDLE_STEPS and not self._to_come:
-            raise RuntimeError(f"{self._num_idle_steps} steps in a row computed nothing, but {', '.join(self._live)} "
-                               f"did not finish:\n{self.timeline}")
-        return step
+        return finished
+
+    def _check_moves(self, step: Step) -> None:
+        has_stalled = self._idle_steps.add(not (step.num_scheduled_tokens or step.finished))
+        if has_stalled and self._live and not self._to_come:
+            raise RuntimeError(f"{self._idle_steps.count} steps in a row computed nothing, but "
+                               f"{', '.join(self._live)} did not finish:\n{self.timeline}")
 
     def abort(self, request_id: str) -> None:
         """Abort a request that has arrived."""

@@ -1,0 +1,215 @@
+"""A scheduler that plans nothing, again and again: every request ends with the reason, and the engine serves on."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.idle import MAX_IDLE_STEPS, IdleSteps
+from mini_vllm.llm import LLM
+from mini_vllm.models.loader import load
+from mini_vllm.request import RequestStatus, SamplingParams
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+
+PARAMS = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+PROMPT, OTHER = list(range(30, 50)), list(range(60, 100))
+
+
+class Stubborn(Scheduler):
+    """Plans nothing for ``num_refusals`` steps; what it says instead is in ``instead``, one plan after the other."""
+
+    num_refusals = 0
+    instead = ()
+
+    def schedule(self):
+        if self.num_refusals:
+            self.num_refusals -= 1
+            return SchedulerOutput()
+        if self.instead:
+            plan, *self.instead = self.instead
+            return plan
+        return super().schedule()
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoints):
+    return load(checkpoints("llama3"))
+
+
+@pytest.fixture(scope="module")
+def expected(loaded):
+    engine = make_engine(loaded)
+    ids = [engine.add_request(prompt, PARAMS) for prompt in (PROMPT, OTHER)]
+    results = run(engine)
+    return [results[name].token_ids for name in ids]
+
+
+def make_engine(loaded, **settings):
+    settings = {"num_blocks": 41, "block_size": 8, "max_num_seqs": 8, "enable_lookahead": True, **settings}
+    return LLMEngine(EngineConfig(**settings), EngineParts(scheduler=Stubborn), loaded)
+
+
+def run(engine):
+    results = {}
+    while engine.has_unfinished_requests():
+        results |= {output.request_id: output for output in engine.step()}
+    return results
+
+
+def check_is_clean(engine):
+    engine.kv_cache.check_integrity()
+    assert not engine.has_unfinished_requests() and not engine.scheduler.has_unfinished_requests()
+    assert engine.kv_cache.block_pool.get_usage() == 0.0 and not engine.live.groups
+    assert engine.lookahead.pending is None
+
+
+def test_the_count_is_of_steps_in_a_row():
+    idle_steps = IdleSteps()
+    assert [idle_steps.add(is_idle) for is_idle in (True, True, False, True, True, True, True, False)] == [
+        False, False, False, False, False, True, True, False]
+
+
+@pytest.mark.parametrize("num_steps_before", [0, 1, 3])
+def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_steps_before):
+    """After no step they wait, after one they hold blocks, after three the next step has been begun."""
+    engine = make_engine(loaded)
+    for name, prompt in (("a", PROMPT), ("b", OTHER)):
+        engine.add_request(prompt, PARAMS, name)
+    for _ in range(num_steps_before):
+        engine.step()
+    engine.scheduler.num_refusals = 100
+    outputs = [engine.step() for _ in range(MAX_IDLE_STEPS)]
+    assert outputs[:-1] == [[]] * (MAX_IDLE_STEPS - 1)
+    assert [output.request_id for output in outputs[-1]] == ["a", "b"]
+    for output, whole in zip(outputs[-1], expected):
+        assert output.finished and output.finish_reason == "error"
+        assert output.error.startswith("StalledError: nothing could be planned for 3 steps: request ")
+        assert output.token_ids == whole[:num_steps_before]
+    check_is_clean(engine)
+    engine.scheduler.num_refusals = 0
+    for name, prompt in (("a", PROMPT), ("b", OTHER)):
+        engine.add_request(prompt, PARAMS, name)
+    results = run(engine)
+    assert [results[name].token_ids for name in "ab"] == expected
+    check_is_clean(engine)
+
+
+def test_the_error_names_the_blocks_wanted_and_free(loaded):
+    engine = make_engine(loaded, num_blocks=9)
+    leaked = engine.kv_cache.block_pool.get_new_blocks(5)  # which nobody gives back
+    engine.add_request(list(range(50)), PARAMS, "r")
+    (output,) = run(engine).values()
+    assert output.error == ("StalledError: nothing could be planned for 3 steps: request 'r' waits for 7 blocks, "
+                            "3 of 8 are free")
+    engine.kv_cache.block_pool.free_blocks(leaked)
+    check_is_clean(engine)
+
+
+def test_samples_of_one_request_end_together(loaded):
+    engine = make_engine(loaded)
+    engine.add_request(list(range(16)), dataclasses.replace(PARAMS, n=3), "r")
+    engine.step()
+    engine.scheduler.num_refusals = 3
+    (output,) = run(engine).values()
+    assert [each.finish_reason for each in output.outputs] == ["error"] * 3
+    assert "request 'r#0' waits for 1 block, 38 of 40 are free" in output.error
+    check_is_clean(engine)
+
+
+def test_a_new_request_has_as_many_steps_as_the_first(loaded, expected):
+    """What was counted for those that have ended does not count against others."""
+    engine = make_engine(loaded)
+    engine.add_request(PROMPT, PARAMS, "first")
+    engine.scheduler.num_refusals = MAX_IDLE_STEPS + 2
+    for _ in range(MAX_IDLE_STEPS):
+        engine.step()
+    engine.add_request(PROMPT, PARAMS, "second")
+    output = run(engine)["second"]
+    assert output.error is None and output.token_ids == expected[0]
+
+
+# ---- what is no reason to give up
+
+
+def test_pauses_that_end_in_time_change_nothing(loaded, expected):
+    engine = make_engine(loaded)
+    engine.add_request(PROMPT, PARAMS, "r")
+    results, num_steps = {}, 0
+    while engine.has_unfinished_requests():
+        engine.scheduler.num_refusals = MAX_IDLE_STEPS - 1
+        for _ in range(MAX_IDLE_STEPS):
+            results |= {output.request_id: output for output in engine.step()}
+            num_steps += 1
+    assert results["r"].error is None and results["r"].token_ids == expected[0] and num_steps == 3 * 12
+    check_is_clean(engine)
+
+
+def test_outputs_that_were_put_back_are_no_reason(loaded, expected):
+    engine = make_engine(loaded)
+    engine.add_request(PROMPT, PARAMS, "r")
+    (done,) = run(engine).values()
+    for _ in range(2 * MAX_IDLE_STEPS - 1):
+        engine.put_back([done])
+        assert engine.has_unfinished_requests() and engine.step() == [done]
+    engine.scheduler.num_refusals = MAX_IDLE_STEPS - 1
+    engine.add_request(PROMPT, PARAMS, "s")
+    assert run(engine)["s"].token_ids == expected[0]
+
+
+@pytest.mark.parametrize("how", ["preempted", "finished"])
+def test_steps_that_only_take_from_requests_are_no_reason(loaded, expected, how):
+    """Nobody gets a token for many steps, but in each somebody loses its blocks, or ends."""
+    engine = make_engine(loaded)
+    scheduler = engine.scheduler
+    engine.add_request(PROMPT, PARAMS, "r")
+    others = [scheduler.requests[engine.add_request(OTHER, PARAMS)] for _ in range(2 * MAX_IDLE_STEPS)]
+    engine.step()
+    for other in others:
+        if how == "preempted":
+            scheduler.preempt(other)
+        else:
+            scheduler.finish(other, RequestStatus.FINISHED_KV_CACHE_FULL)
+        scheduler.instead = [SchedulerOutput(**{how: [other]})]
+        assert all(output.error is None for output in engine.step())
+    results = run(engine)
+    assert results["r"].error is None and results["r"].token_ids == expected[0]
+    check_is_clean(engine)
+
+
+# ---- the other doors
+
+
+def test_generate_ends_and_hands_back_what_became_of_others(loaded, expected):
+    llm = LLM.__new__(LLM)
+    engine = llm.engine = make_engine(loaded)
+    engine.add_request(OTHER, PARAMS, "somebody else's")
+    engine.step()
+    engine.scheduler.num_refusals = MAX_IDLE_STEPS
+    outputs = llm.generate([PROMPT, OTHER], PARAMS)
+    assert all("StalledError" in output.error and output.finished for output in outputs)
+    (other,) = engine.step()
+    assert other.request_id == "somebody else's" and "StalledError" in other.error
+    check_is_clean(engine)
+    assert [output.token_ids for output in llm.generate([PROMPT, OTHER], PARAMS)] == expected
+
+
+def test_streams_end_and_the_thread_goes_on(checkpoints, expected):
+    config = EngineConfig(model=checkpoints("llama3"), num_blocks=41, block_size=8, max_num_seqs=8)
+
+    async def last(engine, prompt):
+        return [output async for output in engine.generate(prompt, PARAMS)][-1]
+
+    async def main():
+        async with AsyncLLMEngine(config, EngineParts(scheduler=Stubborn)) as engine:
+            await engine.call(lambda engine: setattr(engine.scheduler, "num_refusals", 10**9))
+            stalled = await asyncio.wait_for(asyncio.gather(last(engine, PROMPT), last(engine, OTHER)), timeout=30)
+            await engine.call(lambda engine: setattr(engine.scheduler, "num_refusals", 0))
+            await engine.call(check_is_clean)
+            return stalled, await asyncio.gather(last(engine, PROMPT), last(engine, OTHER))
+
+    stalled, served = asyncio.run(main())
+    assert all(output.finish_reason == "error" and "StalledError" in output.error for output in stalled)
+    assert [output.token_ids for output in served] == expected
