@@ -744,6 +744,32 @@ def test_a_progress_bar_changes_nothing(loaded, capsys):
     assert len(make_llm(loaded).generate(["a", "b"], GREEDY, use_progress=True)) == 2
 
 
+def test_the_progress_bar_counts_every_sample_when_it_finishes(loaded, monkeypatch):
+    """3 prompts with n = 4 are 12, a refused one too; and a sample moves the bar in the step in which it ends."""
+    import contextlib
+    told = []
+
+    @contextlib.contextmanager
+    def bar(num_outputs, show):
+        told.append(num_outputs)
+        yield lambda num_finished, num_tokens: told.append((num_finished, num_tokens))
+
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=7, n=4, ignore_eos=True)
+    stop = make_llm(loaded).generate(["hello"], params)[0].outputs[0].token_ids[2]
+    params = dataclasses.replace(params, stop_token_ids=[stop])
+    monkeypatch.setattr("mini_vllm.llm.progress_bar", bar)
+    outputs = make_llm(loaded).generate(["hello", "", "again"], params, use_progress=True)
+    total, *moves = told
+    assert total == sum(finished for finished, _ in moves) == 12 and moves[0] == (4, 0), "the refused one comes first"
+    assert sum(tokens for _, tokens in moves) == sum(output.usage.completion_tokens for output in outputs)
+    told.clear()
+    (output,) = make_llm(loaded).generate(["hello"], params, use_progress=True)
+    total, refused, *moves = told
+    lengths = [len(each.token_ids) for each in output.outputs]
+    assert (total, refused) == (4, (0, 0)) and lengths[0] == 3 and max(lengths) == 9
+    assert moves == [(lengths.count(step), sum(length >= step for length in lengths)) for step in range(1, 10)]
+
+
 def test_parts_are_replaceable(loaded):
     used = set()
 
