@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError, EngineStoppedError
+from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.llm import LLM
 from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
@@ -40,7 +41,7 @@ def prompts(count, seed=0):
 
 def check_nothing_is_left(engine):
     assert not any(thread.name == "mini_vllm engine" for thread in threading.enumerate())
-    assert not engine._streams
+    assert not engine._thread.streams
 
 
 def test_streams_grow_and_equal_the_engine_alone(folder):
@@ -227,10 +228,10 @@ def test_many_may_shut_down_at_once(folder):
         for _ in range(5):
             engine = make(folder)
             await engine.wait_until_ready()
-            end = engine._end
-            engine._end = lambda end=end: (end(), threading.Event().wait(0.05))  # dawdles when all has been said
+            thread, end = engine._thread, engine._thread._end
+            thread._end = lambda end=end: (end(), threading.Event().wait(0.05))  # dawdles when all has been said
             first = asyncio.create_task(engine.shutdown())
-            while not engine._has_ended:
+            while not thread.has_ended:
                 await asyncio.sleep(0)
             await asyncio.wait_for(asyncio.gather(first, engine.shutdown(), engine.shutdown(drain=False)), timeout=10)
 
@@ -276,6 +277,7 @@ def test_a_program_that_forgets_the_shutdown_ends_all_the_same(folder):
 import asyncio
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.request import SamplingParams
 async def main():
     engine = AsyncLLMEngine(EngineConfig(model={str(folder)!r}, num_blocks=99))

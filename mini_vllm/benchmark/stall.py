@@ -52,7 +52,7 @@ async def _measure(model: str) -> None:
     async with AsyncLLMEngine(EngineConfig(model=model)) as engine:
         await engine.wait_until_ready()
         await worst_gap_s(engine, None)  # a warm-up
-        prompts = engine._prompts
+        prompts = await engine.call(lambda engine: engine.prompts)
         num_chars = 10_000 * len(WORD)
         at_least = prompts.tokenizer.min_num_tokens(WORD * 10_000)
         longest = (WORD * 100_000)[:prompts.max_model_len * (num_chars // at_least) - 1] if at_least else None

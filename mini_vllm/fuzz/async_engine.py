@@ -22,9 +22,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError, EngineStoppedError
+from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.fuzz.faults import lose_plan_once
 from mini_vllm.fuzz.networks import SHAPE, network, network_folder
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
@@ -273,9 +274,10 @@ class Scenario:
         """All callers have ended or left. What they leave behind goes soon, and with it all that they held."""
         num_steps = (await engine.metrics()).num_steps
         deadline = time.monotonic() + PATIENCE_S
-        while engine._streams and time.monotonic() < deadline:
+        streams = engine._thread.streams
+        while streams and time.monotonic() < deadline:
             await asyncio.sleep(0.001)
-        _expect(not engine._streams, f"the streams {list(engine._streams)} are left, but nobody reads them")
+        _expect(not streams, f"the streams {list(streams)} are left, but nobody reads them")
         num_steps = (await engine.metrics()).num_steps - num_steps
         _expect(num_steps <= MAX_STEPS_FOR_NOBODY, f"{num_steps} steps were computed for nobody")
         state = await engine.call(lambda engine: (engine.has_unfinished_requests(),
@@ -288,7 +290,7 @@ class Scenario:
         for error in self.errors:
             raise error
         _expect(not self.engine._thread.is_alive(), "the engine's thread is left")
-        _expect(not self.engine._streams and not self.engine._calls, "streams or calls are left")
+        _expect(not self.engine._thread.streams and not self.engine._thread.calls, "streams or calls are left")
         for kv_cache, scheduler, groups in self._remains:
             kv_cache.check_integrity()
             usage = kv_cache.block_pool.get_usage()

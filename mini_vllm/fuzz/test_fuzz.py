@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.block_pool import BlockPool
+from mini_vllm.engine_thread import EngineThread
 from mini_vllm.fuzz import async_engine, engine, sampler
 from mini_vllm.fuzz.__main__ import FUZZERS, fuzz, main
 from mini_vllm.kv_cache import KVCacheManager
@@ -104,12 +104,12 @@ def test_a_case_is_the_same_whenever_it_is_run(monkeypatch):
 
 def leaves_those_who_left(monkeypatch):
     """It forgets them, and computes on for nobody."""
-    monkeypatch.setattr(AsyncLLMEngine, "_abandon",
-                        lambda self, engine, stream: self._streams.pop(stream.request_id, None))
+    monkeypatch.setattr(EngineThread, "abandon",
+                        lambda self, engine, stream: self.streams.pop(stream.request_id, None))
 
 
 def gives_away_the_output_of_another(monkeypatch):
-    real = AsyncLLMEngine._hand_out
+    real = EngineThread.hand_out
 
     def hand_out(self, outputs):
         unfinished = [output for output in outputs if not output.finished]
@@ -117,7 +117,7 @@ def gives_away_the_output_of_another(monkeypatch):
             output.outputs = completions
         real(self, outputs)
 
-    monkeypatch.setattr(AsyncLLMEngine, "_hand_out", hand_out)
+    monkeypatch.setattr(EngineThread, "hand_out", hand_out)
 
 
 @pytest.mark.parametrize("bug", [leaves_those_who_left, gives_away_the_output_of_another])

@@ -364,7 +364,7 @@ def test_arguments_of_the_asynchronous_engine_are_refused_by_name(checkpoints):
             with pytest.raises(ValueError, match="drain is 1, must be True or False"):
                 await engine.shutdown(drain=1)
             await engine.metrics()  # after it, the engine has seen that they were refused
-            assert not engine._streams
+            assert not engine._thread.streams
             outputs = [output async for output in engine.generate("hello", GREEDY, priority=Priority.HIGH)]
             assert outputs[-1].finished and outputs[-1].error is None
 

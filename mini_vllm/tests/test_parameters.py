@@ -365,7 +365,7 @@ def test_the_id_of_a_refused_prompt_is_free_at_once(checkpoints):
         for _ in range(20):
             with pytest.raises(ValueError, match="the prompt is empty"):
                 await consume(engine, [], GREEDY, "r")
-            assert "r" not in engine._streams
+            assert "r" not in engine._thread.streams
         last = await consume(engine, [4, 5], GREEDY, "r")
         other.cancel()
         return last

@@ -1,0 +1,176 @@
+"""The thread that owns the engine: it loads the model, takes messages, computes steps and hands outputs out.
+
+    inbox ──▶ ┌───────────────────┐
+              │ take all messages │──┐
+              │ one engine step   │  │ as long as there is work
+              │ hand outputs out  │◀─┘
+              └───────────────────┘
+
+A message is a function that is called with the engine, between two steps. Callers in other threads touch nothing but
+the inbox, and the streams and calls that wait for something; ``lock`` is held while one is put in, so that none comes
+after the thread has told all of its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from mini_vllm.backend import mx
+from mini_vllm.engine import LLMEngine
+from mini_vllm.models.prompts import PromptReader, PromptTokens
+from mini_vllm.output_stream import Answer, OutputStream, post, snapshot
+from mini_vllm.request import Priority, RequestOutput, SamplingParams
+
+Message = Callable[[LLMEngine], None]
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine was shut down, or could not start; in that case ``__cause__`` says why."""
+
+
+class EngineThread(threading.Thread):
+    """It ends when ``is_stopping`` is set, no stream is left, and the inbox is empty."""
+
+    def __init__(self, make_engine: Callable[[], LLMEngine]) -> None:
+        super().__init__(name="mini_vllm engine", daemon=True)
+        self._make_engine = make_engine
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        #: Requests that the engine holds or will find in the inbox. This thread takes them out.
+        self.streams: dict[str, OutputStream] = {}
+        #: What texts are read with, in the callers' threads; there when the model is loaded.
+        self.prompts: PromptReader | None = None
+        #: What somebody waits for: that a message was answered, and that the thread has ended.
+        self.calls: set[Answer] = set()
+        self.ends: list[Answer] = []
+        self.is_stopping = self.is_aborting = self.has_ended = False
+        self.error: BaseException | None = None
+        atexit.register(self._stop_at_exit)
+
+    def stopped_error(self) -> EngineStoppedError:
+        """Why there is no engine any more."""
+        error = EngineStoppedError("the engine was shut down" if self.error is None else
+                                   f"the engine has stopped: {self.error}")
+        error.__cause__ = self.error
+        return error
+
+    # ---- the loop
+
+    def run(self) -> None:
+        try:
+            self._serve(self._make_engine())
+        except BaseException as error:
+            self.error = error.with_traceback(None)  # which would keep the engine alive
+        finally:
+            try:
+                if hasattr(mx, "clear_streams"):
+                    mx.clear_streams()  # MLX wants it at the end of a thread; the program may crash at its end without
+            finally:
+                self._end()
+
+    def _serve(self, engine: LLMEngine) -> None:
+        self.prompts = engine.prompts
+        while not (self.is_stopping and not self.streams and self.inbox.empty()):
+            self._take_messages(engine)
+            if engine.has_unfinished_requests():
+                self._step(engine)
+
+    def _take_messages(self, engine: LLMEngine) -> None:
+        """All that are there. With nothing to compute, wait for one."""
+        if not engine.has_unfinished_requests():
+            self.inbox.get()(engine)
+        while True:
+            try:
+                message = self.inbox.get_nowait()
+            except queue.Empty:
+                return
+            message(engine)
+
+    def _step(self, engine: LLMEngine) -> None:
+        """One step. An error that the engine did not blame on a request ends all that it holds; then it goes on."""
+        try:
+            outputs = engine.step()
+        except Exception as error:
+            outputs = engine.fail_all(error)
+        self.hand_out(outputs)
+
+    def _end(self) -> None:
+        """The thread is about to end. Whoever still waits hears of it."""
+        atexit.unregister(self._stop_at_exit)
+        with self.lock:
+            self.is_stopping = self.has_ended = True
+            error = self.stopped_error()
+            for stream in self.streams.values():
+                post(stream.loop, functools.partial(stream.deliver, error))
+            for answer in self.calls:
+                answer.set_exception(error)
+            for end in self.ends:
+                end.set_result(None)
+            self.streams.clear()
+            self.calls.clear()
+
+    def _stop_at_exit(self) -> None:
+        """The program ends and nobody called ``shutdown``. MLX must not be cut off in the middle of a step."""
+        self.is_stopping = True
+        self.inbox.put(self.abort_all)
+        self.join(timeout=10)
+
+    # ---- messages, and what becomes of outputs
+
+    def add(self, engine: LLMEngine, stream: OutputStream, prompt: PromptTokens, params: SamplingParams,
+            priority: Priority, extra_keys: tuple[object, ...] | None) -> None:
+        """A prompt has been read: the engine takes it in, or its caller hears why not."""
+        try:
+            engine.add_request(prompt, params, stream.request_id, priority, extra_keys)
+        except Exception as error:
+            del self.streams[stream.request_id]
+            post(stream.loop, functools.partial(stream.deliver, error))
+            return
+        if self.is_aborting or stream.is_aborted:
+            self.abort(engine, stream.request_id)
+
+    def abort(self, engine: LLMEngine, request_id: str) -> bool:
+        """End a request; its stream gets what there is. Whether there was one."""
+        output, stream = engine.abort_request(request_id), self.streams.get(request_id)
+        if output is not None:
+            self.hand_out([output])
+        elif stream is not None:
+            stream.is_aborted = True  # its prompt is being read; the engine ends it as soon as it comes
+        return output is not None or stream is not None
+
+    def abort_all(self, engine: LLMEngine) -> None:
+        """End all requests, and those whose prompt is still being read as soon as it has been."""
+        self.is_aborting = True
+        outputs = [engine.abort_request(request_id) for request_id in list(self.streams)]
+        self.hand_out([output for output in outputs if output is not None])
+
+    def abandon(self, engine: LLMEngine, stream: OutputStream) -> None:
+        """Its caller has left. The request may have ended meanwhile, and its id may be another's."""
+        if self.streams.get(stream.request_id) is stream:
+            engine.abort_request(stream.request_id)
+            del self.streams[stream.request_id]
+
+    def hand_out(self, outputs: Sequence[RequestOutput]) -> None:
+        """Give every caller a copy of its output, in one call a loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[OutputStream, RequestOutput]]] = defaultdict(list)
+        for output in outputs:
+            stream = self.streams.get(output.request_id)
+            if stream is None:
+                continue  # somebody put it in by ``call``
+            if output.finished:
+                del self.streams[output.request_id]
+            if not stream.is_abandoned:
+                by_loop[stream.loop].append((stream, snapshot(output)))
+        for loop, deliveries in by_loop.items():
+            post(loop, functools.partial(_deliver_all, deliveries))
+
+
+def _deliver_all(deliveries: list[tuple[OutputStream, RequestOutput]]) -> None:
+    for stream, output in deliveries:
+        stream.deliver(output)
