@@ -1,23 +1,25 @@
 """Beam search on top of fork: the prompt is computed and stored once, and beams share what they have in common.
 
-    prompt ──▶ beam 1 ──▶ "the"  ──▶ "the king"     a beam that goes on twice is forked: its tail is copied on the
-                     └──▶ "the"  ──▶ "the queen"    first write, nothing else
-               beam 2 ──▶ dropped                   its blocks come home
+Every live beam is continued by every token; of all these, the likeliest go on, and those that end compete by score:
+
+    live      "the"  -1.0     "a"  -1.3
+    times all tokens, likeliest first:  "the king" -1.5   "a king" -1.9   "the ." -2.0 (ends)   "the queen" -2.2 …
+    live      "the king" -1.5     "a king" -1.9              best     "the ." -2.0 / 2 ** length_penalty
+
+This module decides which beams go on; ``beams.py`` computes them.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from mini_vllm.backend import mx
+from mini_vllm.beams import Beams, Continuation
 from mini_vllm.checks import flag, real_number, whole_number
 from mini_vllm.engine import LLMEngine
-from mini_vllm.model_runner import RequestStep
-from mini_vllm.models.prompts import Prompt, as_list
-from mini_vllm.request import Request
+from mini_vllm.models.prompts import Prompt, PromptTokens, as_list
 
 #: Far beyond any use, and ``length ** length_penalty`` overflows for no length there is.
 MAX_LENGTH_PENALTY = 20
@@ -34,7 +36,7 @@ class Beam:
     finish_reason: str
 
 
-def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_tokens: int = 16,
+def beam_search(engine: LLMEngine, prompt: Prompt | PromptTokens, beam_width: int = 4, max_tokens: int = 16,
                 length_penalty: float = 1.0, ignore_eos: bool = False) -> list[Beam]:
     """The ``beam_width`` best continuations that the search finds, best first.
 
@@ -45,21 +47,15 @@ def beam_search(engine: LLMEngine, prompt: Prompt, beam_width: int = 4, max_toke
     token_ids = engine.prompts.read(prompt).token_ids
     max_tokens = min(max_tokens, engine.max_model_len - len(token_ids))
     eos_ids = frozenset() if ignore_eos else engine.tokenizer.eos_token_ids
-    search = _Search(engine, token_ids, beam_width, max_tokens, length_penalty, eos_ids)
-    doubtful: set[int] = set()
+    beams = Beams(engine, token_ids, beam_width)
+    is_done = False
     try:
-        search.run()
-    except BaseException:
-        for request, _ in search.live:
-            doubtful.update(engine.kv_cache.get_block_ids(request.request_id))
-        raise
+        best = _Search(beams, beam_width, max_tokens, length_penalty, eos_ids).run()
+        is_done = True
     finally:
-        for request, _ in search.live:
-            engine.kv_cache.free(request)
-        engine.kv_cache.finish_step()  # copies that a step was to make and did not hold blocks, too
-        engine.recovery.discard(doubtful)
+        beams.close(is_trusted=is_done)
     return [Beam(ended.token_ids, engine.tokenizer.decode(ended.shown_token_ids), ended.log_probability, ended.score,
-                 ended.finish_reason) for ended in search.best]
+                 ended.finish_reason) for ended in best]
 
 
 def beam_search_all(engine: LLMEngine, prompts: Prompt | Sequence[Prompt], beam_width: int = 4, max_tokens: int = 16,
@@ -79,16 +75,14 @@ def check_arguments(engine: LLMEngine, beam_width: int, max_tokens: int, length_
                     ignore_eos: bool) -> None:
     """All but the prompt. Raises ValueError for what is wrong, by name, and RuntimeError if the engine is not idle."""
     limit = engine.max_num_batched_tokens  # a step computes a token of every beam
-    if whole_number("beam_width", beam_width, 1) > limit:
+    whole_number("beam_width", beam_width, 1)
+    if beam_width > limit:
         raise ValueError(f"beam_width is {beam_width}, must be at most max_num_batched_tokens ({limit})")
     whole_number("max_tokens", max_tokens, 1)
     real_number("length_penalty", length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
     flag("ignore_eos", ignore_eos)
     if engine.scheduler.has_unfinished_requests():
         raise RuntimeError("beam_search needs an idle engine; it has unfinished requests")
-
-
-# ---- the search
 
 
 class _Ended(NamedTuple):
@@ -104,30 +98,53 @@ class _Ended(NamedTuple):
 
 
 class _Search:
-    """``live`` beams are equally long, likeliest first; ``best`` are the best ``beam_width`` of those that ended."""
+    """``best`` are the best ``beam_width`` of the beams that ended so far."""
 
-    def __init__(self, engine: LLMEngine, token_ids: list[int], beam_width: int, max_tokens: int,
-                 length_penalty: float, eos_ids: frozenset[int]) -> None:
-        self.engine, self.beam_width, self.max_tokens = engine, beam_width, max_tokens
+    def __init__(self, beams: Beams, beam_width: int, max_tokens: int, length_penalty: float,
+                 eos_ids: frozenset[int]) -> None:
+        self.beams, self.beam_width, self.max_tokens = beams, beam_width, max_tokens
         self.length_penalty, self.eos_ids = length_penalty, eos_ids
-        self.ids = itertools.count()
-        self.live: list[tuple[Request, float]] = [(self._new_request(token_ids), 0.0)]
         self.best: list[_Ended] = []
-        self.num_prompt_tokens = len(token_ids)
 
-    def _new_request(self, token_ids: list[int]) -> Request:
-        return Request(f"beam-{next(self.ids)}", token_ids)
-
-    def run(self) -> None:
-        logits = self._compute_prompt(self.live[0][0])
+    def run(self) -> list[_Ended]:
+        logits = self.beams.compute_prompt()
         for num_tokens in range(1, self.max_tokens + 1):
-            self._end(self._extend(logits), "stop")
+            self._extend(logits)
             if num_tokens == self.max_tokens:
-                self._end([(self._output(request), value) for request, value in self.live], "length")
+                for index, beam in enumerate(self.beams.live):
+                    self._end(self.beams.output(index), beam.log_probability, "length")
             elif self._is_decided(num_tokens):
-                return
+                break
             else:
-                logits = self._compute([(request, 1) for request, _ in self.live])
+                logits = self.beams.compute_next()
+        return self.best
+
+    def _extend(self, logits: mx.array) -> None:
+        """Replace the live beams by their best continuations, and note those that end."""
+        logits = logits.astype(mx.float32)
+        log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        totals = log_probabilities + mx.array([beam.log_probability for beam in self.beams.live])[:, None]
+        # Even if every live beam ends in every way it can, there are beam_width candidates left that go on.
+        num_candidates = min((1 + len(self.eos_ids)) * self.beam_width, totals.size)
+        order = mx.argsort(-totals.reshape(-1))[:num_candidates]
+        values = cast(list[float], totals.reshape(-1)[order].tolist())
+        chosen: list[Continuation] = []
+        for flat, value in zip(cast(list[int], order.tolist()), values):
+            parent, token_id = divmod(flat, logits.shape[-1])
+            if token_id in self.eos_ids:
+                self._end([*self.beams.output(parent), token_id], value, "stop")
+            elif len(chosen) < self.beam_width:
+                chosen.append(Continuation(parent, token_id, value))
+        self.beams.replace(chosen)
+
+    def _end(self, token_ids: list[int], log_probability: float, reason: str) -> None:
+        """Of equal scores, the one that ended earlier stays first."""
+        self.best.append(_Ended(token_ids, log_probability, self._score(log_probability, len(token_ids)), reason))
+        self.best = sorted(self.best, key=lambda ended: -ended.score)[:self.beam_width]
+
+    def _score(self, log_probability: float, num_tokens: int) -> float:
+        penalty: float = num_tokens ** self.length_penalty
+        return log_probability / penalty
 
     def _is_decided(self, num_tokens: int) -> bool:
         """No live beam, now ``num_tokens`` long, can end among the best.
@@ -135,95 +152,10 @@ class _Search:
         A log-probability only falls, so at best it stays as it is while the beam grows. Its score then rises with every
         token if the penalty is above 0 and falls if it is below: the best end is the last one or the next.
         """
-        if not self.live:
+        if not self.beams.live:
             return True
         if len(self.best) < self.beam_width:
             return False
-        likeliest = self.live[0][1]
+        likeliest = self.beams.live[0].log_probability
         reachable = max(self._score(likeliest, num_tokens + 1), self._score(likeliest, self.max_tokens))
         return reachable <= self.best[-1].score
-
-    def _score(self, log_probability: float, num_tokens: int) -> float:
-        return log_probability / num_tokens ** self.length_penalty
-
-    def _end(self, beams: list[tuple[list[int], float]], reason: str) -> None:
-        """Of equal scores, the one that ended earlier stays first."""
-        self.best += [_Ended(ids, value, self._score(value, len(ids)), reason) for ids, value in beams]
-        self.best = sorted(self.best, key=lambda ended: -ended.score)[:self.beam_width]
-
-    def _output(self, request: Request) -> list[int]:
-        return request.all_token_ids[self.num_prompt_tokens:]
-
-    def _extend(self, logits: mx.array) -> list[tuple[list[int], float]]:
-        """Replace the live beams by their best continuations. Returns those that ended."""
-        logits = logits.astype(mx.float32)
-        log_probabilities = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        totals = log_probabilities + mx.array([value for _, value in self.live])[:, None]
-        # Even if every live beam ends in every way it can, there are beam_width candidates left that go on.
-        num_candidates = min((1 + len(self.eos_ids)) * self.beam_width, totals.size)
-        order = mx.argsort(-totals.reshape(-1))[:num_candidates].tolist()
-        values = totals.reshape(-1)[mx.array(order)].tolist()
-        chosen: list[tuple[int, int, float]] = []
-        ended = []
-        for flat, value in zip(order, values):
-            parent, token_id = divmod(flat, logits.shape[-1])
-            if token_id in self.eos_ids:
-                ended.append(([*self._output(self.live[parent][0]), token_id], value))
-            elif len(chosen) < self.beam_width:
-                chosen.append((parent, token_id, value))
-        self._replace(chosen)
-        return ended
-
-    def _replace(self, chosen: list[tuple[int, int, float]]) -> None:
-        """The first continuation of a beam takes it over, each further one forks it, and a beam without any goes."""
-        kv_cache = self.engine.kv_cache
-        taken: set[int] = set()
-        new_live = []
-        for parent_index, token_id, score in chosen:
-            parent = self.live[parent_index][0]
-            if parent_index in taken:
-                request = self._new_request(parent.all_token_ids[:parent.num_computed_tokens])
-                request.num_computed_tokens = parent.num_computed_tokens
-                kv_cache.fork(parent, request)
-            else:
-                taken.add(parent_index)
-                request = parent
-            new_live.append((request, token_id, score))
-        for index, (request, _) in enumerate(self.live):
-            if index not in taken:
-                kv_cache.free(request)
-        for request, token_id, _ in new_live:
-            request.append_output_token(token_id)
-        self.live = [(request, score) for request, _, score in new_live]
-
-    def _compute_prompt(self, request: Request) -> mx.array:
-        hits, num_cached = self.engine.kv_cache.get_computed_blocks(request)
-        request.num_computed_tokens = 0
-        budget = self.engine.max_num_batched_tokens
-        logits = None
-        while logits is None:
-            num_new = min(request.num_tokens - num_cached, budget)
-            logits = self._compute([(request, num_new)], hits, num_cached - request.num_computed_tokens)
-            hits, num_cached = [], request.num_computed_tokens
-            if num_cached < request.num_tokens:
-                logits = None
-        return logits
-
-    def _compute(self, work: list[tuple[Request, int]], hits: list | None = None, num_hit_tokens: int = 0) -> mx.array:
-        kv_cache, runner = self.engine.kv_cache, self.engine.runner
-        for request, num_new in work:
-            if kv_cache.allocate_slots(request, num_new, hits, num_hit_tokens) is None:
-                raise RuntimeError(f"the pool is too small for this beam search: {kv_cache.block_pool.num_blocks - 1} "
-                                   f"blocks of {kv_cache.block_size} tokens, {self.beam_width} beams")
-            request.num_computed_tokens += num_hit_tokens + num_new
-        self.engine.num_steps += 1
-        steps = [RequestStep(request.all_token_ids[request.num_computed_tokens - num_new:request.num_computed_tokens],
-                             kv_cache.get_block_ids(request.request_id), request.num_computed_tokens, True)
-                 for request, num_new in work]
-        logits = runner.step(steps, [(a.block_id, b.block_id) for a, b in kv_cache.block_pool.pending_copies])
-        has_nan = mx.isnan(logits).any()
-        mx.eval(logits, has_nan)
-        kv_cache.finish_step()
-        if has_nan.item():
-            raise ValueError("the logits contain NaN")
-        return logits
