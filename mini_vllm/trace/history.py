@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mini_vllm.trace.files import TraceStep
 from mini_vllm.trace.recorder import StepTrace
 
 PROMPT, AGAIN, DECODE, FORKED = "prompt", "recomputed", "decode", "forked"
@@ -74,12 +75,24 @@ class History:
         for block_id, run in sorted(self._open.items()):
             self._close(block_id, run, shown.stop - 1)
 
-    def _replay(self, index: int, step: dict) -> None:
+    def _replay(self, index: int, step: TraceStep) -> None:
         self.prompts.update(step["prompts"])
         self._replay_blocks(index, step)
-        num_prompt = num_again = num_decode = 0
         for request_id in step["prompts"]:
             self._row(index, request_id)
+        totals = self._replay_tokens(index, step)
+        self._replay_others(index, step)
+        for request_id, status in step["finished"].items():
+            self._num_computed.pop(request_id, None)  # another may come under the same id
+            self._row(index, request_id)
+            if index in self.shown:
+                self.ends.append((index, request_id, status))
+        if index in self.shown:
+            self.totals.append(totals)
+
+    def _replay_tokens(self, index: int, step: TraceStep) -> Totals:
+        """Those that compute: of the prompt, again what they had computed before, or one by one."""
+        num_prompt = num_again = num_decode = 0
         sampled = set(step["sampled"])
         for request_id, (num_before, num_tokens) in step["tokens"].items():
             end = num_before + num_tokens
@@ -91,6 +104,10 @@ class History:
             num_decode += num_tokens - prompt - again
             self._add(request_id, Run(index, index, AGAIN if again else PROMPT if prompt else DECODE, num_tokens,
                                        num_before, again, request_id in sampled))
+        return Totals(num_prompt, num_again, num_decode, self._num_used_blocks)
+
+    def _replay_others(self, index: int, step: TraceStep) -> None:
+        """Those that do not: they begin from another's prompt, wait, lose their blocks, or run without a token."""
         others = {request_id: FORKED for request_id in step["sampled"]}  # from a prompt that another computed for it
         others |= {request_id: WAITING for request_id in step["waiting"]}
         others |= {request_id: PREEMPTED for request_id in step["preempted"]}
@@ -100,13 +117,6 @@ class History:
         for request_id in self._tables:
             if request_id not in step["tokens"] and request_id not in others:
                 self._add(request_id, Run(index, index, IDLE))
-        for request_id, status in step["finished"].items():
-            self._num_computed.pop(request_id, None)  # another may come under the same id
-            self._row(index, request_id)
-            if index in self.shown:
-                self.ends.append((index, request_id, status))
-        if index in self.shown:
-            self.totals.append(Totals(num_prompt, num_again, num_decode, self._num_used_blocks))
 
     def _row(self, index: int, request_id: str) -> list[Run]:
         return self.rows.setdefault(request_id, []) if index in self.shown else []
@@ -118,11 +128,11 @@ class History:
         else:
             runs.append(cell)
 
-    def _replay_blocks(self, index: int, step: dict) -> None:
+    def _replay_blocks(self, index: int, step: TraceStep) -> None:
         touched = set()
         for block_id, ref_cnt, findable in step["blocks"]:
             self._num_used_blocks += (ref_cnt > 0) - (self._blocks.get(block_id, (0, False))[0] > 0)
-            self._blocks[block_id] = ref_cnt, findable
+            self._blocks[block_id] = ref_cnt, bool(findable)
             touched.add(block_id)
         for request_id, table in sorted(step["tables"].items()):
             old, new = set(self._tables.pop(request_id, ())), set(table)

@@ -13,9 +13,10 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.simulation import Clock, Simulation
-from mini_vllm.trace import svg as trace_svg
+from mini_vllm.trace import block_panel
 from mini_vllm.trace.files import FORMAT, STEP_FIELDS, TraceError
 from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.trace.shapes import COLOURS
 from mini_vllm.trace.svg import draw_trace
 
 SIZE = 4
@@ -398,7 +399,7 @@ def test_every_block_is_drawn_in_its_state(simulation, drawing):
                 assert said == ("free, still cached" if findable else None), where
             elif len(owners) > 1:
                 assert said.startswith(f"shared by {', '.join(owners[:6])}"), where
-                assert colour == trace_svg.COLOURS["shared"], where
+                assert colour == COLOURS["shared"], where
             elif ref_cnt > 1:
                 assert said == f"{owners[0]}, and kept for a copy", where
             elif owners:
@@ -690,7 +691,7 @@ def test_a_large_trace_is_drawn_soon_and_stays_small():
 
 def test_beyond_a_number_of_shapes_blocks_have_no_tooltips(monkeypatch):
     trace = run_sharing().trace
-    monkeypatch.setattr(trace_svg, "MAX_BLOCK_TITLES", 3)
+    monkeypatch.setattr(block_panel, "MAX_TITLES", 3)
     drawn = Drawing(trace).blocks()
     monkeypatch.undo()
     assert {said for _, said in drawn.values()} == {""}
