@@ -13,6 +13,7 @@ from typing import TextIO
 
 from rich.console import Console
 
+from mini_vllm import __version__
 from mini_vllm.models.pull import KNOWN, PullError, pull
 from mini_vllm.request import PromptTokensDetails, RequestOutput, SamplingParams, Usage
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mini-vllm", description="A small vLLM on MLX.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     generate = commands.add_parser("generate", help="continue prompts", description="Continue prompts, streaming.")

@@ -1,0 +1,96 @@
+"""The package as others meet it: what ``mini_vllm`` offers by name, what those names cost, and its two front doors."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mini_vllm
+
+ROOT = Path(mini_vllm.__file__).parents[1]
+HOMES = mini_vllm._HOMES
+
+
+def run_python(*arguments):
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def names_for_a_type_checker():
+    """Name → module, as the block under ``TYPE_CHECKING`` has them; each is exported by ``as``."""
+    tree = ast.parse(Path(mini_vllm.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    return {alias.asname: node.module.removeprefix("mini_vllm.") for node in block.body for alias in node.names}
+
+
+def test_the_table_and_the_type_checker_agree():
+    assert names_for_a_type_checker() == HOMES
+
+
+@pytest.mark.parametrize("name", sorted(HOMES))
+def test_a_name_is_the_one_of_the_module_that_defines_it(name):
+    value = getattr(mini_vllm, name)
+    assert value.__module__ == f"mini_vllm.{HOMES[name]}", f"{name} is only passed on by {HOMES[name]}"
+
+
+def test_dir_shows_the_names_before_they_are_used():
+    run = run_python("-c", "import mini_vllm; print(*dir(mini_vllm))")
+    assert set(HOMES) <= set(run.stdout.split()) and "__version__" in run.stdout.split()
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'mini_vllm' has no attribute 'LLn'"):
+        _ = mini_vllm.LLn
+
+
+def test_what_the_pages_import_from_the_package_is_there():
+    pages = [ROOT / "README.md", *ROOT.glob("phase-*/README.md"), *ROOT.glob("phase-*/labs/*/README.md")]
+    lines = [line for page in pages
+             for line in re.findall(r"^\s*from mini_vllm[\w.]* import .*$", page.read_text(encoding="utf-8"), re.M)]
+    assert len(lines) > 20
+    names = {alias.name for line in lines for alias in ast.parse(line.strip()).body[0].names}
+    assert names <= set(HOMES), f"pages import {sorted(names - set(HOMES))}, which the package does not offer"
+    for line in set(lines):
+        exec(line.strip(), {})
+
+
+@pytest.mark.parametrize("module", ["block_pool", "kv_cache", "scheduler", "request", "prefix_tree", "request_queue"])
+def test_what_the_first_labs_teach_loads_neither_mlx_nor_the_engine(module):
+    code = f"import sys, mini_vllm.{module}; print(*sys.modules)"
+    loaded = set(run_python("-c", code).stdout.split())
+    assert f"mini_vllm.{module}" in loaded
+    heavy = sorted(name for name in loaded if name.split(".")[0] in ("mlx", "numpy", "tokenizers")
+                   or name in ("mini_vllm.backend", "mini_vllm.engine", "mini_vllm.llm", "mini_vllm.models"))
+    assert not heavy, f"import mini_vllm.{module} loads {heavy}"
+
+
+def test_the_package_alone_loads_none_of_its_modules():
+    code = "import sys, mini_vllm; print(*sys.modules)"
+    assert [name for name in run_python("-c", code).stdout.split() if name.startswith("mini_vllm")] == ["mini_vllm"]
+
+
+def test_a_type_checker_knows_the_names(tmp_path):
+    code = tmp_path / "user.py"
+    code.write_text("import mini_vllm\n\nreveal_type(mini_vllm.LLM.generate)\n"
+                    "reveal_type(mini_vllm.Priority.HIGH)\nmini_vllm.LLn\n")
+    # Settings and cache are those of `make test`, so that what it has read need not be read again.
+    output = run_python("-m", "mypy", "--config-file", "pyproject.toml", str(code)).stdout
+    assert 'user.py:3: note: Revealed type is "def (self: mini_vllm.llm.LLM, ' in output
+    assert 'user.py:4: note: Revealed type is "Literal[mini_vllm.request.Priority.HIGH]?"' in output
+    assert 'user.py:5: error: Module has no attribute "LLn"' in output
+
+
+# ---- the front doors
+
+
+def test_the_version_is_printed():
+    for arguments in (["-m", "mini_vllm", "--version"], ["-m", "mini_vllm.cli", "--version"]):
+        run = run_python(*arguments)
+        assert (run.returncode, run.stdout) == (0, f"mini-vllm {mini_vllm.__version__}\n"), run.stderr
+
+
+def test_python_m_mini_vllm_is_the_command():
+    run = run_python("-m", "mini_vllm", "--help")
+    assert run.returncode == 0 and run.stdout.startswith("usage: mini-vllm ") and "generate" in run.stdout
