@@ -13,17 +13,21 @@ from course.graded import GradedTest, graded_tests
 from course.hints import LEVELS, parse_hints
 from course.labs import Lab, LabError
 from course.mutants import Mutant, mutants_of
-from course.runner import LabRunFailed, Verdicts, run_lab_together
+from course.runner import LabRunFailed, run_lab_together
 from course.signatures import extends
 from course.starters import Stub, declarations, declared_names, make_starter
+from course.verdicts import OnPoll, Verdicts
 
 #: Our own files: a mutant that loops is caught sooner than a student would be.
-DEFAULT_TIME_LIMIT_S = 5.0
+TIME_LIMIT_S = 5.0
 MIN_MUTANTS = 4
 
 
-def check_lab(lab: Lab, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> tuple[list[str], str]:
-    """The problems of a lab, each naming the file, test, mutant or task; and a line that says what was proved."""
+def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
+    """The problems of a lab, each naming the file, test, mutant or task; and a line that says what was proved.
+
+    ``on_poll`` is called many times a second while tests run. Whatever it raises ends them.
+    """
     missing = [lab.relative(path) for path in (lab.solution, lab.starter, lab.tests, lab.hints, lab.mutants, lab.readme)
                if not path.is_file()]
     if missing:
@@ -46,7 +50,7 @@ def check_lab(lab: Lab, time_limit_s: float = DEFAULT_TIME_LIMIT_S) -> tuple[lis
         paths = [mutant.write(solution, Path(folder)) for mutant in usable]
         try:
             killers = {mutant.name: mutant.killed_by for mutant in usable}
-            verdicts = run_lab_together(lab, [*impls, *paths], time_limit_s, only=killers)
+            verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S, killers, on_poll)
         except LabRunFailed as failure:
             return [*problems, f"the tests could not be run:\n{failure}"], ""
     problems += _check_verdicts(lab, tests, stubs, usable, verdicts)
@@ -163,9 +167,9 @@ def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutant
                     verdicts: Verdicts) -> list[str]:
     problems = []
     for label in ("solution", "engine"):
-        for test, verdict in verdicts.get(label, {}).items():
+        for name, verdict in verdicts.get(label, {}).items():
             if not verdict.passed:
-                problems.append(f"{test} fails on the {label}: {verdict.message}")
+                problems.append(f"{name} fails on the {label}: {verdict.message}")
     task_of = {stub.message: stub.number for stub in stubs}
     for test in tests:
         verdict = verdicts["starter"][test.name]
@@ -176,10 +180,10 @@ def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutant
         elif test.task is not None and task_of[verdict.message] > test.task:
             problems.append(f"{test.name} is of task {test.task}, but on the starter it stops at {verdict.message!r}")
     for mutant in mutants:
-        verdict = verdicts[mutant.name].get(mutant.killed_by)
-        if verdict is not None and verdict.passed:
+        of_killer = verdicts[mutant.name].get(mutant.killed_by)
+        if of_killer is not None and of_killer.passed:
             problems.append(f"mutant {mutant.name} survives {mutant.killed_by}, which should have caught it")
-        elif verdict is not None and verdict.error == NOT_RUN:
+        elif of_killer is not None and of_killer.error == NOT_RUN:
             problems.append(f"mutant {mutant.name}: its killer {mutant.killed_by} says nothing about it: "
-                            f"{verdict.message}")
+                            f"{of_killer.message}")
     return problems

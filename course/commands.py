@@ -12,15 +12,18 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from course.check import broken_links, check_lab
+from course.authoring import check_labs, check_pages, sync_starters
 from course.graded import graded_tests
 from course.hints import LEVELS, parse_hints, task_titles
 from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, lab_of_path
 from course.progress import LabProgress, Progress, State
-from course.runner import OnPoll
 from course.showing import VerdictLines, bar, state_text
 from course.starters import clean_solution, is_as_shipped, shipped_starter
+from course.verdicts import OnPoll
 from course.watching import SavedMeanwhile, Saves
+
+NO_COURSE = ("There are no labs beside this installation: the course is worked on in its own repository. Clone that, "
+             "run `make install` in it, and use the `course` command of its .venv.")
 
 
 class Course:
@@ -32,7 +35,7 @@ class Course:
         self.progress = Progress(root)
         self.console = console or Console(highlight=False, soft_wrap=True)
         if not self.labs:
-            raise LabError(f"there are no labs under {root}")
+            raise LabError(NO_COURSE)
 
     # ---- where am I
 
@@ -44,8 +47,8 @@ class Course:
                              indent=2))
             return 0
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading, justify in (("lab", "left"), ("", "left"), ("state", "left"), ("points", "right"), ("", "left")):
-            table.add_column(heading, justify=justify, no_wrap=True)
+        for heading in ("lab", "", "state", "points", ""):
+            table.add_column(heading, justify="right" if heading == "points" else "left", no_wrap=True)
         for row in rows:
             table.add_row(row.lab.number, row.lab.title, state_text(row), f"{row.points}/{row.max_points}",
                           bar(row.points, row.max_points))
@@ -196,34 +199,16 @@ class Course:
     # ---- for those who write labs
 
     def sync(self, names: Sequence[str]) -> int:
-        for lab in [find_lab(name, self.labs) for name in names] or self.labs:
-            shipped = shipped_starter(lab)
-            old = lab.starter.read_text(encoding="utf-8") if lab.starter.is_file() else None
-            if old != shipped:
-                lab.starter.write_text(shipped, encoding="utf-8")
-            self.console.print(f"{lab.relative(lab.starter)}: {'up to date' if old == shipped else 'written'}")
+        sync_starters([find_lab(name, self.labs) for name in names] or self.labs, self.console)
         return 0
 
     def check(self, names: Sequence[str]) -> int:
         labs = [find_lab(name, self.labs) for name in names] or self.labs
-        num_problems = 0
-        for lab in labs:
-            problems, proved = check_lab(lab)
-            self._show_check(str(lab), problems, proved)
-            num_problems += len(problems)
-        pages = sorted(self.root.glob("*.md")) + sorted(self.root.glob("phase-*/README.md"))
-        problems = [] if names else [problem for page in pages for problem in broken_links(page, self.root)]
+        num_problems = check_labs(labs, self.console)
         if not names:
-            self._show_check("pages", problems, f"the links of {len(pages)} pages resolve")
-        num_problems += len(problems)
+            num_problems += check_pages(self.root, self.console)
         self.console.print(f"{len(labs)} labs checked, {num_problems} problems")
         return 1 if num_problems else 0
-
-    def _show_check(self, name: str, problems: list[str], proved: str) -> None:
-        self.console.print(Text.assemble((f"{'✗' if problems else '✓'} {name}", "red" if problems else "green"),
-                                         "" if problems else f"  {proved}"))
-        for problem in problems:
-            self.console.print(Text("    " + problem.replace("\n", "\n      ")))
 
 
 def _free_name(path: Path) -> Path:
@@ -234,7 +219,7 @@ def _free_name(path: Path) -> Path:
     return candidate
 
 
-def _as_json(row: LabProgress) -> dict:
+def _as_json(row: LabProgress) -> dict[str, str | int]:
     return {"lab": row.lab.number, "name": row.lab.name, "title": row.lab.title,
             "folder": row.lab.relative(row.lab.folder), "state": row.state.value, "tests_passed": row.num_passed,
             "tests": len(row.tests), "points": row.points, "max_points": row.max_points}

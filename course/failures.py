@@ -6,10 +6,15 @@ import errno
 import re
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:  # the `course` command reads kinds and sentences from here, and needs no pytest for that
+    import pytest
+    from _pytest._code.code import TerminalRepr
 
 _STUB = re.compile(r"Task (\d+): ")
+#: How long one test of a lab may run.
+DEFAULT_TIME_LIMIT_S = 10.0
 NUM_PRINTED_LINES = 5
 MAX_PRINTED_LINE_CHARACTERS = 200
 
@@ -100,10 +105,31 @@ def last_printed(report: pytest.TestReport) -> str:
                      for line in lines)
 
 
-def one_sentence(excinfo: pytest.ExceptionInfo, sentence: str) -> object:
+def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path, time_limit_s: float) -> str:
+    """Why the test failed, if it did. Makes ``report`` show that, where it says more than a traceback would."""
+    excinfo = call.excinfo
+    error = excinfo.value if excinfo else None
+    if report.skipped or hasattr(report, "wasxfail"):
+        message = f"the test was skipped from inside ({shorten(str(error))}); a skipped test does not count"
+        report.outcome, report.longrepr = "failed", message
+        vars(report).pop("wasxfail", None)
+        return message
+    if excinfo is None or error is None:
+        return ""
+    message = why_failed(error, path, time_limit_s, call.when)
+    if isinstance(error, (FileIsBroken, NotRun)):
+        report.longrepr = one_sentence(excinfo, message)
+    elif is_stub(kind_of(error), message):
+        report.longrepr = one_sentence(excinfo, f"NotImplementedError: {message}")
+    elif kind_of(error) in STUCK:
+        report.longrepr = message
+    return message
+
+
+def one_sentence(excinfo: pytest.ExceptionInfo[BaseException], sentence: str) -> TerminalRepr:
     """A failure shown without traceback: it would lead through the tests, and the mend is elsewhere."""
     shown = excinfo.getrepr(style="value")
-    shown.reprtraceback.reprentries[0].lines[:] = sentence.splitlines()
+    shown.reprtraceback.reprentries[0].lines = sentence.splitlines()
     if shown.reprcrash is not None:  # what the summary at the end shows
         shown.reprcrash.message = sentence
     return shown

@@ -10,12 +10,16 @@ LEVELS = (1, 2, 3)
 def parse_hints(text: str) -> dict[int, dict[int, str]]:
     """Task number → level → hint. Headings are ``## Task 2: ...`` and ``### Hint 1``."""
     hints: dict[int, dict[int, str]] = {}
-    for section in re.split(r"^## (?=Task \d+)", text, flags=re.M)[1:]:
-        task = int(re.match(r"Task (\d+)", section)[1])
-        for part in re.split(r"^### (?=Hint \d+)", section, flags=re.M)[1:]:
-            heading, _, body = part.partition("\n")
-            hints.setdefault(task, {})[int(re.match(r"Hint (\d+)", heading)[1])] = body.strip()
+    for task, section in _sections(r"## Task", text):
+        for level, hint in _sections(r"### Hint", section):
+            hints.setdefault(task, {})[level] = hint.partition("\n")[2].strip()
     return hints
+
+
+def _sections(heading: str, text: str) -> list[tuple[int, str]]:
+    """What follows each heading ``HEADING n``, up to the next: the number, and the text from there on."""
+    pieces = re.split(rf"^{heading} (\d+)", text, flags=re.M)
+    return [(int(number), body) for number, body in zip(pieces[1::2], pieces[2::2])]
 
 
 def task_titles(text: str) -> dict[int, str]:

@@ -21,6 +21,14 @@ class LabError(Exception):
 
 
 @dataclass(frozen=True)
+class _Settings:
+    """What ``lab.json`` says."""
+
+    title: str
+    engine: str | None
+
+
+@dataclass(frozen=True)
 class Lab:
     """One lab folder. ``number`` is phase.lab, as in 2.1."""
 
@@ -58,11 +66,11 @@ class Lab:
         return self.folder / "README.md"
 
     @cached_property
-    def _settings(self) -> dict:
+    def _settings(self) -> _Settings:
         path = self.folder / "lab.json"
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
-            return {"title": settings["title"], "engine": settings["engine"]}
+            return _Settings(settings["title"], settings["engine"])
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -70,12 +78,12 @@ class Lab:
 
     @property
     def title(self) -> str:
-        return self._settings["title"]
+        return self._settings.title
 
     @property
     def engine(self) -> str | None:
         """The engine module with the same joint, tested by the same tests."""
-        return self._settings["engine"]
+        return self._settings.engine
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
@@ -114,9 +122,9 @@ def find_lab(name: str, labs: list[Lab]) -> Lab:
         if wanted.lower() in [candidate.lower() for candidate in names]:
             return lab
     if wanted and Path(wanted).exists():
-        lab = lab_of_path(Path(wanted), labs)
-        if lab:
-            return lab
+        here = lab_of_path(Path(wanted), labs)
+        if here:
+            return here
     if number := re.fullmatch(r"(\d+)(\.\d*)?", wanted):  # digits that are near each other mean nothing
         of_phase = [lab for lab in labs if lab.number.split(".")[0] == str(int(number[1]))]
         if of_phase:

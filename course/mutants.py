@@ -43,4 +43,5 @@ class Mutant:
 def mutants_of(lab: Lab) -> list[Mutant]:
     if not lab.mutants.is_file():
         raise LabError(f"{lab.relative(lab.mutants)} is missing")
-    return load_file(lab.mutants).MUTANTS
+    mutants: list[Mutant] = load_file(lab.mutants).MUTANTS
+    return mutants

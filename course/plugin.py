@@ -11,49 +11,34 @@ import argparse
 import contextlib
 import importlib
 import json
-import signal
 import types
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Generator, Iterable
 
 import pytest
 
 from course.failures import (
+    DEFAULT_TIME_LIMIT_S,
     STUCK,
     FileIsBroken,
     NotRun,
-    TimeLimitExceeded,
-    is_stub,
     kind_of,
     last_printed,
-    one_sentence,
     shorten,
+    tell,
     why_broken,
-    why_failed,
 )
+from course.impls import CHOICES, Choice, Impl
 from course.labs import Lab, LabError, discover, lab_of_path
+from course.limits import limit_files, time_limit
 from course.loading import load_file
-from course.starters import is_as_shipped
+from course.points import Points, Score
 
-CHOICES = ("auto", "starter", "solution", "engine")
-DEFAULT_TIME_LIMIT_S = 10.0
 MAX_OUTPUT_CHARACTERS = 4_000
-#: After so many tests that never ended or flooded their output, the rest of that lab's tests are not run.
+#: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
 
-_impl_key = pytest.StashKey["Impl"]()
+_impl_key = pytest.StashKey[Impl]()
 _session_key = pytest.StashKey["LabSession"]()
-
-
-@dataclass(frozen=True)
-class Impl:
-    """One thing under test: a file, or a module of the engine."""
-
-    lab: Lab
-    label: str
-    path: Path
-    module_name: str | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,65 +53,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
     # The runner goes on in a new process after one that it had to kill; this tells the new one of the old.
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
+    # What a student's file may write, in bytes.
+    group.addoption("--file-limit", type=int, help=argparse.SUPPRESS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "points(n): what the test is worth")
     config.addinivalue_line("markers", "task(n): the task it belongs to, where the name does not say")
+    file_limit = config.getoption("--file-limit")
+    if file_limit is not None:
+        limit_files(file_limit)
     config.pluginmanager.register(LabSession(config), "lab-session")
 
 
 class LabSession:
+    """The labs' part of one pytest run; with pytest-xdist, of each of its processes.
+
+    A worker finds out what came of a test and fastens the score to the report; the process that prints reads it there.
+    """
+
     def __init__(self, config: pytest.Config) -> None:
         config.stash[_session_key] = self
         self.config = config
         self.labs = discover(config.rootpath)
-        self.choices: list[str] = config.getoption("--impl") or ["auto"]
+        self.choice = Choice(config.getoption("--impl") or [], config.invocation_params.dir)
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
-        self.notes: dict[str, str] = {}
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
-        self.scores: dict[Impl, dict[str, tuple[int, bool]]] = {}
+        self.points = Points()
+        self.has_named_files = False
         report = config.getoption("--report")
         self.report_file = open(report, "a", encoding="utf-8") if report else None
-        for choice in self.choices:
-            if choice not in CHOICES and not (config.invocation_params.dir / choice).exists():
-                raise pytest.UsageError(f"--impl {choice}: not one of {', '.join(CHOICES)}, and there is no such file")
+        if missing := self.choice.missing():
+            raise pytest.UsageError(f"--impl {missing}: not one of {', '.join(CHOICES)}, and there is no such file")
 
     # ---- what is tested
 
     def impls(self, lab: Lab) -> list[Impl]:
         try:
-            found = [impl for choice in self.choices for impl in self._impls_of_choice(lab, choice)]
+            return self.choice.impls(lab)
         except LabError as error:
             raise pytest.UsageError(str(error)) from None
-        return list(dict.fromkeys(found))
-
-    def _impls_of_choice(self, lab: Lab, choice: str) -> list[Impl]:
-        solution, starter = Impl(lab, "solution", lab.solution), Impl(lab, "starter", lab.starter)
-        if choice == "auto":
-            if not lab.solution.is_file():
-                return [starter]
-            if not lab.starter.is_file() or is_as_shipped(lab):
-                self.notes[lab.number] = "starter.py is untouched"
-                return [solution]
-            return [solution, starter]
-        if choice == "solution":
-            return [solution]
-        if choice == "starter":
-            return [starter]
-        if choice == "engine":
-            if lab.engine is None:
-                self.notes[lab.number] = "this lab has no counterpart in the engine"
-                return []
-            return [Impl(lab, "engine", lab.root / (lab.engine.replace(".", "/") + ".py"), lab.engine)]
-        path = (self.config.invocation_params.dir / choice).resolve()
-        if path.is_dir():
-            path = path / "starter.py"
-        return [Impl(lab, path.stem, path)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -147,23 +117,40 @@ class LabSession:
             impl = getattr(getattr(item, "callspec", None), "params", {}).get("lab")
             if isinstance(impl, Impl):
                 item.stash[_impl_key] = impl
-        file_paths = [choice for choice in self.choices if choice not in CHOICES]
-        tested = {item.stash[_impl_key].lab for item in items if _impl_key in item.stash}
-        if file_paths and len(tested) > 1:
-            names = ", ".join(str(lab) for lab in sorted(tested, key=str))
-            raise pytest.UsageError(f"--impl {file_paths[0]} is one file, but several labs are selected: {names}")
 
     def _has_no_impl(self, item: pytest.Item) -> bool:
         lab = lab_of_path(item.path, self.labs)
         return lab is not None and "lab" in getattr(item, "fixturenames", ()) and not self.impls(lab)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._name_files(item.stash[_impl_key] for item in session.items if _impl_key in item.stash)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """The controller collects nothing itself. It hears from every worker what was collected, the same each time."""
+        names: dict[Lab, list[str]] = {}
+        for name in ids:
+            lab = lab_of_path(self.config.rootpath / name.split("::")[0], self.labs)
+            if lab is not None:
+                names.setdefault(lab, []).append(name)
+        self._name_files(impl for lab in names for impl in self.impls(lab)
+                         if any(f"[{impl.label}]" in name or f"[{impl.label}-" in name for name in names[lab]))
+
+    def _name_files(self, impls: Iterable[Impl]) -> None:
+        """Say once which files are tested. Raises UsageError if one file would be tested as several labs."""
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        impls = dict.fromkeys(item.stash[_impl_key] for item in session.items if _impl_key in item.stash)
-        if terminal is None or not impls:
+        if terminal is None:  # a worker
             return
+        impls = list(dict.fromkeys(impls))
+        labs = dict.fromkeys(str(impl.lab) for impl in impls)
+        if self.choice.files and len(labs) > 1:
+            raise pytest.UsageError(f"--impl {self.choice.files[0]} is one file, but several labs are selected: "
+                                    f"{', '.join(labs)}")
+        if self.has_named_files or not impls:
+            return
+        self.has_named_files = True
         for impl in impls:
-            note = self.notes.get(impl.lab.number)
+            note = self.choice.notes.get(impl.lab.number)
             terminal.write_line(f"lab {impl.lab.number} tests {impl.lab.relative(impl.path)}"
                                 + (f"  ({note})" if note else ""))
 
@@ -187,79 +174,58 @@ class LabSession:
 
     # ---- running
 
-    @contextlib.contextmanager
-    def _alarm(self, item: pytest.Item) -> Iterator[None]:
-        if _impl_key not in item.stash or self.time_limit_s <= 0 or not hasattr(signal, "SIGALRM"):
-            yield
-            return
-
-        def on_alarm(*_: object) -> None:
-            raise TimeLimitExceeded
-
-        previous = signal.signal(signal.SIGALRM, on_alarm)
-        signal.setitimer(signal.ITIMER_REAL, self.time_limit_s, 1.0)  # again each second, for loops that catch all
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
+    def _time_limit(self, item: pytest.Item) -> contextlib.AbstractContextManager[None]:
+        return time_limit(self.time_limit_s if _impl_key in item.stash else 0)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         self._log(item, event="start")
         self._refuse_after_stuck_tests(item)
-        with self._alarm(item):
+        with self._time_limit(item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        with self._alarm(item):
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._time_limit(item):
             return (yield)
 
     def _refuse_after_stuck_tests(self, item: pytest.Item) -> None:
         """A loop that never ends, in a function that most tests use, must not cost the time limit for each of them."""
-        stuck = self.stuck.get(item.stash.get(_impl_key, None), set())
+        impl = item.stash.get(_impl_key, None)
+        if impl is None:
+            return
+        stuck = self.stuck.get(impl, set())
         if _name(item) in stuck:
             raise NotRun("not run: another case of this test did not finish")
         num_stuck = self.num_stuck_before + len(stuck)
-        if _impl_key in item.stash and num_stuck >= MAX_STUCK_TESTS:
+        if num_stuck >= MAX_STUCK_TESTS:
             raise NotRun(f"not run: {num_stuck} tests before it did not finish")
 
     # ---- reporting
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]
+                                  ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         impl = item.stash.get(_impl_key, None)
         if impl is None:
             return report
         error = call.excinfo.value if call.excinfo else None
-        kind = kind_of(error)
-        message = why_failed(error, impl.path, self.time_limit_s, call.when) if error else ""
-        if report.skipped or hasattr(report, "wasxfail"):
-            message = f"the test was skipped from inside ({shorten(str(error))}); a skipped test does not count"
-            report.outcome, report.longrepr = "failed", message
-            vars(report).pop("wasxfail", None)
-        elif isinstance(error, (FileIsBroken, NotRun)):
-            report.longrepr = one_sentence(call.excinfo, message)
-        elif is_stub(kind, message):
-            report.longrepr = one_sentence(call.excinfo, f"NotImplementedError: {message}")
-        elif kind in STUCK:
-            report.longrepr = message
+        message = tell(report, call, impl.path, self.time_limit_s)
+        if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or report.failed:
-            self._score(item, impl, report.passed)
-            self._log(item, event="end", passed=report.passed, error=kind, message=shorten(message),
+            mark = item.get_closest_marker("points")
+            Score(impl.lab.number, impl.label, _name(item), mark.args[0] if mark else 0, report.passed).attach(report)
+            self._log(item, event="end", passed=report.passed, error=kind_of(error), message=shorten(message),
                       printed="" if report.passed else last_printed(report))
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
         return report
 
-    def _score(self, item: pytest.Item, impl: Impl, passed: bool) -> None:
-        mark = item.get_closest_marker("points")
-        scores = self.scores.setdefault(impl, {})
-        name = _name(item)
-        all_passed = scores.get(name, (0, True))[1] and passed  # a parametrised test counts when all its cases pass
-        scores[name] = (mark.args[0] if mark else 0, all_passed)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        score = Score.of(report)
+        if score is not None:
+            self.points.add(score)
 
     def _log(self, item: pytest.Item, **fields: object) -> None:
         impl = item.stash.get(_impl_key, None)
@@ -269,11 +235,8 @@ class LabSession:
             self.report_file.flush()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for impl, scores in self.scores.items():
-            earned = sum(points for points, passed in scores.values() if passed)
-            num_passed = sum(passed for _, passed in scores.values())
-            terminalreporter.write_line(f"lab {impl.lab.number} {impl.label}: {num_passed} of {len(scores)} tests, "
-                                        f"{earned} of {sum(points for points, _ in scores.values())} points")
+        for line in self.points.lines():
+            terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
         if self.report_file is not None:
@@ -291,4 +254,4 @@ def lab(request: pytest.FixtureRequest) -> types.ModuleType:
 
 def _name(item: pytest.Item) -> str:
     """The test's name, the same for all its cases."""
-    return getattr(item, "originalname", item.name)
+    return str(getattr(item, "originalname", item.name))

@@ -6,15 +6,16 @@ import enum
 import hashlib
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypedDict
 
 from course.failures import NO_PYTEST, NOT_RUN, stub_task
 from course.graded import GradedTest, graded_tests
 from course.labs import Lab
-from course.runner import LabRunFailed, OnPoll, OnVerdict, Verdict, run_lab
+from course.runner import LabRunFailed, run_lab
 from course.starters import is_as_shipped
+from course.verdicts import OnPoll, OnVerdict, Verdict
 
 
 class State(enum.Enum):
@@ -83,12 +84,21 @@ class LabProgress:
         return test.name in self.verdicts and self.verdicts[test.name].passed
 
 
+class _Entry(TypedDict):
+    """What is remembered of a lab."""
+
+    #: The files that were tested, in short.
+    key: str
+    #: Test name → the fields of its verdict.
+    verdicts: dict[str, dict[str, Any]]
+
+
 class Progress:
     """The student's results, run when needed and remembered in ``.course/results.json``."""
 
-    def __init__(self, root: Path, run: Callable = run_lab) -> None:
+    def __init__(self, root: Path) -> None:
         self._file = root / ".course" / "results.json"
-        self._run = run
+        self._run = run_lab
 
     def of(self, lab: Lab, anew: bool = False, on_verdict: OnVerdict = lambda name, verdict: None,
            on_poll: OnPoll = lambda: None) -> LabProgress:
@@ -113,19 +123,20 @@ class Progress:
         tests = graded_tests(lab)
         if not lab.starter.is_file() or is_as_shipped(lab):
             return LabProgress(lab, tests, {})
-        entry = self._read().get(lab.number, {})
-        if entry.get("key") == _fingerprint(lab):
+        entry = self._read().get(lab.number)
+        if entry is not None and entry["key"] == _fingerprint(lab):
             return LabProgress(lab, tests, {name: Verdict(**v) for name, v in entry["verdicts"].items()})
         verdict = Verdict(False, NOT_RUN, "not run since the file was changed")
         return LabProgress(lab, tests, {test.name: verdict for test in tests}, is_outdated=True)
 
-    def _read(self) -> dict:
+    def _read(self) -> dict[str, _Entry]:
         try:
-            return json.loads(self._file.read_text(encoding="utf-8"))
+            results: dict[str, _Entry] = json.loads(self._file.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
+        return results
 
-    def _write(self, number: str, entry: dict) -> None:
+    def _write(self, number: str, entry: _Entry) -> None:
         results = self._read() | {number: entry}
         self._file.parent.mkdir(exist_ok=True)
         partial = self._file.with_suffix(".partial")

@@ -10,7 +10,7 @@ from course.graded import GradedTest
 from course.hints import task_titles
 from course.labs import Lab
 from course.progress import LabProgress, State
-from course.runner import Verdict
+from course.verdicts import Verdict
 
 BAR_WIDTH = 20
 

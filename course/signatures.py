@@ -23,11 +23,12 @@ def _parameters(signature: str) -> tuple[list[str], list[str]]:
     """Parameters that may be given by position, and those given by name only, each with its default."""
     fields_or_parameters = signature.replace("; ", ", ")
     try:
-        arguments = ast.parse(f"def f{fields_or_parameters}: ...").body[0].args
+        arguments = next(node for node in ast.walk(ast.parse(f"def f{fields_or_parameters}: ..."))
+                         if isinstance(node, ast.arguments))
     except SyntaxError:  # a class may declare a field without a default after one that has it
         return signature.strip("()").replace(" = ", "=").split("; "), []
     positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
     by_name = [_text(argument, default) for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults)]
     by_name += [f"*{_text(argument, None)}" for argument in (arguments.vararg, arguments.kwarg) if argument]
     return [_text(argument, default) for argument, default in zip(positional, defaults)], by_name

@@ -29,7 +29,7 @@ class Stub:
 def make_starter(solution: str, name: str = "solution.py") -> tuple[str, list[Stub]]:
     """The text of the starter, and its stubs in order. Raises LabError for markers that do not pair up."""
     lines, stubs = [], []
-    closing: re.Pattern | None = None
+    closing: re.Pattern[str] | None = None
     opened = ""
     for number, line in enumerate(solution.splitlines(), start=1):
         task = _TASK.match(line)

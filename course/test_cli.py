@@ -16,8 +16,8 @@ from course.cli import COMMANDS, main, make_parser
 from course.commands import Course
 from course.graded import graded_tests
 from course.labs import LabError
-from course.runner import Verdict
 from course.test_running import write_starter
+from course.verdicts import Verdict
 from course.watching import Saves
 
 

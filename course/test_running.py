@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import course.child
 import course.runner
 from course.runner import run_lab, run_lab_together
 
@@ -144,7 +145,7 @@ def test_plain_pytest_gives_up_too_and_on_that_file_only(project, lab1):
 
 
 def test_a_killed_test_counts_among_those_that_never_end(lab1, monkeypatch):
-    monkeypatch.setattr(course.runner, "GRACE_S", 0.3)
+    monkeypatch.setattr(course.child, "GRACE_S", 0.3)
     write_starter(lab1, add="import signal; b == 2 and signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
                             "    while b < 3: pass\n    return a + b")
     failed = list(messages(lab1, time_limit_s=0.5).values())
@@ -153,7 +154,7 @@ def test_a_killed_test_counts_among_those_that_never_end(lab1, monkeypatch):
 
 
 def test_a_loop_that_catches_everything_is_killed(lab1, monkeypatch):
-    monkeypatch.setattr(course.runner, "GRACE_S", 0.3)
+    monkeypatch.setattr(course.child, "GRACE_S", 0.3)
     write_starter(lab1, add="import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
                             "    while b == 2: pass\n    return a + b")
     failed = messages(lab1, time_limit_s=0.5)
@@ -184,14 +185,14 @@ def test_a_test_skipped_by_the_student_does_not_count(lab1, statement):
 
 
 def test_endless_output_is_stopped_and_kept_short(lab1, monkeypatch):
-    monkeypatch.setattr(course.runner, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(course.child, "MAX_FILE_BYTES", 1 << 20)
     write_starter(lab1, double="while True: print('spam' * 1000)")
     assert messages(lab1) == {"test_double_doubles": "it printed more than 1 MB (starter.py:14 in double): "
                                                      "is there a print in a loop?"}
 
 
 def test_after_two_floods_the_rest_is_not_run(lab1, monkeypatch):
-    monkeypatch.setattr(course.runner, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(course.child, "MAX_FILE_BYTES", 1 << 20)
     write_starter(lab1, add="while True: print('spam' * 1000)")
     assert list(messages(lab1).values())[2:] == ["not run: 2 tests before it did not finish"]
 

@@ -1,0 +1,53 @@
+"""What the ``course`` command does for those who write labs: the proof that all are in order, and new starters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from course.check import broken_links, check_lab
+from course.labs import Lab
+from course.side_by_side import num_cores, side_by_side
+from course.starters import shipped_starter
+
+
+def check_labs(labs: Sequence[Lab], console: Console) -> int:
+    """Check ``labs``, as many at once as there are cores, and show a line for each, in their order.
+
+    Returns the number of problems.
+    """
+    num_problems = 0
+    checks = [partial(check_lab, lab) for lab in labs]
+    for lab, (problems, proved) in zip(labs, side_by_side(checks, num_cores())):
+        _show(console, str(lab), problems, proved)
+        num_problems += len(problems)
+    return num_problems
+
+
+def check_pages(root: Path, console: Console) -> int:
+    """Check the links of the pages that belong to no lab. Returns the number of problems."""
+    pages = sorted(root.glob("*.md")) + sorted(root.glob("phase-*/README.md"))
+    problems = [problem for page in pages for problem in broken_links(page, root)]
+    _show(console, "pages", problems, f"the links of {len(pages)} pages resolve")
+    return len(problems)
+
+
+def sync_starters(labs: Sequence[Lab], console: Console) -> None:
+    """Make every ``starter.py`` anew from its ``solution.py``; a file that would not change is left alone."""
+    for lab in labs:
+        shipped = shipped_starter(lab)
+        old = lab.starter.read_text(encoding="utf-8") if lab.starter.is_file() else None
+        if old != shipped:
+            lab.starter.write_text(shipped, encoding="utf-8")
+        console.print(f"{lab.relative(lab.starter)}: {'up to date' if old == shipped else 'written'}")
+
+
+def _show(console: Console, name: str, problems: list[str], proved: str) -> None:
+    console.print(Text.assemble((f"{'✗' if problems else '✓'} {name}", "red" if problems else "green"),
+                                "" if problems else f"  {proved}"))
+    for problem in problems:
+        console.print(Text("    " + problem.replace("\n", "\n      ")))

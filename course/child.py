@@ -1,0 +1,110 @@
+"""One pytest process for a lab's tests, which can be killed, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from course.labs import Lab
+from course.verdicts import OnPoll, Verdict, Verdicts
+
+#: How long past its time limit a test may go on before its process is killed: it catches the alarm, or sits in C code.
+GRACE_S = 3.0
+STARTUP_LIMIT_S = 60.0
+MAX_FILE_BYTES = 16 << 20
+
+
+class Child:
+    """One pytest process and the lines it reports."""
+
+    def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
+                 num_already_stuck: int = 0, only: Mapping[str, str] | None = None) -> None:
+        self.time_limit_s = time_limit_s
+        self.report = folder / "report.jsonl"
+        self.report.touch()
+        self.output_file = folder / "output.txt"
+        self.verdicts: Verdicts = {}
+        #: The test that is running now, and the last that was begun.
+        self.current: str | None = None
+        self.latest: str | None = None
+        self._started = time.monotonic()
+        self._num_bytes_read = 0
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+                   "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
+                   "--time-limit", str(time_limit_s), "--report", str(self.report),
+                   "--already-stuck", str(num_already_stuck), "--file-limit", str(MAX_FILE_BYTES)]
+        for impl in impls:
+            command += ["--impl", impl]
+        for label, test in (only or {}).items():
+            command += ["--only", f"{label}={test}"]
+        command += [f"{lab.tests}::{name}" for name in tests]
+        environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+        with open(self.output_file, "wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=lab.root, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait(self, on_poll: OnPoll = lambda: None) -> str | None:
+        """Wait for the end; kill a process whose test overstays, and say why. ``on_poll`` may raise to end it."""
+        reason = None
+        try:
+            while self.process.poll() is None:
+                if self._read_report():
+                    self._started = time.monotonic()
+                waited_s = time.monotonic() - self._started
+                if self.current is not None and waited_s > self.time_limit_s + GRACE_S:
+                    reason = (f"it did not finish within {self.time_limit_s:g} s and could not be interrupted: "
+                              "is there a loop that never ends and catches every exception?")
+                    break
+                if self.current is None and waited_s > STARTUP_LIMIT_S:
+                    reason = f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
+                    break
+                on_poll()
+                time.sleep(0.02)
+        finally:
+            _kill_group(self.process)
+        self._read_report()
+        return reason
+
+    def output(self) -> str:
+        return self.output_file.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def _read_report(self) -> bool:
+        """Take in the lines that were completed since the last look. Whether there were any."""
+        with open(self.report, "rb") as file:
+            file.seek(self._num_bytes_read)
+            lines = file.read().split(b"\n")
+        self._num_bytes_read += sum(len(line) + 1 for line in lines[:-1])
+        for line in lines[:-1]:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                continue  # not ours: the file under test wrote there
+        return len(lines) > 1
+
+    def _take(self, event: dict[str, str]) -> None:
+        if event["event"] == "start":
+            self.current = self.latest = event["test"]
+            return
+        self.current = None
+        verdict = Verdict(bool(event["passed"]), event["error"], str(event["message"]), str(event["printed"]))
+        by_test = self.verdicts.setdefault(event["impl"], {})
+        name = event["test"]
+        if name not in by_test or by_test[name].passed:  # a parametrised test passes when all its cases do
+            by_test[name] = verdict
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    process.wait()
