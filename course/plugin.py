@@ -139,7 +139,7 @@ class LabSession:
     def _name_files(self, impls: Iterable[Impl]) -> None:
         """Say once which files are tested. Raises UsageError if one file would be tested as several labs."""
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None:  # a worker
+        if terminal is None or hasattr(self.config, "workerinput"):  # the controller speaks for its workers
             return
         impls = list(dict.fromkeys(impls))
         labs = dict.fromkeys(str(impl.lab) for impl in impls)

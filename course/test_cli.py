@@ -7,15 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from functools import partial
 
 import pytest
 from rich.console import Console
 
 from course.cli import COMMANDS, main, make_parser
-from course.commands import Course
+from course.commands import NO_COURSE, Course
 from course.graded import graded_tests
-from course.labs import LabError
+from course.labs import PROJECT_ROOT, LabError
+from course.side_by_side import Stopped, side_by_side
 from course.test_running import write_starter
 from course.verdicts import Verdict
 from course.watching import Saves
@@ -379,6 +382,66 @@ def test_check_names_problems_and_fails(course, lab1, project, terminal):
     assert "README.md: the link to gone.md leads nowhere" in text and "2 labs checked, 7 problems" in text
 
 
+def test_check_shows_labs_in_their_order_whoever_is_first(course, terminal, monkeypatch):
+    second_is_done = threading.Event()
+
+    def check(lab, on_poll):
+        if lab.number == "1.1":
+            assert second_is_done.wait(timeout=60), "the labs did not run side by side"
+        second_is_done.set()
+        return [], f"proved {lab.number}"
+
+    monkeypatch.setattr("course.authoring.check_lab", check)
+    monkeypatch.setattr("course.authoring.num_cores", lambda: 2)
+    assert course.check([]) == 0
+    assert [line.split("  ")[0] for line in terminal.getvalue().splitlines()[:2]] == ["✓ 1.1 adder", "✓ 1.2 again"]
+
+
+def test_an_error_of_one_job_ends_the_others():
+    begun, ended = [], []
+
+    def endless(on_poll):
+        begun.append(True)
+        try:
+            while True:
+                on_poll()
+        except Stopped:
+            ended.append(True)
+            raise
+
+    def broken(on_poll):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(side_by_side([broken, endless, endless], num_at_once=2))
+    assert ended == begun
+
+
+def test_ctrl_c_ends_all_checks_and_their_processes(project, lab1, lab2):
+    for lab in (lab1, lab2):
+        hang = ("import os, pathlib\n    pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
+                "    while True: pass")
+        lab.solution.write_text(lab.solution.read_text().replace("return a + b", hang))
+    script = ("import pathlib, signal, sys, course.authoring, course.check, course.cli, course.commands\n"
+              "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+              "course.check.TIME_LIMIT_S = 600\n"
+              "course.authoring.num_cores = lambda: 2\n"
+              "course.cli.Course = lambda: course.commands.Course(pathlib.Path.cwd())\n"
+              "sys.exit(course.cli.main(['check']))\n")
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True)
+    files = [lab.folder / "solution.pid" for lab in (lab1, lab2)]
+    while run.poll() is None and not all(file.is_file() and file.read_text() for file in files):
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    assert (run.wait(), run.stdout.read()) == (130, "")
+    for file in files:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
+
+
+# ---- the words of the command itself
+
+
 def test_every_command_of_the_plan_is_there():
     text = make_parser().format_help()
     for command in COMMANDS:
@@ -396,6 +459,20 @@ def test_an_unknown_lab_is_an_error_with_the_list(capsys):
 def test_a_misspelt_command_gets_the_nearest(capsys, typed, guess):
     assert main([typed, "2.1"]) == 2
     assert capsys.readouterr().err == f"There is no command '{typed}'.{guess} The commands are {', '.join(COMMANDS)}.\n"
+
+
+def test_without_labs_the_command_says_how_to_get_them(tmp_path):
+    """As installed from a wheel: no labs beside the package, and pytest need not be there."""
+    ignored = shutil.ignore_patterns("test_*", "conftest.py", "__pycache__")
+    shutil.copytree(PROJECT_ROOT / "course", tmp_path / "site" / "course", ignore=ignored)
+    (tmp_path / "empty").mkdir()
+    script = ("import sys; sys.modules['pytest'] = None\nimport course\nprint(course.__file__)\n"
+              "from course.cli import main; sys.exit(main(['next']))")
+    run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path / "empty", capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
+    assert run.stdout.startswith(str(tmp_path / "site"))
+    assert (run.returncode, run.stderr) == (2, f"{NO_COURSE}\n")
+    assert "Clone" in NO_COURSE and "`make install`" in NO_COURSE
 
 
 @pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}])

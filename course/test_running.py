@@ -9,6 +9,7 @@ import pytest
 import course.child
 import course.runner
 from course.runner import run_lab, run_lab_together
+from course.starters import shipped_starter
 
 
 def write_starter(lab, add="return a + b", double="return add(a, a)", top=""):
@@ -75,6 +76,47 @@ def test_a_broken_file_is_an_error_a_test_and_the_other_labs_go_on(project, lab1
     code, output = plain_pytest(project, "-q")
     assert code == 1 and "8 passed, 4 errors" in output
     assert "lab-01-adder/starter.py does not parse, line 1: " in output
+
+
+# ---- the plugin, on several cores
+
+
+def test_workers_report_and_the_controller_prints(project, lab1):
+    write_starter(lab1, double="return 0")
+    lines = {}
+    for workers in (["-p", "no:xdist"], ["-n", "2"]):
+        code, output = plain_pytest(project, "-q", *workers)
+        assert code == 1 and "1 failed, 11 passed" in output
+        assert "double(4) gave 0, expected 8" in output
+        lines[workers[0]] = [line for line in output.splitlines() if line.startswith("lab 1.")]
+    assert lines["-n"] == lines["-p"] == [
+        "lab 1.1 tests phase-01-sums/labs/lab-01-adder/solution.py",
+        "lab 1.1 tests phase-01-sums/labs/lab-01-adder/starter.py",
+        "lab 1.2 tests phase-01-sums/labs/lab-02-again/solution.py  (starter.py is untouched)",
+        "lab 1.1 solution: 3 of 3 tests, 6 of 6 points", "lab 1.1 starter: 2 of 3 tests, 3 of 6 points",
+        "lab 1.2 solution: 3 of 3 tests, 6 of 6 points"]
+
+
+def test_cases_of_one_test_count_together_whichever_worker_ran_them(project, lab1):
+    write_starter(lab1, add="return a + b if b else 0")
+    code, output = plain_pytest(project, "-q", str(lab1.folder), "--impl", "starter", "-n", "2", "--dist", "load")
+    assert code == 1 and "lab 1.1 starter: 2 of 3 tests, 4 of 6 points" in output
+
+
+def test_stubs_broken_files_and_time_limits_speak_through_workers(project, lab1, lab2):
+    write_starter(lab1, double="while True: pass")
+    lab2.starter.write_text("def add(a, b:\n    pass\n")
+    code, output = plain_pytest(project, "-q", "--impl", "starter", "--time-limit", "0.5", "-n", "2")
+    assert code == 1 and "lab-02-again/starter.py does not parse, line 1: " in output
+    assert "the test did not finish within 0.5 s (starter.py:14 in double): is there a loop that never ends?" in output
+    lab2.starter.write_text(shipped_starter(lab2))
+    code, output = plain_pytest(project, "-q", str(lab2.folder), "--impl", "starter", "-n", "2")
+    assert "test_double_doubles[starter] - NotImplementedError: Task 2: double" in output
+
+
+def test_one_file_for_several_labs_is_refused_on_several_cores_too(project, lab1):
+    code, output = plain_pytest(project, "-q", "--impl", str(lab1.solution), "-n", "2")
+    assert code == 4 and "is one file, but several labs are selected: 1.1 adder, 1.2 again" in output
 
 
 # ---- the runner, in a process of its own

@@ -1,13 +1,20 @@
-"""Nobody is told to install a stranger's project: ``mini-vllm`` on the package index is not this one."""
+"""The project as it is installed: what a wheel holds, and that it works far from a checkout.
 
+Nobody is told to install a stranger's project: ``mini-vllm`` on the package index is not this one.
+"""
+
+import json
 import os
 import re
+import shutil
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from mini_vllm import backend
+from mini_vllm import __version__, backend
 from mini_vllm.backend import BlasInfo
 from mini_vllm.benchmark.plot import plot_results
 from mini_vllm.cli import doctor, main
@@ -71,6 +78,78 @@ def test_the_distribution_has_a_name_of_its_own_and_the_commands_keep_theirs():
     assert re.search(r'^name = "(.*)"$', text, re.MULTILINE)[1] == OURS
     assert re.search(r'^mini-vllm = "mini_vllm.cli:main"$', text, re.MULTILINE)
     assert re.search(r'^course = "course.cli:main"$', text, re.MULTILINE)
+
+
+# ---- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of the project as it stands, built in a copy of it: building leaves files beside the sources."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("mini_vllm", "course"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
+    run = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return zipfile.ZipFile(next(out.glob("*.whl")))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The wheel's files, laid out as pip does."""
+    site = tmp_path_factory.mktemp("site")
+    wheel.extractall(site)
+    return site
+
+
+def far_away(installed, folder, *arguments):
+    """Run Python in ``folder`` with the wheel's packages first on its path."""
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(installed)})
+
+
+def is_suite(path):
+    return path.name.startswith("test_") or path.name == "conftest.py" or "tests" in path.parts
+
+
+def test_a_wheel_holds_every_module_and_no_suite(wheel):
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    modules = {path.relative_to(ROOT) for name in ("mini_vllm", "course") for path in (ROOT / name).rglob("*.py")}
+    assert {name for name in packed if name.endswith(".py")} == {
+        path.as_posix() for path in modules if not is_suite(path)}
+    assert len(modules) > len([path for path in modules if not is_suite(path)]) > 50
+
+
+def test_a_wheel_holds_the_model_and_the_mark_that_it_is_typed(wheel):
+    assets = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm" / "assets").glob("*/*")}
+    assert any(name.endswith("model.safetensors") for name in assets)
+    assert {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name} == {
+        "mini_vllm/py.typed", *assets}
+
+
+def test_a_wheel_has_the_version_and_the_commands(wheel):
+    (folder,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
+    assert folder == f"mini_vllm_course-{__version__}.dist-info"
+    commands = wheel.read(f"{folder}/entry_points.txt").decode()
+    assert "course = course.cli:main" in commands and "mini-vllm = mini_vllm.cli:main" in commands
+
+
+def test_an_installed_wheel_generates_far_from_a_checkout(installed, tmp_path):
+    run = far_away(installed, tmp_path, "-m", "mini_vllm", "generate", "A king", "--max-tokens", "8", "--json")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["usage"]["completion_tokens"] == 8
+    where = far_away(installed, tmp_path, "-c", "import mini_vllm, course; print(mini_vllm.__file__, course.__file__)")
+    assert where.stdout.count(str(installed)) == 2
+    assert far_away(installed, tmp_path, "-m", "mini_vllm", "--version").stdout == f"mini-vllm {__version__}\n"
+
+
+def test_an_installed_wheel_says_where_the_course_is(installed, tmp_path):
+    run = far_away(installed, tmp_path, "-m", "course.cli", "status")
+    assert run.returncode == 2 and run.stdout == ""
+    assert "Clone" in run.stderr and "`make install`" in run.stderr and run.stderr.count("\n") == 1
 
 
 # ---- what the messages say
