@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mini_vllm.models.tokenizer import StreamingDetokenizer, Tokenizer
+from mini_vllm.models.detokenizer import StreamingDetokenizer
+from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import (
     CompletionOutput,
     PromptTokensDetails,

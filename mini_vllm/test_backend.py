@@ -324,7 +324,7 @@ def test_models_that_ship_and_models_that_were_pulled_are_listed(monkeypatch, tm
     (tmp_path / "assets/tiny").mkdir(parents=True)
     (tmp_path / "assets/tiny/config.json").touch()
     monkeypatch.setattr(doctor, "__file__", str(tmp_path / "doctor.py"))
-    monkeypatch.setattr(doctor.pull, "cached_model", lambda name: tmp_path / name)
+    monkeypatch.setattr(doctor.catalogue, "cached_model", lambda name: tmp_path / name)
     assert doctor.models_at_hand() == [("tiny", tmp_path / "assets/tiny"), ("smollm2", tmp_path / "smollm2")]
 
 

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 
 def __getattr__(name: str) -> object:
-    """``BenchmarkResult`` and ``run_comparison_benchmark``, imported when asked for: they load MLX."""
-    if name in ("BenchmarkResult", "run_comparison_benchmark"):
-        from mini_vllm.benchmark import throughput
-        return getattr(throughput, name)
+    """``BenchmarkResult`` and ``run_comparison_benchmark``, imported when asked for: the second loads MLX."""
+    if name == "BenchmarkResult":
+        from mini_vllm.benchmark.results import BenchmarkResult
+        return BenchmarkResult
+    if name == "run_comparison_benchmark":
+        from mini_vllm.benchmark.throughput import run_comparison_benchmark
+        return run_comparison_benchmark
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mini_vllm.request import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.backend import mx
 
 
 @dataclass(frozen=True)
 class Drawing:
+    """Greedy if the temperature is 0."""
+
     temperature: float = 0.0
     top_p: float = 1.0
 
@@ -34,8 +40,8 @@ class Drawing:
         return SamplingParams(max_tokens=num_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed,
                               ignore_eos=True)
 
-    def peer_sampler(self) -> Callable | None:
-        """The same for mlx-lm, whose tokens are others, since it draws by a generator of its own."""
+    def peer_sampler(self) -> Callable[[mx.array], mx.array]:
+        """The same for mlx-lm. Drawn tokens are others than ours, since mlx-lm has a random generator of its own."""
         from mlx_lm.sample_utils import make_sampler
         return make_sampler(self.temperature, 0.0 if self.top_p == 1 else self.top_p)
 

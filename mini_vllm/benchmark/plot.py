@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mini_vllm.benchmark.throughput import ARMS, BenchmarkResult
+from mini_vllm.benchmark.results import ARMS, BenchmarkResult
 
 COLOURS = dict(zip(ARMS, ("#9aa5b1", "#2f6fde", "#e08a3c")))
 

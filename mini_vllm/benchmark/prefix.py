@@ -23,7 +23,7 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.single import load_peer
+from mini_vllm.benchmark.peer import load_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import LoadedModel, load

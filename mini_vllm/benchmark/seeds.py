@@ -11,8 +11,8 @@ import numpy as np
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.models.catalogue import cached_model
 from mini_vllm.models.loader import LoadedModel, load
-from mini_vllm.models.pull import cached_model
 
 NUM_REQUESTS = 64
 

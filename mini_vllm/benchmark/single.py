@@ -7,15 +7,19 @@ both turn tokens into text as they go.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mini_vllm.backend import nn
 from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.benchmark.peer import load_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.models.loader import LoadedModel, export_folder, load
-from mini_vllm.models.pull import cached_model
+from mini_vllm.models.catalogue import cached_model
+from mini_vllm.models.loader import load
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 PROMPT = "Once upon a time there was a little girl who lived with her grandmother at the edge of the forest, and"
 NUM_TOKENS = 128
@@ -31,30 +35,13 @@ def _ours(engine: LLMEngine, prompt: list[int], drawing: Drawing) -> tuple[float
     return time.perf_counter() - start, outputs[0].token_ids
 
 
-def _theirs(model, tokenizer, prompt: list[int], drawing: Drawing) -> tuple[float, list[int]]:
+def _theirs(model: nn.Module, tokenizer: TokenizerWrapper, prompt: list[int],
+            drawing: Drawing) -> tuple[float, list[int]]:
     from mlx_lm import stream_generate
     start = time.perf_counter()
     token_ids = [response.token for response in stream_generate(model, tokenizer, prompt, max_tokens=NUM_TOKENS,
                                                                 sampler=drawing.peer_sampler())]
     return time.perf_counter() - start, token_ids
-
-
-def load_peer(loaded: LoadedModel):
-    """The same weights in mlx-lm, through a folder in the layout both read; and a tokenizer that never ends.
-
-    Raises ValueError, which says how to get it, if mlx-lm is not installed.
-    """
-    try:
-        from mlx_lm.tokenizer_utils import TokenizerWrapper
-        from mlx_lm.utils import load_model
-        from transformers import PreTrainedTokenizerFast
-    except ImportError:
-        raise ValueError("a comparison with mlx-lm needs it: pip install mlx-lm") from None
-    with tempfile.TemporaryDirectory() as folder:
-        export_folder(loaded, Path(folder))
-        model, _ = load_model(Path(folder))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=loaded.tokenizer._backend)
-    return model, TokenizerWrapper(tokenizer, eos_token_ids=[-1])
 
 
 def print_single(names: list[str] | None, rounds: int, drawing: Drawing) -> None:

@@ -5,9 +5,12 @@ import json
 import pytest
 
 from mini_vllm import benchmark
+from mini_vllm.benchmark import results as results_module
 from mini_vllm.benchmark import throughput
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.throughput import ARMS, BATCHED, ONE_AT_A_TIME, PEER, percentiles, run_comparison_benchmark
+from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, percentiles
+from mini_vllm.benchmark.tables import format_table
+from mini_vllm.benchmark.throughput import run_comparison_benchmark
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
 from mini_vllm.cli import main
 from mini_vllm.models.loader import load
@@ -73,7 +76,7 @@ def test_all_arms_serve_everything_and_agree(loaded):
 def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded, drawing):
     results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing, rounds=2)
     assert [result.num_different for result in results] == [0, 0, None]
-    assert throughput.format_table(results).endswith("its own")
+    assert format_table(results).endswith("its own")
     greedy = throughput.serve(loaded, small(), BATCHED, lambda *_: None)[1]
     assert throughput.serve(loaded, small(), BATCHED, lambda *_: None, drawing)[1] != greedy
 
@@ -105,7 +108,7 @@ def test_bad_arms_and_rounds_are_refused(loaded):
 
 
 def test_the_package_has_what_was_promised():
-    assert benchmark.BenchmarkResult is throughput.BenchmarkResult
+    assert benchmark.BenchmarkResult is results_module.BenchmarkResult
     assert benchmark.run_comparison_benchmark is run_comparison_benchmark
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         benchmark.nothing  # noqa: B018

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Token ids are drawn below this, or below the model's vocabulary if that is smaller.
 MAX_TOKEN_ID = 10_000
 
 
+class Settings(TypedDict, total=False):
+    """Fields of the EngineConfig."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+
+
 @dataclass(frozen=True)
 class Item:
-    """One request. It arrives when so many tokens have been put out in all: the same moment for every server."""
+    """One request. A count of tokens, and not a clock, says when it arrives: the same moment for every server."""
 
     prompt: list[int]
     num_tokens: int
+    #: It arrives when this many tokens of all requests have been put out.
     after_tokens: int = 0
 
 
@@ -24,8 +36,8 @@ class Workload:
     name: str
     about: str
     items: list[Item]
-    #: Settings of the engine that belong to it.
-    settings: dict[str, object] = field(default_factory=dict)
+    #: What of an engine's settings belongs to the workload.
+    settings: Settings = field(default_factory=Settings)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -40,10 +52,15 @@ class Workload:
         return max(len(item.prompt) + item.num_tokens for item in self.items)
 
 
+def _generator(seed: int) -> np.random.Generator:
+    import numpy as np  # not above: the names of the workloads are part of `mini-vllm bench throughput --help`
+    return np.random.default_rng(seed)
+
+
 def _random(seed: int, count: int, prompt_tokens: tuple[int, int], output_tokens: tuple[int, int],
             vocab_size: int) -> list[Item]:
-    """Lengths from both bounds, inclusive."""
-    rng = np.random.default_rng(seed)
+    """Requests with lengths between two bounds, both included."""
+    rng = _generator(seed)
     lengths = [(rng.integers(prompt_tokens[0], prompt_tokens[1] + 1), rng.integers(output_tokens[0],
                                                                                  output_tokens[1] + 1))
                for _ in range(count)]
@@ -52,16 +69,16 @@ def _random(seed: int, count: int, prompt_tokens: tuple[int, int], output_tokens
 
 
 def _shared_prefix(seed: int, vocab_size: int) -> list[Item]:
-    rng = np.random.default_rng(seed)
+    rng = _generator(seed)
     shared = rng.integers(0, vocab_size, 512).tolist()
     return [Item(shared + rng.integers(0, vocab_size, rng.integers(16, 97)).tolist(), int(rng.integers(16, 65)))
             for _ in range(32)]
 
 
 def _chat(seed: int, vocab_size: int) -> list[Item]:
-    """8 conversations of 4 turns. A turn sends the whole history, with answers fixed beforehand, so that every server
-    gets the same; it begins when all of the turn before have been answered."""
-    rng = np.random.default_rng(seed)
+    """8 conversations of 4 turns. A turn sends the whole history, and begins when the turn before has been answered in
+    every conversation. The answers in a history are fixed beforehand, so that every server gets the same."""
+    rng = _generator(seed)
     histories: list[list[int]] = [rng.integers(0, vocab_size, 64).tolist() for _ in range(8)]
     items, after = [], 0
     for _ in range(4):
@@ -78,11 +95,12 @@ def _chat(seed: int, vocab_size: int) -> list[Item]:
 def _long_arrival(seed: int, vocab_size: int) -> list[Item]:
     """16 requests decode; when each has some 32 tokens, a prompt of 2000 tokens comes."""
     decoders = _random(seed, 16, (24, 40), (192, 192), vocab_size)
-    rng = np.random.default_rng(seed + 1)
+    rng = _generator(seed + 1)
     return [*decoders, Item(rng.integers(0, vocab_size, 2000).tolist(), 8, after_tokens=16 * 32)]
 
 
-WORKLOADS = {
+#: Name → what it is, and its requests with token ids below a vocabulary's size
+WORKLOADS: dict[str, tuple[str, Callable[[int], list[Item]]]] = {
     "mixed-16": ("16 requests at once, prompts of 32–512 tokens, outputs of 16–128",
                  lambda vocab: _random(0, 16, (32, 512), (16, 128), vocab)),
     "mixed-64": ("64 requests at once, prompts of 32–512 tokens, outputs of 16–128",
@@ -105,7 +123,7 @@ WORKLOADS = {
     "long-arrival": ("16 requests decode 192 tokens each; meanwhile a prompt of 2000 tokens arrives",
                      lambda vocab: _long_arrival(0, vocab)),
 }
-SETTINGS = {"tiny-pool": {"num_blocks": 81}}
+SETTINGS: dict[str, Settings] = {"tiny-pool": {"num_blocks": 81}}
 
 
 def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
@@ -113,7 +131,7 @@ def make_workload(name: str, vocab_size: int, max_model_len: int) -> Workload:
     if name not in WORKLOADS:
         raise ValueError(f"there is no workload {name!r}, only {', '.join(WORKLOADS)}")
     about, make = WORKLOADS[name]
-    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), SETTINGS.get(name, {}))
+    workload = Workload(name, about, make(min(vocab_size, MAX_TOKEN_ID)), SETTINGS.get(name, Settings()))
     if workload.max_len > max_model_len:
         raise ValueError(f"workload {name!r} has a request of {workload.max_len} tokens, the model's context is "
                          f"{max_model_len}")

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
-from mini_vllm.models import pull
+from mini_vllm.models import catalogue
 
 #: The product that is measured: x[num_rows, 512] @ W[1536, 512].T, the size of a small model's projections.
 WIDTH_IN, WIDTH_OUT = 512, 1536
@@ -72,7 +72,7 @@ def models_at_hand() -> list[tuple[str, Path]]:
     """Name and path of each model that needs no download: those that ship with the engine, then those pulled."""
     shipped = sorted(Path(__file__).parents[1].glob("assets/*/config.json"))
     models = [(config.parent.name, config.parent) for config in shipped]
-    return models + [(name, path) for name in pull.KNOWN if (path := pull.cached_model(name))]
+    return models + [(name, path) for name in catalogue.KNOWN if (path := catalogue.cached_model(name))]
 
 
 def advice(blas: BlasInfo) -> str:

@@ -3,14 +3,17 @@
 import io
 import json
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from mini_vllm.cli import TextPrinter, main, usage_line
+from mini_vllm.cli import main
+from mini_vllm.cli.printing import TextPrinter, usage_line
 from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
-from mini_vllm.models.pull import cached_model
+from mini_vllm.models.catalogue import cached_model
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
 
@@ -104,6 +107,17 @@ def test_ctrl_c_ends_with_what_was_produced(model, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert captured.out.startswith("hello") and captured.out.endswith("\n")
     assert "4 completion tokens" in captured.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["bench", "throughput", "--help"]],
+                         ids=" ".join)
+def test_help_is_quick_since_it_loads_neither_mlx_nor_numpy(arguments):
+    code = ("import contextlib, sys; from mini_vllm.cli import main\n"
+            f"with contextlib.suppress(SystemExit): main({arguments!r})\n"
+            "print([name for name in ('mlx.core', 'numpy', 'rich', 'tokenizers') if name in sys.modules], "
+            "file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.stdout.startswith("usage: mini-vllm") and done.stderr == "[]\n"
 
 
 # ---- beams
@@ -269,7 +283,7 @@ def test_ctrl_c_as_an_answer_ends_does_not_end_the_chat(checkpoints, tmp_path, c
             raise KeyboardInterrupt
         return usage_line(outputs, seconds)
 
-    monkeypatch.setattr("mini_vllm.cli.usage_line", interrupted_once)
+    monkeypatch.setattr("mini_vllm.cli.chat.usage_line", interrupted_once)
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
     assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
     assert len(asked) == 2 and asked[1] == "user: second\nassistant:", "the exchange is forgotten as a whole"

@@ -7,9 +7,9 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-#: More elements than this an array of MLX has in no dimension.
+#: No dimension of an MLX array has more elements than this.
 LARGEST_SIZE = 2**31 - 1
-#: What is larger is infinite in float32.
+#: A larger number is infinite in float32.
 LARGEST_NUMBER = 3e38
 
 
@@ -57,8 +57,7 @@ class Fields:
 
     def number(self, name: str, default: float | None = None, above: float = 0) -> float:
         value = self.get(name) if name in self else default
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not above < value < LARGEST_NUMBER:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not above < value < LARGEST_NUMBER:
             raise self.error(name, f"must be a number above {above}")
         return float(value)
 
@@ -86,12 +85,12 @@ def _as_json(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def read_object(file: Path) -> dict[str, object]:
-    """The JSON object in a file. Raises LoadError if it holds none."""
+def read_object(file: Path, error_type: type[ValueError] = LoadError) -> dict[str, object]:
+    """The JSON object in a file. Raises ``error_type`` if the file holds none."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"{file}: not JSON: {error}") from None
+        raise error_type(f"{file}: not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise LoadError(f"{file} holds {reprlib.repr(content)}, must be a JSON object")
+        raise error_type(f"{file} holds {reprlib.repr(content)}, must be a JSON object")
     return content

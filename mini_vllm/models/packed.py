@@ -27,15 +27,23 @@ class Packing(NamedTuple):
     mode: str
 
 
+class Tensors(NamedTuple):
+    """The tensors of a network by name, and how those matrices that are packed are packed."""
+
+    arrays: dict[str, mx.array]
+    #: By the matrix's name without ``.weight``
+    packings: dict[str, Packing]
+
+
 def packing_of(stem: str, shape: tuple[int, ...], weights: Mapping[str, mx.array]) -> Packing | None:
     """How the matrix ``stem``, of this shape when unpacked, is packed; None if it is not.
 
     Raises LoadError naming a tensor that does not fit.
     """
-    weight, scales, biases = (weights.get(f"{stem}.{kind}") for kind in ("weight", "scales", "biases"))
+    scales, biases = weights.get(f"{stem}.scales"), weights.get(f"{stem}.biases")
     if scales is None:
         return None
-    rows, columns = shape
+    weight, (rows, columns) = weights[f"{stem}.weight"], shape
     if weight.dtype != mx.uint32:
         raise LoadError(f"the tensor {stem}.weight is of type {type_name(weight.dtype)}, expected uint32: it has "
                         "scales")
@@ -65,6 +73,18 @@ def unpacked(stem: str, packing: Packing, weights: Mapping[str, mx.array]) -> mx
     if biases is not None:
         scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
     return mx.dequantize(weights[f"{stem}.weight"], scales, biases, *packing, dtype=mx.float32)
+
+
+def in_floats(tensors: Tensors) -> dict[str, mx.array]:
+    """Everything in float32: packed matrices expanded, floats of other types converted."""
+    floats = {}
+    for name, array in tensors.arrays.items():
+        stem, _, kind = name.rpartition(".")
+        if stem not in tensors.packings or kind == "bias":
+            floats[name] = array.astype(mx.float32)
+        elif kind == "weight":
+            floats[name] = unpacked(stem, tensors.packings[stem], tensors.arrays)
+    return floats
 
 
 def type_name(dtype: mx.Dtype) -> str:

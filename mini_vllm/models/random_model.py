@@ -1,19 +1,20 @@
-"""Networks with random weights, in the shape of real ones: for measurements and tests that need no sense, only size."""
+"""Networks with random weights, in the shape of real ones: for measurements and tests to which the text is nothing."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import LoadedModel, load
-from mini_vllm.models.weights import checkpoint_shapes
+from mini_vllm.models.shapes import checkpoint_shapes
 
 #: Name → config, as in a checkpoint.
-RANDOM_MODELS = {
+RANDOM_MODELS: dict[str, dict[str, object]] = {
     "qwen3-27m": dict(model_type="qwen3", vocab_size=16384, hidden_size=512, intermediate_size=1536,
                       num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
                       max_position_embeddings=4096, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True),
@@ -30,8 +31,8 @@ def load_random(name: str, seed: int = 0) -> LoadedModel:
     return replace(loaded, name=name)
 
 
-def write_random_checkpoint(folder: Path, config: dict, seed: int = 0) -> Path:
-    """A checkpoint in Hugging Face layout, with weights large enough that its choices are no near-ties."""
+def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: int = 0) -> Path:
+    """A checkpoint in the Hugging Face layout, with weights so large that near-ties among its logits are rare."""
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), random_weights(config, seed))
     (folder / "config.json").write_text(json.dumps(config))
@@ -39,7 +40,7 @@ def write_random_checkpoint(folder: Path, config: dict, seed: int = 0) -> Path:
     return folder
 
 
-def random_weights(config: dict, seed: int) -> dict[str, mx.array]:
+def random_weights(config: Mapping[str, object], seed: int) -> dict[str, mx.array]:
     mx.random.seed(seed)
     return {name: 3 * mx.random.uniform(-1, 1, shape) * shape[-1] ** -0.5 if len(shape) > 1
             else mx.random.normal(shape) * 0.1 + (1.0 if "norm" in name else 0.0)

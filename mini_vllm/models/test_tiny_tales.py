@@ -6,7 +6,8 @@ import pytest
 
 from mini_vllm.backend import mx
 from mini_vllm.llm import LLM
-from mini_vllm.models.loader import ASSETS, load
+from mini_vllm.models.find import ASSETS
+from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 
 FOLDER = ASSETS / "tiny-tales"

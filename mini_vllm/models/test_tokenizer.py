@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from mini_vllm.models.tokenizer import StreamingDetokenizer, Tokenizer, TokenizerError
+from mini_vllm.models.detokenizer import StreamingDetokenizer
+from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
+from mini_vllm.models.gguf_tokenizer import tokenizer_from_gguf
+from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. The dog doesn't mind.",
@@ -225,7 +228,7 @@ def test_truncation_and_padding_of_the_training_are_switched_off(tmp_path):
     backend.enable_truncation(3)
     backend.enable_padding(length=64)
     text = "The quick brown fox"
-    assert Tokenizer.from_folder(write_folder(tmp_path, backend)).encode(text) == BYTE_LEVEL.encode(text)
+    assert tokenizer_from_folder(write_folder(tmp_path, backend)).encode(text) == BYTE_LEVEL.encode(text)
 
 
 # ---- streaming
@@ -354,7 +357,7 @@ def test_a_long_run_of_byte_tokens_is_decoded_once(monkeypatch):
 
 
 def test_a_folder_with_nothing_but_a_tokenizer(tmp_path):
-    tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level_backend()))
+    tokenizer = tokenizer_from_folder(write_folder(tmp_path, byte_level_backend()))
     assert (tokenizer.bos_token_id, tokenizer.eos_token_ids, tokenizer.chat_template) == (None, frozenset(), None)
     assert tokenizer.encode("The dog 🙂") == BYTE_LEVEL.encode("The dog 🙂")
 
@@ -373,7 +376,7 @@ def test_a_folder_with_nothing_but_a_tokenizer(tmp_path):
       "config": {"eos_token_id": [7, 8]}}, None, {0, 2, 7, 8}),
 ])
 def test_first_and_last_tokens_are_found_in_every_place(tmp_path, files, bos_token_id, eos_token_ids):
-    tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level_backend(), **files))
+    tokenizer = tokenizer_from_folder(write_folder(tmp_path, byte_level_backend(), **files))
     assert tokenizer.bos_token_id == bos_token_id
     assert tokenizer.eos_token_ids == eos_token_ids and isinstance(tokenizer.eos_token_ids, frozenset)
 
@@ -385,18 +388,18 @@ def test_first_and_last_tokens_are_found_in_every_place(tmp_path, files, bos_tok
 ])
 def test_the_template_of_the_config(tmp_path, chat_template, expected):
     folder = write_folder(tmp_path, byte_level_backend(), tokenizer_config={"chat_template": chat_template})
-    assert Tokenizer.from_folder(folder).chat_template == expected
+    assert tokenizer_from_folder(folder).chat_template == expected
 
 
 def test_the_template_file_wins_over_the_config(tmp_path):
     folder = write_folder(tmp_path, byte_level_backend(), tokenizer_config={"chat_template": "old"})
     (folder / "chat_template.jinja").write_text("new: ü", encoding="utf-8")
-    assert Tokenizer.from_folder(str(folder)).chat_template == "new: ü"
+    assert tokenizer_from_folder(str(folder)).chat_template == "new: ü"
 
 
 def test_a_folder_without_tokenizer_json_is_refused(tmp_path):
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer.from_folder(tmp_path)
+        tokenizer_from_folder(tmp_path)
     assert f"{tmp_path / 'tokenizer.json'} is missing" in str(caught.value)
 
 
@@ -404,17 +407,17 @@ def test_a_folder_without_tokenizer_json_is_refused(tmp_path):
 def test_a_broken_tokenizer_json_is_named(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer.from_folder(tmp_path)
+        tokenizer_from_folder(tmp_path)
     assert f"{tmp_path / 'tokenizer.json'} is not a tokenizer" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config", "special_tokens_map", "generation_config", "config"])
-@pytest.mark.parametrize("content, complaint", [("{'a': 1}", "is not JSON"), ("[3]", "holds [3], must be")])
+@pytest.mark.parametrize("content, complaint", [("{'a': 1}", ": not JSON"), ("[3]", " holds [3], must be")])
 def test_a_broken_json_file_is_named(tmp_path, name, content, complaint):
     (write_folder(tmp_path, byte_level_backend()) / f"{name}.json").write_text(content)
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer.from_folder(tmp_path)
-    assert f"{tmp_path / name}.json {complaint}" in str(caught.value)
+        tokenizer_from_folder(tmp_path)
+    assert f"{tmp_path / name}.json{complaint}" in str(caught.value)
 
 
 @pytest.mark.parametrize("files, complaint", [
@@ -429,7 +432,7 @@ def test_a_broken_json_file_is_named(tmp_path, name, content, complaint):
 ])
 def test_a_wrong_value_in_a_folder_is_named(tmp_path, files, complaint):
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer.from_folder(write_folder(tmp_path, byte_level_backend(), **files))
+        tokenizer_from_folder(write_folder(tmp_path, byte_level_backend(), **files))
     assert complaint in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
@@ -527,7 +530,7 @@ def test_a_template_does_not_get_out_of_its_sandbox(template, complaint):
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_a_gguf_tokenizer_equals_the_one_it_was_made_from(pre):
     backend = byte_level_backend(pre)
-    original, tokenizer = Tokenizer(backend), Tokenizer.from_gguf(gguf_metadata(backend, pre))
+    original, tokenizer = Tokenizer(backend), tokenizer_from_gguf(gguf_metadata(backend, pre))
     assert tokenizer.vocab_size == original.vocab_size
     for text in [*TEXTS, *CORPUS, "<|im_start|>user\nThe dog <tool> 12345<|im_end|>\n"]:
         ids = original.encode(text)
@@ -544,13 +547,13 @@ def test_a_gguf_tokenizer_equals_the_one_it_was_made_from(pre):
     ("qwen2", ["I", "'LL", "go", " ", "1", "2", "3", "4", "5", "!!\n\n", " \n", " ", " x"]),
 ])
 def test_where_each_split_rule_cuts(pre, expected):
-    tokenizer = Tokenizer.from_gguf(gguf_metadata(byte_level_backend(pre), pre))
+    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend(pre), pre))
     words = tokenizer._backend.pre_tokenizer.pre_tokenize_str("I'LLgo 12345!!\n\n \n  x")
     assert [word.replace("Ġ", " ").replace("Ċ", "\n") for word, _ in words] == expected
 
 
 def test_only_qwen2_composes_characters():
-    ids = {pre: Tokenizer.from_gguf(gguf_metadata(byte_level_backend(pre), pre)).encode("u\u0308")
+    ids = {pre: tokenizer_from_gguf(gguf_metadata(byte_level_backend(pre), pre)).encode("u\u0308")
            for pre in ("qwen2", "llama-bpe")}
     assert Tokenizer(byte_level_backend("qwen2")).decode(ids["qwen2"]) == "ü"
     assert Tokenizer(byte_level_backend("llama-bpe")).decode(ids["llama-bpe"]) == "u\u0308"
@@ -561,25 +564,25 @@ def test_llama_3_takes_a_whole_word_before_any_merge():
     metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "xyzzy"]
     metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"].tolist(), 1]
     whole = [len(metadata["tokenizer.ggml.tokens"]) - 1]
-    assert Tokenizer.from_gguf({**metadata, "tokenizer.ggml.pre": "llama-bpe"}).encode("xyzzy") == whole
-    assert Tokenizer.from_gguf(metadata).encode("xyzzy") != whole
+    assert tokenizer_from_gguf({**metadata, "tokenizer.ggml.pre": "llama-bpe"}).encode("xyzzy") == whole
+    assert tokenizer_from_gguf(metadata).encode("xyzzy") != whole
 
 
 def test_control_tokens_are_special_and_user_defined_ones_are_not():
-    tokenizer = Tokenizer.from_gguf(gguf_metadata(byte_level_backend()))
+    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend()))
     ids = tokenizer.encode("<|im_start|><tool>")
     assert len(ids) == 2
     assert tokenizer.decode(ids) == "<tool>"
 
 
 def test_a_gguf_chat():
-    tokenizer = Tokenizer.from_gguf(gguf_metadata(byte_level_backend()))
+    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend()))
     messages = [{"role": "user", "content": "The dog 🙂"}]
     assert tokenizer.encode_chat(messages) == BYTE_LEVEL.encode_chat(messages)
     assert (tokenizer.bos_token_id, tokenizer.chat_template) == (1, CHATML)
     without = gguf_metadata(byte_level_backend())
     del without["tokenizer.chat_template"]
-    assert Tokenizer.from_gguf(without).chat_template is None
+    assert tokenizer_from_gguf(without).chat_template is None
 
 
 @pytest.mark.parametrize("fields, eos_token_ids", [
@@ -589,7 +592,7 @@ def test_a_gguf_chat():
     ({"eot_token_id": 0, "eom_token_id": 7}, {0, 2, 7}),
 ])
 def test_every_end_in_a_gguf(fields, eos_token_ids):
-    tokenizer = Tokenizer.from_gguf(gguf_metadata(byte_level_backend(), **fields))
+    tokenizer = tokenizer_from_gguf(gguf_metadata(byte_level_backend(), **fields))
     assert tokenizer.eos_token_ids == eos_token_ids and isinstance(tokenizer.eos_token_ids, frozenset)
 
 
@@ -599,7 +602,7 @@ def test_every_end_in_a_gguf(fields, eos_token_ids):
 ])
 def test_a_gguf_says_whether_a_text_begins_with_a_special_token(pre, add_bos_token, is_added):
     metadata = gguf_metadata(byte_level_backend(pre), pre, add_bos_token=add_bos_token)
-    tokenizer = Tokenizer.from_gguf(metadata)
+    tokenizer = tokenizer_from_gguf(metadata)
     body = tokenizer.encode("dog", add_special_tokens=False)
     assert 1 not in body
     assert tokenizer.encode("dog") == ([1] if is_added else []) + body
@@ -608,13 +611,13 @@ def test_a_gguf_says_whether_a_text_begins_with_a_special_token(pre, add_bos_tok
 def test_a_gguf_without_a_split_rule_gets_the_default_one():
     metadata = gguf_metadata(byte_level_backend())
     del metadata["tokenizer.ggml.pre"]
-    assert Tokenizer.from_gguf(metadata).encode(CORPUS[3]) == BYTE_LEVEL.encode(CORPUS[3])
+    assert tokenizer_from_gguf(metadata).encode(CORPUS[3]) == BYTE_LEVEL.encode(CORPUS[3])
 
 
 @pytest.mark.parametrize("name", ["model", "tokens", "merges", "token_type"])
 def test_a_missing_gguf_field_is_named(name):
     with pytest.raises(TokenizerError, match=f"tokenizer.ggml.{name} is missing"):
-        Tokenizer.from_gguf(gguf_metadata(byte_level_backend(), **{name: None}))
+        tokenizer_from_gguf(gguf_metadata(byte_level_backend(), **{name: None}))
 
 
 @pytest.mark.parametrize("fields, complaint", [
@@ -634,15 +637,15 @@ def test_a_missing_gguf_field_is_named(name):
 ])
 def test_a_wrong_gguf_field_is_named(fields, complaint):
     with pytest.raises(TokenizerError, match=complaint):
-        Tokenizer.from_gguf(gguf_metadata(byte_level_backend(), **fields))
+        tokenizer_from_gguf(gguf_metadata(byte_level_backend(), **fields))
 
 
 def test_an_unknown_split_rule_is_named_with_those_that_are_known():
     with pytest.raises(TokenizerError) as caught:
-        Tokenizer.from_gguf(gguf_metadata(byte_level_backend(), pre="falcon"))
+        tokenizer_from_gguf(gguf_metadata(byte_level_backend(), pre="falcon"))
     assert str(caught.value) == ("tokenizer.ggml.pre is 'falcon', supported: default, gpt-2, llama-bpe, qwen2, smollm")
 
 
 def test_a_template_that_is_no_text_is_named():
     with pytest.raises(TokenizerError, match="tokenizer.chat_template is 3"):
-        Tokenizer.from_gguf({**gguf_metadata(byte_level_backend()), "tokenizer.chat_template": 3})
+        tokenizer_from_gguf({**gguf_metadata(byte_level_backend()), "tokenizer.chat_template": 3})

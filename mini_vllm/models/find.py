@@ -1,0 +1,53 @@
+"""From a name to the folder or file that it stands for.
+
+    "tiny-tales"          ships with the project
+    "smollm2"             after `mini-vllm pull smollm2`
+    "path/to/folder"      Hugging Face layout
+    "path/to/model.gguf"  one file
+    "org/name"            from the hub, where there is a network
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mini_vllm.models.catalogue import KNOWN, cached_model
+from mini_vllm.models.fields import LoadError
+
+ASSETS = Path(__file__).parents[1] / "assets"
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+
+
+def find_model(name: str | Path) -> Path:
+    """The folder or GGUF file that a name stands for. A hub name is fetched."""
+    text = str(name)
+    if (ASSETS / text / "config.json").is_file():
+        return ASSETS / text
+    if text in KNOWN:
+        path = cached_model(text)
+        if path is None:
+            raise LoadError(f"the model {text!r} is not here yet; `mini-vllm pull {text}` fetches it")
+        return path
+    path = Path(text).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    if path.exists():
+        raise LoadError(f"{text} is neither a folder nor a .gguf file")
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        return _fetch_from_hub(text)
+    shipped = sorted(p.parent.name for p in ASSETS.glob("*/config.json"))
+    raise LoadError(f"there is no model {text!r}: not a folder, not a .gguf file, not a hub name (org/name), "
+                    f"and not one of {', '.join([*shipped, *KNOWN])}")
+
+
+def _fetch_from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: pip install huggingface_hub") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the client raises many kinds; all mean that the model did not come
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise LoadError(f"{name!r} is no folder here and could not be fetched from the hub: {first_line}") from None

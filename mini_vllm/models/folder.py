@@ -1,0 +1,103 @@
+"""A checkpoint folder in the Hugging Face layout: its config, and its weights from one or several safetensors files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from mini_vllm.backend import mx
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.fields import FieldError, Fields, LoadError, read_object
+from mini_vllm.models.packed import MODES
+
+
+def read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array]]:
+    """Raises LoadError naming the file, and the field, that is missing or cannot be."""
+    config_file = folder / "config.json"
+    if not config_file.is_file():
+        raise LoadError(f"{folder} has no config.json: it is not a model folder")
+    raw = read_object(config_file)
+    try:
+        config = ModelConfig.from_dict(raw)
+        _check_quantization(Fields(raw))
+    except ValueError as error:
+        raise LoadError(f"{config_file}: {error}") from None
+    weights: dict[str, mx.array] = {}
+    for file in _weight_files(folder):
+        weights.update(_read_safetensors(file))
+    # Old checkpoints carry the rotary frequencies along; they follow from the config.
+    return config, {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """All safetensors files, or those that the index names, if there is one."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise LoadError(f"{folder} has no *.safetensors files")
+    index_file = folder / "model.safetensors.index.json"
+    if not index_file.is_file():
+        return files
+    wanted = _files_of_index(index_file)
+    missing = sorted(wanted - {file.name for file in files})
+    if missing:
+        raise LoadError(f"{folder.name}: {index_file.name} names {missing[0]}, which is missing")
+    return [file for file in files if file.name in wanted]
+
+
+def _read_safetensors(file: Path) -> dict[str, mx.array]:
+    check_safetensors(file)
+    try:
+        arrays = mx.load(str(file))
+    except (RuntimeError, ValueError) as error:
+        raise LoadError(f"{file}: {error}") from None
+    assert isinstance(arrays, dict)  # as of every safetensors file
+    return arrays
+
+
+def _check_quantization(config: Fields) -> None:
+    """How a matrix is packed is read off its tensors, but a mode or a method that we do not know is said here."""
+    quantization = config.part("quantization")
+    quantization.only("mode", *MODES)
+    for name in quantization:
+        if isinstance(quantization.get(name), dict):
+            quantization.part(name).only("mode", *MODES)
+    method = config.part("quantization_config")
+    if "quantization" not in config and "quant_method" in method:
+        raise method.error("quant_method", "supported: what mlx_lm.convert writes")
+
+
+def _files_of_index(file: Path) -> set[str]:
+    """Names of the files that hold the weights."""
+    index = Fields(read_object(file))
+    try:
+        if "weight_map" not in index:
+            raise index.error("weight_map", "must be an object")
+        weight_map = index.part("weight_map")
+        for name in weight_map:
+            if not isinstance(weight_map.get(name), str):
+                raise weight_map.error(name, "must be the name of a file")
+    except FieldError as error:
+        raise LoadError(f"{file}: {error}") from None
+    files = {weight_map.get(name) for name in weight_map}
+    if not files:
+        raise LoadError(f"{file}: weight_map is empty, must name at least one file")
+    return files
+
+
+def check_safetensors(file: Path) -> None:
+    """Raise LoadError if the file is shorter or longer than its header says: reading it would give garbage."""
+    size = file.stat().st_size
+    with open(file, "rb") as stream:
+        head = stream.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if len(head) < 8 or length > size - 8:
+            raise LoadError(f"{file}: truncated: {size} bytes, its header alone needs {8 + length}")
+        try:
+            header = json.loads(stream.read(length))
+            ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            raise LoadError(f"{file}: its header is not that of a safetensors file") from None
+    expected = 8 + length + max(ends, default=0)
+    if size != expected:
+        raise LoadError(f"{file}: {'truncated' if size < expected else 'too long'}: {size} bytes, expected {expected}")

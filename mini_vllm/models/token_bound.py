@@ -1,0 +1,76 @@
+"""How many characters of a text one token can stand for: a bound on the length of a prompt that need not be encoded.
+
+A server that gets a text of many megabytes can refuse it unread: it has at least as many tokens as its length over
+that of the longest token. That holds only if every character of a text ends up in some token, so each part of a
+tokenizer is looked at, and only what is known to keep all characters counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+#: The normal form C makes at most this many characters one: a letter and three marks above or below it.
+MAX_COMPOSED = 4
+ONLY_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+#: A normalizer or pre-tokenizer as its library writes it to JSON.
+Part = Mapping[str, object]
+
+
+def longest_token(backend: tokenizers.Tokenizer) -> int | None:
+    """No token stands for more characters of a text than this; None if there is no bound.
+
+    The vocabulary's longest entry is the bound if nothing is dropped, folded together or swallowed by an "unknown"
+    token on the way.
+    """
+    model, vocab = backend.model, backend.get_vocab(with_added_tokens=True)
+    before_words, words = _parts_of(backend.normalizer), _parts_of(backend.pre_tokenizer)
+    has_bytes = _is_byte_level(words) and vocab.keys() >= _later_bytes()
+    has_all = isinstance(model, models.BPE) and (
+        has_bytes or model.byte_fallback or (model.unk_token is not None and not model.fuse_unk))
+    keeps_all = all(_keeps_all_characters(part) for part in (*before_words, *words))
+    swallows = any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values())
+    if not has_all or not keeps_all or swallows:
+        return None
+    num_composed = MAX_COMPOSED if any(part["type"] == "NFC" for part in before_words) else 1
+    return num_composed * max(map(len, vocab))
+
+
+def lost_characters(backend: tokenizers.Tokenizer) -> list[str]:
+    """Characters of one byte that have no token in a vocabulary of bytes, and vanish."""
+    if not _is_byte_level(_parts_of(backend.pre_tokenizer)):
+        return []
+    return [chr(code) for code in range(128) if not backend.encode(chr(code), add_special_tokens=False).ids]
+
+
+def _parts_of(component: normalizers.Normalizer | pre_tokenizers.PreTokenizer | None) -> list[Part]:
+    """The parts of a sequence one by one; anything else is its only part."""
+    if component is None:
+        return []
+    state = json.loads(component.__getstate__())
+    parts: list[Part] = state.get("normalizers", state.get("pretokenizers")) if state["type"] == "Sequence" else [state]
+    return parts
+
+
+def _is_byte_level(words: Iterable[Part]) -> bool:
+    return any(part["type"] == "ByteLevel" for part in words)
+
+
+def _later_bytes() -> set[str]:
+    """The symbols of the bytes with which a character of several bytes goes on: with these, none vanishes whole."""
+    return {ONLY_BYTES.pre_tokenize_str(chr(code))[0][0][-1] for code in range(0x80, 0xC0)}
+
+
+def _keeps_all_characters(part: Part) -> bool:
+    """Whether this part of a normalizer or pre-tokenizer is known to drop no character, but for NFC's composing."""
+    kind = part["type"]
+    if kind == "Replace":
+        pattern = part["pattern"]
+        return isinstance(pattern, dict) and len(pattern.get("String", "")) == 1 and part["content"] != ""
+    if kind == "Split":
+        return part["behavior"] != "Removed"
+    return kind in ("NFC", "Prepend", "ByteLevel", "Digits", "Metaspace")
