@@ -10,6 +10,12 @@ from mini_vllm.benchmark.drawing import Drawing
 
 
 def main() -> int:
+    arguments = make_parser().parse_args()
+    run(arguments)
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mini_vllm.benchmark", description=mini_vllm.benchmark.__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     names = parser.add_subparsers(dest="name", required=True, metavar="name")
@@ -35,7 +41,11 @@ def main() -> int:
     seeds.set_defaults(temperature=0.8)
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
-    arguments = parser.parse_args()
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Import the measurement that was asked for, and print it."""
     match arguments.name:
         case "allocator":
             from mini_vllm.benchmark.allocator import print_allocator
@@ -64,7 +74,6 @@ def main() -> int:
         case "stall":
             from mini_vllm.benchmark.stall import print_stall
             print_stall(arguments.model)
-    return 0
 
 
 if __name__ == "__main__":

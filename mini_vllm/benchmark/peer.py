@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
@@ -46,7 +46,7 @@ class PeerGenerator(Protocol):
 
 def make_generator(model: Callable[..., mx.array], drawing: Drawing) -> PeerGenerator:
     from mlx_lm.generate import BatchGenerator
-    generator: PeerGenerator = BatchGenerator(model, sampler=drawing.peer_sampler())
+    generator: PeerGenerator = BatchGenerator(cast(nn.Module, model), sampler=drawing.peer_sampler())
     return generator
 
 

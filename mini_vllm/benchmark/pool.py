@@ -41,12 +41,12 @@ def print_pool() -> None:
 def _run(engine: LLMEngine, num_prompt_tokens: int) -> float:
     """Milliseconds a step; with a prompt, of the steps that it takes."""
     num_steps, start = 0, time.perf_counter()
-    prompt_id = None
+    prompt_id: str | None = None
     if num_prompt_tokens:
         prompt_id = engine.add_request([7] * num_prompt_tokens, SamplingParams(max_tokens=1, ignore_eos=True))
     while num_steps < STEPS_PER_ROUND:
         outputs = engine.step()
         num_steps += 1
-        if prompt_id in (output.request_id for output in outputs):
+        if any(output.request_id == prompt_id for output in outputs):
             break
     return (time.perf_counter() - start) / num_steps * 1e3

@@ -24,7 +24,7 @@ def generate(loaded: LoadedModel, drawing: Drawing, max_num_seqs: int, num_token
     for seed in range(NUM_REQUESTS):
         prompt = rng.integers(1, loaded.tokenizer.vocab_size, rng.integers(4, 60)).tolist()
         engine.add_request(prompt, drawing.params(num_tokens, seed), str(seed))
-    results = {}
+    results: dict[str, list[int]] = {}
     while engine.has_unfinished_requests():
         results |= {output.request_id: output.token_ids for output in engine.step()}
     return [results[str(seed)] for seed in range(NUM_REQUESTS)]

@@ -34,7 +34,7 @@ async def worst_gap_s(engine: AsyncLLMEngine, text: str | None) -> tuple[float, 
             if len(output.token_ids) > 20:
                 has_begun.set()
 
-    async def interrupt() -> None:
+    async def interrupt(text: str) -> None:
         nonlocal answered_s
         await has_begun.wait()
         start_s = time.perf_counter()
@@ -44,7 +44,7 @@ async def worst_gap_s(engine: AsyncLLMEngine, text: str | None) -> tuple[float, 
         except ValueError:
             answered_s = time.perf_counter() - start_s
 
-    await asyncio.gather(*(stream(seed) for seed in range(NUM_STREAMS)), *([interrupt()] if text else []))
+    await asyncio.gather(*(stream(seed) for seed in range(NUM_STREAMS)), *([interrupt(text)] if text else []))
     return worst, answered_s
 
 

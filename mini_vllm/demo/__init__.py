@@ -1,1 +1,1 @@
-"""What ``make demo`` shows."""
+"""What ``make demo`` shows: ``tale``, real decoding; and ``blocks``, the KV cache manager alone."""

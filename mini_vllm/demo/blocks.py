@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
+from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request
 
@@ -51,10 +54,12 @@ class Demo:
 
     def decode(self, name: str, text: str) -> None:
         request = self.requests[name]
-        taken = []
+        taken: list[KVCacheBlock] = []
         for token_id in self.tokens(text):
             request.append_output_token(token_id)
-            taken += self.manager.allocate_slots(request, 1)
+            blocks = self.manager.allocate_slots(request, 1)
+            assert blocks is not None, f"the script lets {name} decode only what fits"
+            taken += blocks
             request.num_computed_tokens += 1
         where = f"block {_ids(taken)} is new" if taken else "the last block had room"
         self.show(f"{name} decodes “{text}”: {where}")
@@ -83,7 +88,7 @@ class Demo:
                            f"in use {pool.get_usage():.0%}\n")
 
 
-def _ids(blocks: list) -> str:
+def _ids(blocks: Sequence[KVCacheBlock]) -> str:
     return ", ".join(str(block.block_id) for block in blocks)
 
 

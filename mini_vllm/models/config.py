@@ -68,7 +68,9 @@ class ModelConfig:
         rope_theta, rope = _read_rope(fields, head_dim)
         max_positions = fields.whole("max_position_embeddings", 2048)
         if "yarn" in (rope.get("rope_type"), rope.get("type")):  # made to read longer texts than it was trained on
-            max_positions = max(max_positions, int(rope["factor"] * rope["original_max_position_embeddings"]))
+            scaling = Fields(rope)
+            trained_length = scaling.whole("original_max_position_embeddings")
+            max_positions = max(max_positions, int(scaling.number("factor") * trained_length))
         sliding_window, sliding_layers = _read_windows(fields, model_type, num_layers)
         has_bias = fields.flag("attention_bias")
         return cls(

@@ -73,13 +73,14 @@ def _files_of_index(file: Path) -> set[str]:
     try:
         if "weight_map" not in index:
             raise index.error("weight_map", "must be an object")
-        weight_map = index.part("weight_map")
+        weight_map, files = index.part("weight_map"), set()
         for name in weight_map:
-            if not isinstance(weight_map.get(name), str):
+            file_name = weight_map.get(name)
+            if not isinstance(file_name, str):
                 raise weight_map.error(name, "must be the name of a file")
+            files.add(file_name)
     except FieldError as error:
         raise LoadError(f"{file}: {error}") from None
-    files = {weight_map.get(name) for name in weight_map}
     if not files:
         raise LoadError(f"{file}: weight_map is empty, must name at least one file")
     return files

@@ -31,18 +31,17 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         raise TokenizerError(f"{path} is not a tokenizer: {error}") from error
     config = _read_optional(folder / "tokenizer_config.json")
     special_map = _read_optional(folder / "special_tokens_map.json")
-    special = {}
+    special: dict[str, str | None] = {}
+    eos_ids = _read_eos_ids(folder)
     for field in ("bos_token", "eos_token"):
         token = special_map.get(field) if config.get(field) is None else config[field]
         token = token.get("content") if isinstance(token, dict) else token
         if token is not None and (not isinstance(token, str) or backend.token_to_id(token) is None):
             raise TokenizerError(f"{folder}: {field} is {token!r}, which is not in the vocabulary")
         special[field] = token
-    eos_ids = _read_eos_ids(folder)
-    if special["eos_token"] is not None:
-        eos_ids.add(backend.token_to_id(special["eos_token"]))
-    return Tokenizer(backend, **special, eos_token_ids=frozenset(eos_ids),
-                     chat_template=_read_template(folder, config))
+    eos_id = None if special["eos_token"] is None else backend.token_to_id(special["eos_token"])
+    return Tokenizer(backend, special["bos_token"], special["eos_token"],
+                     frozenset(eos_ids if eos_id is None else eos_ids | {eos_id}), _read_template(folder, config))
 
 
 def _read_optional(file: Path) -> dict[str, object]:
@@ -55,10 +54,10 @@ def _read_eos_ids(folder: Path) -> set[int]:
     eos_ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         value = _read_optional(folder / name).get("eos_token_id")
-        ids = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
-            raise TokenizerError(f"{folder / name}: eos_token_id is {value!r}, must be one token id or a list")
-        eos_ids.update(ids)
+        for token_id in value if isinstance(value, list) else [] if value is None else [value]:
+            if type(token_id) is not int or token_id < 0:
+                raise TokenizerError(f"{folder / name}: eos_token_id is {value!r}, must be one token id or a list")
+            eos_ids.add(token_id)
     return eos_ids
 
 

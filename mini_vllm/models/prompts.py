@@ -12,6 +12,7 @@ import numbers
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from mini_vllm.checks import refusal, token_ids
 from mini_vllm.models.tokenizer import Tokenizer
@@ -40,15 +41,17 @@ class PromptReader:
         """Raises ValueError, which says why, for what is no prompt or leaves no room for an output."""
         if isinstance(prompt, PromptTokens):
             return prompt
-        if isinstance(prompt, Mapping):
-            prompt = _from_mapping(prompt)
-        if isinstance(prompt, str):
-            read = PromptTokens(prompt, self._encode(prompt))
-        elif isinstance(prompt, (list, tuple, range)) or hasattr(prompt, "tolist"):
-            self._check_length(getattr(prompt, "size", 0) if hasattr(prompt, "tolist") else len(prompt))
-            read = PromptTokens(None, token_ids("the prompt", prompt, self.vocab_size))
+        value = _from_mapping(prompt) if isinstance(prompt, Mapping) else prompt
+        if isinstance(value, str):
+            read = PromptTokens(value, self._encode(value))
+        elif hasattr(value, "tolist"):
+            self._check_length(getattr(value, "size", 0))
+            read = PromptTokens(None, token_ids("the prompt", value, self.vocab_size))
+        elif isinstance(value, (list, tuple, range)):
+            self._check_length(len(value))
+            read = PromptTokens(None, token_ids("the prompt", value, self.vocab_size))
         else:
-            raise refusal("the prompt", prompt, KINDS)
+            raise refusal("the prompt", value, KINDS)
         if not read.token_ids:
             raise ValueError("the prompt is empty: it has 0 tokens, at least 1 is needed")
         self._check_length(len(read.token_ids))
@@ -70,7 +73,7 @@ class PromptReader:
         return f"the context is {self.max_model_len}, and at least one must be left for the output"
 
 
-def _from_mapping(prompt: Mapping) -> object:
+def _from_mapping(prompt: Mapping[str, object]) -> object:
     if len(prompt) != 1 or not prompt.keys() <= {"prompt", "prompt_token_ids"}:
         raise ValueError(f"the prompt is a mapping with the keys {reprlib.repr(list(prompt))}, must be {KINDS}")
     (kind, value), = prompt.items()
@@ -79,12 +82,14 @@ def _from_mapping(prompt: Mapping) -> object:
     return value
 
 
-def as_list(prompts: object) -> list:
+def as_list(prompts: object) -> list[Prompt]:
     """One prompt, or several: a list of them. A list of whole numbers is one prompt."""
-    if isinstance(prompts, (str, Mapping)) or getattr(prompts, "ndim", None) == 1:
+    if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if getattr(prompts, "ndim", None) == 1:
+        return [cast(Prompt, prompts)]  # an array of ids
     if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, set, frozenset)):
         raise refusal("prompts", prompts, f"a prompt ({KINDS}) or a list of prompts")
-    prompts = list(prompts)
-    is_one = prompts and all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in prompts)
-    return [prompts] if is_one else prompts
+    items: list[Prompt] = list(prompts)
+    is_one = items and all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in items)
+    return [cast(Prompt, items)] if is_one else items

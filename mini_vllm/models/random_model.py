@@ -26,8 +26,7 @@ def load_random(name: str, seed: int = 0) -> LoadedModel:
     if name not in RANDOM_MODELS:
         raise ValueError(f"there is no random model {name!r}, only {', '.join(RANDOM_MODELS)}")
     with tempfile.TemporaryDirectory() as folder:
-        loaded = load(write_random_checkpoint(Path(folder), RANDOM_MODELS[name], seed))
-        mx.eval(loaded.model.parameters())  # before the files go
+        loaded = load(write_random_checkpoint(Path(folder), RANDOM_MODELS[name], seed))  # computed before the files go
     return replace(loaded, name=name)
 
 

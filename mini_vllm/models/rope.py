@@ -91,9 +91,9 @@ class Rope:
             cos, sin = cos * self.scale, sin * self.scale
         num_tokens, _, _, half = cos.shape
         rotated, values = (num_tokens, self.num_rotated, 2, half), (num_tokens, self.num_values, 2, half)
-        mixed = mx.broadcast_to(mx.concatenate((-sin, sin), axis=2), rotated)
-        return (mx.concatenate((mx.broadcast_to(cos, rotated), mx.ones(values)), axis=1),
-                mx.concatenate((mixed, mx.zeros(values)), axis=1))
+        mixed = mx.broadcast_to(mx.concatenate([-sin, sin], axis=2), rotated)
+        return (mx.concatenate([mx.broadcast_to(cos, rotated), mx.ones(values)], axis=1),
+                mx.concatenate([mixed, mx.zeros(values)], axis=1))
 
     @staticmethod
     def rotate(x: mx.array, angles: tuple[mx.array, mx.array]) -> mx.array:

@@ -67,8 +67,10 @@ def _make_places(layer: nn.Module, whole: str, part_sizes: Sequence[int]) -> Non
 def unstack(model: Model) -> dict[str, mx.array]:
     """The weights as a checkpoint has them: the opposite of ``stack``. Packed ones are expanded."""
     from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
-    config, weights = model.config, dict(tree_flatten(model.parameters()))
-    packings = {path: Packing(module.group_size, module.bits, module.mode) for path, module in model.named_modules()
+    config = model.config
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))  # type: ignore[no-untyped-call]  # MLX gives it no types
+    modules = model.named_modules()  # type: ignore[no-untyped-call]  # nor this
+    packings = {path: Packing(module.group_size, module.bits, module.mode) for path, module in modules
                 if hasattr(module, "bits")}
     if packings:
         weights = in_floats(Tensors(weights, packings))
