@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+#: Part of a block's key beside its tokens: what keeps equal texts apart (another tenant, another adapter).
+ExtraKeys = tuple[Hashable, ...] | None
 
 
 @dataclass(eq=False, slots=True)
@@ -29,6 +32,8 @@ class KVCacheBlock:
     #: Links of the free queue, which alone may touch them. Both are None while the block is outside it.
     prev_free: KVCacheBlock | None = None
     next_free: KVCacheBlock | None = None
+    #: The pool that gives it out; None for the null block, and for a block that stands alone.
+    pool: BlockPool | None = field(default=None, init=False)
 
     def reset_hash(self) -> None:
         self.block_hash = None
@@ -44,7 +49,9 @@ class FreeKVCacheBlockQueue:
 
     A deque would give O(1) at both ends, but a prefix hit takes a block out of the *middle*; links stored on the
     blocks themselves make that O(1) and cost no allocation. A fake head and a fake tail are always there, so that no
-    operation has a special case for the ends.
+    operation has a special case for the ends:
+
+        head ⇄ 4 ⇄ 7 ⇄ 2 ⇄ tail          empty: head ⇄ tail
     """
 
     def __init__(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -59,15 +66,25 @@ class FreeKVCacheBlockQueue:
         """Take the oldest free block. Raises ValueError if there is none."""
         if self.num_free_blocks == 0:
             raise ValueError("popleft from an empty free queue: 0 free blocks")
-        block = self._head.next_free
-        self.remove(block)
-        return block
+        return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take the ``n`` oldest free blocks, oldest first. Raises ValueError, and takes none, if there are fewer."""
         if not 0 <= n <= self.num_free_blocks:
             raise ValueError(f"popleft_n({n}): there are {self.num_free_blocks} free blocks")
-        return [self.popleft() for _ in range(n)]
+        blocks: list[KVCacheBlock] = []
+        first = self._head.next_free
+        for _ in range(n):
+            assert first is not None
+            blocks.append(first)
+            after = first.next_free
+            first.prev_free = first.next_free = None
+            first = after
+        assert first is not None
+        self._head.next_free = first
+        first.prev_free = self._head
+        self.num_free_blocks -= n
+        return blocks
 
     def remove(self, block: KVCacheBlock) -> None:
         """Unlink ``block`` from wherever it stands, in O(1). Raises RuntimeError if it is in no queue."""
@@ -83,12 +100,7 @@ class FreeKVCacheBlockQueue:
         """Put ``block`` at the end: it will be reused last. Raises RuntimeError if it is in a queue already."""
         if block.prev_free is not None or block.next_free is not None:
             raise RuntimeError(f"append: block {block.block_id} is in a free queue already")
-        last = self._tail.prev_free
-        last.next_free = block
-        block.prev_free = last
-        block.next_free = self._tail
-        self._tail.prev_free = block
-        self.num_free_blocks += 1
+        self._link_last([block])
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Append ``blocks`` in order. Raises RuntimeError, and appends none, if one is in a queue or comes twice."""
@@ -97,24 +109,35 @@ class FreeKVCacheBlockQueue:
             if block.prev_free is not None or block.next_free is not None or block.block_id in seen:
                 raise RuntimeError(f"append_n: block {block.block_id} is in a free queue already, or comes twice")
             seen.add(block.block_id)
+        self._link_last(blocks)
+
+    def _link_last(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """``append_n`` for a caller that has checked: none of them is in a queue, and each comes once."""
+        last = self._tail.prev_free
         for block in blocks:
-            self.append(block)
+            assert last is not None
+            last.next_free = block
+            block.prev_free = last
+            last = block
+        assert last is not None
+        last.next_free = self._tail
+        self._tail.prev_free = last
+        self.num_free_blocks += len(blocks)
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
         """All free blocks, oldest first. O(n): for tests and pictures."""
-        blocks = []
+        blocks: list[KVCacheBlock] = []
         block = self._head.next_free
-        while block is not self._tail:
+        while block is not None and block is not self._tail:
             blocks.append(block)
             block = block.next_free
         return blocks
 
 
-def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> int:
+def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: ExtraKeys = None) -> int:
     """Hash one full block *in its context*: the parent's hash stands for every token before it.
 
-    Equal tokens after different prefixes have different K/V, so they must have different hashes. ``extra_keys`` keeps
-    equal texts apart on purpose (another tenant, another adapter).
+    Equal tokens after different prefixes have different K/V, so they must have different hashes.
     """
     if extra_keys:
         return hash((parent_hash, tuple(token_ids), tuple(extra_keys)))
@@ -130,9 +153,9 @@ class BlockHash(int):
 
     parent: BlockHash | None
     token_ids: tuple[int, ...]
-    extra_keys: tuple | None
+    extra_keys: ExtraKeys
 
-    def __new__(cls, parent: BlockHash | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> BlockHash:
+    def __new__(cls, parent: BlockHash | None, token_ids: Iterable[int], extra_keys: ExtraKeys = None) -> BlockHash:
         token_ids = tuple(token_ids)
         self = super().__new__(cls, hash_block_tokens(parent, token_ids, extra_keys))
         self.parent, self.token_ids, self.extra_keys = parent, token_ids, extra_keys or None
@@ -141,11 +164,11 @@ class BlockHash(int):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BlockHash):
             return int.__eq__(self, other)
-        mine, theirs = self, other
+        mine: BlockHash | None = self
+        theirs: BlockHash | None = other
         while mine is not theirs:  # a chain shared by object, the usual case, ends the walk at its first step
-            if mine is None or theirs is None:
-                return False
-            if mine.token_ids != theirs.token_ids or mine.extra_keys != theirs.extra_keys:
+            if (mine is None or theirs is None or mine.token_ids != theirs.token_ids
+                    or mine.extra_keys != theirs.extra_keys):
                 return False
             mine, theirs = mine.parent, theirs.parent
         return True
@@ -172,6 +195,8 @@ class BlockPool:
         #: Block 0 pads block tables. It is never given out, never freed, and not counted in the usage.
         self.null_block = self.free_block_queue.popleft()
         self.null_block.is_null = True
+        for block in self.blocks[1:]:
+            block.pool = self
         #: Twins, two blocks of one content, arise when two requests compute the same block; either may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
         self.num_evictions = 0
@@ -187,21 +212,25 @@ class BlockPool:
 
         This is the only place where cached content is lost to make room. Raises ValueError if fewer are free.
         """
-        if not 0 <= n <= self.get_num_free_blocks():
-            raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
-        blocks = self.free_block_queue.popleft_n(n)
+        queue = self.free_block_queue
+        if not 0 <= n <= queue.num_free_blocks:
+            raise ValueError(f"get_new_blocks({n}): only {queue.num_free_blocks} blocks are free")
+        blocks = queue.popleft_n(n)
         for block in blocks:
-            self._maybe_evict(block)
+            if block.block_hash is not None:
+                self._maybe_evict(block)
             block.ref_cnt = 1
         return blocks
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Add an owner to each block; a free one leaves the queue, from wherever it stands."""
         for block in blocks:
-            self._check_mine(block, "touch")
+            if block.pool is not self:
+                self._check_mine(block, "touch")  # which raises; a call for each block would cost more than the rest
+        queue = self.free_block_queue
         for block in blocks:
             if block.ref_cnt == 0:
-                self.free_block_queue.remove(block)
+                queue.remove(block)
             block.ref_cnt += 1
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -209,18 +238,29 @@ class BlockPool:
 
         They stay indexed: a later request may still find them. Raises RuntimeError if a block has no owner to drop.
         """
-        blocks = list(blocks)
-        num_drops: Counter[int] = Counter()
+        blocks = [*blocks]
         for block in blocks:
+            if block.ref_cnt != 1 or block.pool is not self:
+                break
+        else:  # the usual case: blocks of this pool, each with one owner
+            if not self.pending_copies and (len(blocks) == 1 or len(set(blocks)) == len(blocks)):
+                for block in blocks:
+                    block.ref_cnt = 0
+                self.free_block_queue._link_last(blocks)
+                return
+        self._free_with_care(blocks)
+
+    def _free_with_care(self, blocks: list[KVCacheBlock]) -> None:
+        """``free_blocks`` where some have several owners, are needed for a copy, or must be refused."""
+        for block, num_drops in Counter(blocks).items():
             self._check_mine(block, "free_blocks")
-            num_drops[block.block_id] += 1
             num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
-            if num_drops[block.block_id] > num_owners:
-                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops[block.block_id]} times, "
+            if num_drops > num_owners:
+                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops} times, "
                                    f"but has {num_owners} owners")
-        needed = {block.block_id for copy in self.pending_copies for block in copy}
+        needed = {block for copy in self.pending_copies for block in copy}
         for block in blocks:
-            if block.ref_cnt == 1 and block.block_id in needed:
+            if block.ref_cnt == 1 and block in needed:
                 self._kept_for_copy.add(block.block_id)  # the last owner leaves; the copy takes its reference over
                 continue
             block.ref_cnt -= 1
@@ -330,47 +370,46 @@ class BlockPool:
         return 1.0 - self.get_num_free_blocks() / num_usable if num_usable else 0.0
 
     def _check_mine(self, block: KVCacheBlock, caller: str) -> None:
-        if block.is_null:
-            raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
-        if not 0 <= block.block_id < self.num_blocks or self.blocks[block.block_id] is not block:
-            raise RuntimeError(f"{caller}: block {block.block_id} is not a block of this pool")
+        if block.pool is not self:
+            kind = "the null block, which has no owners" if block.is_null else "not a block of this pool"
+            raise RuntimeError(f"{caller}: block {block.block_id} is {kind}")
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if the pool contradicts itself. O(num_blocks): for tests, after every operation."""
-        queue, free_ids = self.free_block_queue, []
-        block = queue._head
-        while block is not queue._tail:
-            after = block.next_free
-            _ensure(after is not None and after.prev_free is block, "the free queue is torn after {}", block)
-            _ensure(len(free_ids) < self.num_blocks, "the free queue runs in a circle")
-            block = after
-            free_ids.append(block.block_id)
-        free_ids.pop()  # the fake tail
-        _ensure(len(free_ids) == self.get_num_free_blocks(),
-                "{} blocks are queued, {} counted", len(free_ids), self.get_num_free_blocks())
-        free_ids = set(free_ids)
-        null = self.null_block
-        _ensure(null.block_id == 0 and null.is_null and null.ref_cnt == 0 and null.block_hash is None,
-                "the null block was changed: {}", null)
+        free_ids, null = self._check_queue(), self.null_block
+        _ensure(null is self.blocks[0] and null.is_null and null.ref_cnt == 0 and null.block_hash is None
+                and null.block_id not in free_ids, "the null block was changed, or is in the free queue: {}", null)
         for block in self.blocks[1:]:
-            _ensure(not block.is_null and block.ref_cnt >= 0, "impossible state: {}", block)
             _ensure((block.ref_cnt == 0) == (block.block_id in free_ids), "free queue and ref_cnt disagree: {}", block)
-            if block.ref_cnt:
-                _ensure(block.prev_free is None and block.next_free is None, "an owned block is linked: {}", block)
-            if block.block_hash is not None:
-                twins = self._cached.get(block.block_hash, {})
-                _ensure(twins.get(block.block_id) is block, "hashed but not indexed: {}", block)
-        _ensure(0 not in free_ids, "the null block is in the free queue")
-        num_indexed = 0
+            is_linked = block.prev_free is not None or block.next_free is not None
+            _ensure(block.ref_cnt >= 0 and is_linked == (block.ref_cnt == 0), "impossible state: {}", block)
+            _ensure(block.pool is self and not block.is_null, "not a block to give out: {}", block)
+            _ensure(block.block_hash is None or block in self._cached.get(block.block_hash, {}).values(),
+                    "hashed but not indexed: {}", block)
         for block_hash, twins in self._cached.items():
             _ensure(bool(twins), "an empty entry is left in the index under {}", block_hash)
-            for block in twins.values():
-                num_indexed += 1
-                _ensure(block.block_hash == block_hash, "indexed under {}, but holds {}", block_hash, block)
-        _ensure(num_indexed == sum(block.block_hash is not None for block in self.blocks), "index and hashes disagree")
+            for block_id, block in twins.items():
+                _ensure(block is self.blocks[block_id] and block.block_hash == block_hash,
+                        "indexed under {}, but holds {}", block_hash, block)
         for source, copy in self.pending_copies:
             _ensure(source.ref_cnt > 0 and copy.ref_cnt > 0,
                     "one side of the pending copy {} → {} is free", source.block_id, copy.block_id)
+
+    def _check_queue(self) -> set[int]:
+        """Follow the links of the free queue, forth and back. The ids of its blocks."""
+        queue, free_ids = self.free_block_queue, set()
+        block = queue._head
+        while block is not queue._tail:
+            after = block.next_free
+            if after is None or after.prev_free is not block:
+                raise RuntimeError(f"block pool integrity: the free queue is torn after {block}")
+            _ensure(after.block_id not in free_ids, "the free queue runs in a circle at {}", after)
+            block = after
+            free_ids.add(block.block_id)
+        free_ids.remove(queue._tail.block_id)
+        _ensure(len(free_ids) == queue.num_free_blocks,
+                "{} blocks are queued, {} counted", len(free_ids), queue.num_free_blocks)
+        return free_ids
 
 
 def _is_longer(new: Hashable, old: Hashable) -> bool:

@@ -130,6 +130,32 @@ def test_append_n_keeps_the_order_and_is_all_or_nothing():
     assert ids(queue.get_all_free_blocks()) == [3, 2, 1]
 
 
+def links(queue):
+    """The ids from the fake head to the fake tail, by each direction's own links."""
+    forth, back = [], []
+    block = queue._head.next_free
+    while block is not queue._tail:
+        forth.append(block.block_id)
+        block = block.next_free
+    block = queue._tail.prev_free
+    while block is not queue._head:
+        back.append(block.block_id)
+        block = block.prev_free
+    return forth, back[::-1]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_a_run_is_relinked_whole_in_both_directions(n):
+    queue, _ = queue_of(1, 2, 3, 4, 5)
+    run = queue.popleft_n(n)
+    left = list(range(n + 1, 6))
+    assert links(queue) == (left, left) and queue.num_free_blocks == 5 - n
+    assert all(block.prev_free is None and block.next_free is None for block in run)
+    queue.append_n(run)
+    after = left + ids(run)
+    assert links(queue) == (after, after) and queue.num_free_blocks == 5
+
+
 # ---- the hash
 
 
@@ -243,6 +269,36 @@ def test_freeing_twice_raises_at_once_and_changes_nothing():
     with pytest.raises(RuntimeError, match="block 2 is freed 2 times, but has 1 owners"):
         pool.free_blocks([b, b])
     assert snapshot(pool) == before
+
+
+def test_a_run_in_which_some_have_other_owners_frees_the_rest_in_order():
+    pool = BlockPool(6)
+    a, b, c, d = pool.get_new_blocks(4)
+    pool.touch([b, c, c])
+    pool.free_blocks([d, c, b, a, c])
+    assert free_ids(pool) == [5, 4, 1] and (b.ref_cnt, c.ref_cnt) == (1, 1)
+    pool.check_integrity()
+    pool.free_blocks(iter([c, b]))
+    assert free_ids(pool) == [5, 4, 1, 3, 2]
+    pool.check_integrity()
+
+
+@pytest.mark.parametrize("bad", ["free", "twice", "null", "stranger", "of another pool"])
+@pytest.mark.parametrize("is_copy_pending", [False, True])
+def test_a_run_is_freed_whole_or_not_at_all(bad, is_copy_pending):
+    pool, other = BlockPool(9), BlockPool(9)
+    run = pool.get_new_blocks(3)
+    if is_copy_pending:
+        (shared,) = pool.get_new_blocks(1)
+        pool.touch([shared])
+        pool.fork_block(shared)
+    run.append({"free": pool.blocks[8], "twice": run[0], "null": pool.null_block, "stranger": KVCacheBlock(1, 1),
+                "of another pool": other.get_new_blocks(1)[0]}[bad])
+    before = snapshot(pool)
+    with pytest.raises(RuntimeError, match=f"free_blocks: block {run[-1].block_id} is"):
+        pool.free_blocks(run)
+    assert snapshot(pool) == before
+    pool.check_integrity()
 
 
 @pytest.mark.parametrize("method", ["touch", "free_blocks", "fork_block", "cache_full_blocks"])
@@ -443,6 +499,11 @@ def test_source_and_copy_are_held_until_the_copy_ran():
     (lambda pool: setattr(pool.blocks[2].next_free, "next_free", None), "torn after"),
     (lambda pool: setattr(pool.blocks[0], "is_null", False), "null block"),
     (lambda pool: pool.pending_copies.append((pool.blocks[2], pool.blocks[1])), "pending copy"),
+    (lambda pool: setattr(pool.blocks[1], "pool", None), "not a block to give out"),
+    (lambda pool: setattr(pool.blocks[1], "is_null", True), "not a block to give out"),
+    (lambda pool: setattr(pool.blocks[1], "ref_cnt", -1), "impossible state"),
+    (lambda pool: setattr(pool.blocks[1], "next_free", pool.blocks[3]), "impossible state"),
+    (lambda pool: pool._cached[77].__setitem__(2, pool.blocks[1]), "indexed under 77"),
 ])
 def test_check_integrity_sees(damage, complaint):
     pool = BlockPool(5)

@@ -49,7 +49,10 @@ def run(arguments: argparse.Namespace) -> None:
     match arguments.name:
         case "allocator":
             from mini_vllm.benchmark.allocator import print_allocator
+            from mini_vllm.benchmark.pool_checks import print_checks
             print_allocator(arguments.cold)
+            print()
+            print_checks()
         case "blas":
             from mini_vllm.benchmark.blas import print_blas
             print_blas()

@@ -52,7 +52,8 @@ class AllocatorBench:
 
     def hit(self) -> float:
         """Find a block by its hash and pull it out of the queue, as a prefix hit does."""
-        pool, found = self.pool, []
+        pool = self.pool
+        found: list[KVCacheBlock] = []
         hashes = [block.block_hash for block in self._anywhere()]
         if not self.cold:
             for block_hash in hashes:
@@ -60,6 +61,7 @@ class AllocatorBench:
         start = time.perf_counter()
         for block_hash in hashes:
             block = pool.get_cached_block(block_hash)
+            assert block is not None
             pool.touch((block,))
             found.append(block)
         elapsed = time.perf_counter() - start
@@ -88,7 +90,7 @@ class AllocatorBench:
         blocks = [self.pool.blocks[block_id] for block_id in block_ids]
         if not self.cold:
             for block in blocks:
-                _ = block.ref_cnt, block.prev_free.ref_cnt, block.next_free.ref_cnt
+                _ = [near.ref_cnt for near in (block, block.prev_free, block.next_free) if near is not None]
         return blocks
 
     def _cache(self, blocks: list[KVCacheBlock]) -> None:
