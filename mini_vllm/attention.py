@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.backend import blas, mx
+from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
 from mini_vllm.fast.exp import exp_below_zero
 from mini_vllm.fast.plan import AttentionPlan, BlockTable, PairPlan, SharedPrefix, Span
 from mini_vllm.fast.streams import streams
 
-#: Queries of a chunk that are attended at once.
-QUERY_TILE = 128
 #: Weights of a prefix may all be 0, if the request's other tokens score so much higher.
 SMALLEST_SUM = 1e-30
-#: Where products of one row are far faster than of two or three.
-ONE_ROW_IS_FAST = ("nvpl", "metal", "cuda")
 
 
 class PagedKVCache:
@@ -136,11 +133,11 @@ def _attend_dense(queries: mx.array, pool: mx.array, table: BlockTable, span: Sp
         keys, values = _together(pool, table)
     queries = queries.swapaxes(0, 1)
     tiles = []
-    for start in range(0, span.num_new_tokens, QUERY_TILE):
-        end = min(start + QUERY_TILE, span.num_new_tokens)
+    for start in range(0, span.num_new_tokens, tuning.QUERY_TILE):
+        end = min(start + tuning.QUERY_TILE, span.num_new_tokens)
         first_key = 0 if plan.window is None else max(first + start + 1 - plan.window, 0)
         tile = queries[:, start:end], *(part[:, first_key:first + end] for part in (keys, values))
-        if len(streams) == 1 or end - start == 1:
+        if not tuning.softmax_by_hand_is_faster() or end - start == 1:
             with mx.stream(stream):
                 mask = plan.visible(end - start, first + end - first_key)
                 tiles.append(mx.fast.scaled_dot_product_attention(*(part[None] for part in tile), scale=scale,
@@ -227,7 +224,7 @@ class _PairParts:
         num_requests, num_heads, head_dim = queries.shape
         num_blocks, num_both, block_size, _ = pool.shape
         num_kv_heads = num_both // 2
-        rows_per_request = num_heads if blas.name in ONE_ROW_IS_FAST else num_kv_heads
+        rows_per_request = num_heads if tuning.one_vector_is_faster() else num_kv_heads
         self.matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
         self.indices = plan.indices(rows_per_request, num_kv_heads)
         scores = mx.gather_mm(queries.reshape(num_requests * rows_per_request, -1, head_dim),

@@ -5,7 +5,15 @@ would gain nothing. A fast BLAS that is loaded into the process *before* MLX tak
 binds a name such as ``cblas_sgemm`` to the first library that offers it. So this module looks for one, loads it, and
 only then imports MLX. Without one everything still works, slower. On a Mac and on CUDA nothing is needed.
 
+**Importing this module changes the whole process**, where MLX is the one for the CPU on Linux:
+
+- a BLAS is loaded for all to see, so other extension modules that are loaded later may bind to it as well;
+- ``OMP_WAIT_POLICY`` or ``OPENBLAS_THREAD_TIMEOUT`` is set, unless it already is: a BLAS reads it when it starts its
+  threads, and child processes inherit it;
+- glibc's malloc is told to keep freed memory (``mallopt``), so the process looks larger from outside than what it uses.
+
 ``MINI_VLLM_BLAS`` overrides the search: the path of a library, or ``none`` for the reference BLAS.
+``MINI_VLLM_PLAIN=1`` switches all three off: the process stays as it was, and is slower.
 """
 
 from __future__ import annotations
@@ -25,6 +33,7 @@ Libraries = tuple[str, ...]
 #: Why the reference BLAS is in use.
 NOT_FOUND = "no fast BLAS was found"
 SWITCHED_OFF = "switched off by MINI_VLLM_BLAS=none"
+LEFT_PLAIN = "switched off by MINI_VLLM_PLAIN: no BLAS, no change of malloc or the environment"
 TOO_LATE = "mlx.core was imported before mini_vllm.backend: too late to load a BLAS"
 
 #: Debian and Arch build the second with threads, Fedora the first. ``ctypes.util.find_library`` would find no more,
@@ -64,6 +73,8 @@ def choose_blas() -> BlasInfo:
     build = mlx_build()
     if build != "cpu":
         return BlasInfo(build, None, "MLX brings its own kernels, no BLAS is needed")
+    if is_plain():
+        return BlasInfo("reference", None, LEFT_PLAIN)
     if "mlx.core" in sys.modules:
         return BlasInfo("reference", None, TOO_LATE)
     asked_for = os.environ.get("MINI_VLLM_BLAS", "").strip()
@@ -84,6 +95,11 @@ def choose_blas() -> BlasInfo:
             continue
         return BlasInfo(name, libraries[-1], origin)
     return BlasInfo("reference", None, NOT_FOUND)
+
+
+def is_plain() -> bool:
+    """Whether the user asked that importing this module leave the process as it is."""
+    return os.environ.get("MINI_VLLM_PLAIN", "").strip() not in ("", "0")
 
 
 def mlx_build() -> str:
@@ -158,7 +174,7 @@ def keep_freed_memory() -> bool:
 
 #: What this process multiplies with.
 blas = choose_blas()
-if mlx_build() == "cpu":
+if mlx_build() == "cpu" and not is_plain():
     keep_freed_memory()
 
 import mlx.core as mx  # noqa: E402
@@ -170,16 +186,15 @@ if hasattr(mx, "clear_streams"):
 
 def device_name() -> str:
     """The device MLX computes on, for people: "cpu (aarch64, 2 cores)", "gpu (Apple M3)"."""
-    device = mx.default_device()
-    if device.type == mx.gpu:
+    if not is_cpu():
         info = mx.device_info() if hasattr(mx, "device_info") else mx.metal.device_info()  # the latter before MLX 0.30
         return f"gpu ({info.get('device_name', 'unknown')})"
     return f"cpu ({_cpu_model()}, {os.cpu_count()} cores)"
 
 
-def dequantise_is_faster() -> bool:
-    """Whether 4-bit weights are better expanded once, at load: on a CPU yes, about 7 times faster a product."""
-    return mx.default_device().type == mx.cpu
+def is_cpu() -> bool:
+    """Whether MLX computes on a CPU. What follows from that, ``fast.tuning`` says."""
+    return bool(mx.default_device().type == mx.cpu)
 
 
 def _cpu_model() -> str:
@@ -191,4 +206,4 @@ def _cpu_model() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), fallback)
 
 
-__all__ = ["BlasInfo", "blas", "dequantise_is_faster", "device_name", "mx", "nn"]
+__all__ = ["BlasInfo", "blas", "device_name", "is_cpu", "mx", "nn"]

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_vllm.attention import PagedKVCache
-from mini_vllm.backend import dequantise_is_faster
 from mini_vllm.engine_config import EngineConfig, parse_memory
+from mini_vllm.fast import tuning
 from mini_vllm.models.loader import LoadedModel
-
-CPU_CHUNK_TOKENS = 96
-#: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, no faster for more;
-#: one of 109 MB 0.93 times.
-CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
 
 
 @dataclass(frozen=True)
@@ -61,18 +56,18 @@ def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -
 def _max_num_batched_tokens(config: EngineConfig) -> int:
     if config.max_num_batched_tokens is not None:
         return config.max_num_batched_tokens
-    return max(256 if dequantise_is_faster() else 2048, config.max_num_seqs)
+    return max(tuning.max_num_batched_tokens(), config.max_num_seqs)
 
 
 def _max_num_chunk_tokens(config: EngineConfig) -> int | None:
     limit = config.max_num_chunk_tokens
-    return limit if limit is not None or not dequantise_is_faster() else CPU_CHUNK_TOKENS
+    return tuning.max_num_chunk_tokens() if limit is None else limit
 
 
 def _max_num_lookahead(config: EngineConfig, loaded: LoadedModel) -> int:
     """See EngineConfig.enable_lookahead."""
-    if config.enable_lookahead is not None or not dequantise_is_faster():
-        return 0 if config.enable_lookahead is False else config.max_num_seqs
+    if config.enable_lookahead is not None:
+        return config.max_num_seqs if config.enable_lookahead else 0
     from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
     num_bytes = sum(array.nbytes for array in dict(tree_flatten(loaded.model.parameters())).values())
-    return CPU_MAX_LOOKAHEAD if num_bytes < CPU_SMALL_MODEL_BYTES else 0
+    return tuning.max_lookahead(config.max_num_seqs, num_bytes)

@@ -29,14 +29,13 @@ from itertools import chain
 import numpy as np
 
 from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
 from mini_vllm.fast.streams import in_halves
 from mini_vllm.request import Logprob, SamplingParams, TokenLogprob
 
 #: A row that keeps at most this many tokens by top-k needs just these in order, not the whole vocabulary. The number
 #: is fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.
 NARROW_SORT_WIDTH = 1024
-#: With less noise than this a second stream costs more than it saves.
-MIN_NOISE_TO_SPLIT = 16384
 
 FLOAT32 = np.finfo(np.float32)
 #: Half a step of the generator, which gives multiples of 2 ** -32 from 0 on: no token has infinite noise.
@@ -250,7 +249,8 @@ def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
 
     MLX's generator counts instead of remembering: number i of a key is a function of the key and i.
     """
-    return in_halves(lambda keys: _gumbel_noise(keys, vocab_size), keys, min_size=2 * MIN_NOISE_TO_SPLIT // vocab_size)
+    return in_halves(lambda keys: _gumbel_noise(keys, vocab_size), keys,
+                     min_size=2 * tuning.MIN_NOISE_TO_SPLIT // vocab_size)
 
 
 def _gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from mini_vllm import attention
 from mini_vllm.attention import PagedKVCache, paged_attention
-from mini_vllm.backend import blas, mx
-from mini_vllm.fast import exp as fast_exp
-from mini_vllm.fast import plan as attention_plan
+from mini_vllm.backend import blas, is_cpu, mx
+from mini_vllm.fast import tuning
 from mini_vllm.fast.plan import AttentionPlan, Span, find_shared_prefixes, rows_of_slots
 
 
@@ -87,25 +86,15 @@ def draw_plan(data, spans, block_size, window):
     return AttentionPlan(spans, block_size, before, window)
 
 
-class OneStream:
-    """As on a GPU."""
-
-    def __len__(self):
-        return 1
-
-    def __next__(self):
-        return mx.default_stream(mx.default_device())
-
-
 def draw_ways_to_compute(data):
-    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, one stream or two, any tile."""
-    patches = [patch.object(attention, "ONE_ROW_IS_FAST", data.draw(st.sampled_from([(), (blas.name,)]))),
-               patch.object(attention, "QUERY_TILE", data.draw(st.sampled_from([2, 5, 128]))),
-               patch.object(attention_plan, "MIN_PAIRS_TO_SPLIT", data.draw(st.sampled_from([2, 40])))]
+    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, as on a CPU or a GPU, any tile."""
+    patches = [patch.object(tuning, "FAST_WITH_ONE_VECTOR", data.draw(st.sampled_from([(), (blas.name,)]))),
+               patch.object(tuning, "QUERY_TILE", data.draw(st.sampled_from([2, 5, 128]))),
+               patch.object(tuning, "MIN_SPLITS_FOR_TWO_STREAMS", data.draw(st.sampled_from([2, 40])))]
     if data.draw(st.booleans()):
-        patches.append(patch.object(fast_exp, "MIN_SIZE", 1))
+        patches.append(patch.object(tuning, "MIN_EXP_SIZE", 1))
     if data.draw(st.booleans()):
-        patches += [patch.object(module, "streams", OneStream()) for module in (attention, attention_plan)]
+        patches.append(patch.object(tuning, "is_cpu", lambda: False))
     ways = ExitStack()  # after the last draw: one may end the example
     for way in patches:
         ways.enter_context(way)
@@ -160,7 +149,7 @@ def test_a_step_is_written_as_token_by_token(block_size, requests, min_run):
         for position in range(span.context_len - span.num_new_tokens, span.context_len):
             expected[span.block_ids[position // block_size], :, position % block_size] = rows[row]
             row += 1
-    with patch.object(attention_plan, "MIN_RUN", min_run):
+    with patch.object(tuning, "MIN_RUN", min_run):
         cache.write_step(0, mx.array(rows), AttentionPlan(spans, block_size))
     assert np.array_equal(np.array(cache.pools[0]), expected.astype(np.float32))
 
@@ -177,7 +166,7 @@ MIXES = {
 @pytest.mark.parametrize("what", ["keys", "values", "queries"])
 @pytest.mark.parametrize("broken", range(4))
 def test_what_one_request_holds_does_not_reach_another(broken, what, mix, min_size, monkeypatch):
-    monkeypatch.setattr(fast_exp, "MIN_SIZE", min_size)
+    monkeypatch.setattr(tuning, "MIN_EXP_SIZE", min_size)
     rng, tables = np.random.default_rng(0), MIXES[mix]
     lengths = [4 * len(table) - i % 2 for i, table in enumerate(tables)]
     plan = AttentionPlan([Span(table, 1, length) for table, length in zip(tables, lengths)], 4)
@@ -256,7 +245,7 @@ def test_writing_touches_its_slots_and_no_other():
 def test_a_step_is_written_in_place():
     cache = PagedKVCache(1, 4000, 2, 8, 16, mx.float32)
     plan = AttentionPlan([Span([1], 1, 3), Span([2], 1, 4), Span([3, 4, 5], 24, 24)], 8)
-    assert plan.runs or mx.default_device().type != mx.cpu
+    assert plan.runs or not is_cpu()
     keys_values = mx.ones((26, 4, 16))
     mx.eval(keys_values)
 

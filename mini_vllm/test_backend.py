@@ -51,7 +51,7 @@ def linux_cpu(monkeypatch):
     monkeypatch.setattr(backend, "package_folders", lambda name: [])
     monkeypatch.setattr(sys, "prefix", "/nowhere")
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
-    for variable in ("MINI_VLLM_BLAS", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT"):
+    for variable in ("MINI_VLLM_BLAS", "MINI_VLLM_PLAIN", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT"):
         monkeypatch.setenv(variable, "")  # so that what the test sets is undone after it
         monkeypatch.delenv(variable)
     return monkeypatch
@@ -225,8 +225,11 @@ print(json.dumps({{"name": blas.name, "path": blas.path, "note": blas.note, "pro
 """
 
 
+OURS = ("MINI_VLLM_BLAS", "MINI_VLLM_PLAIN", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
+
+
 def run_python(code, **environment):
-    inherited = {key: value for key, value in os.environ.items() if key != "MINI_VLLM_BLAS"}
+    inherited = {key: value for key, value in os.environ.items() if key not in OURS}
     return subprocess.run([sys.executable, "-c", code], env={**inherited, **environment},
                           capture_output=True, text=True)
 
@@ -267,13 +270,42 @@ def test_mlx_imported_first_is_reported_and_still_right():
     assert late["product"] == report(MINI_VLLM_BLAS="none")["product"], "the reference BLAS should have served"
 
 
+CHANGES = """
+import ctypes, json, os
+loaded, load = [], ctypes.CDLL
+ctypes.CDLL = lambda *arguments, **options: loaded.append(str(arguments[0])) or load(*arguments, **options)
+before = dict(os.environ)
+from mini_vllm import backend
+new = {key: value for key, value in os.environ.items() if before.get(key) != value}
+print(json.dumps({"loaded": loaded, "environment": new, "blas": [backend.blas.name, backend.blas.note],
+                  "sum": backend.mx.ones(3).sum().item()}))
+"""
+
+
+@on_linux_cpu
+def test_one_variable_leaves_the_process_as_it_was():
+    changed = json.loads(run_python(CHANGES).stdout)
+    assert changed["loaded"], "this test would not notice a change"  # mallopt, if nothing else, is reached so
+    for value in ("1", " yes "):
+        plain = json.loads(run_python(CHANGES, MINI_VLLM_PLAIN=value, MINI_VLLM_BLAS="/no/such/library.so").stdout)
+        assert plain == {"loaded": [], "environment": {}, "blas": ["reference", backend.LEFT_PLAIN], "sum": 3}
+    for value in ("", "0"):
+        assert json.loads(run_python(CHANGES, MINI_VLLM_PLAIN=value).stdout) == changed
+
+
+@on_linux_cpu
+def test_the_doctor_says_that_the_process_was_left_plain():
+    process = run_python("from mini_vllm.cli.doctor import main; main([])", MINI_VLLM_PLAIN="1")
+    assert process.returncode == 0, process.stderr
+    assert "MINI_VLLM_PLAIN" in process.stdout and "unset MINI_VLLM_PLAIN" in process.stdout.splitlines()[-1]
+
+
 # ---- the device
 
 
 def test_the_device_has_a_name_and_a_kind():
-    is_cpu = backend.mx.default_device().type == backend.mx.cpu
-    assert backend.device_name().startswith("cpu (" if is_cpu else "gpu (")
-    assert backend.dequantise_is_faster() == is_cpu
+    assert backend.is_cpu() == (backend.mx.default_device().type == backend.mx.cpu)
+    assert backend.device_name().startswith("cpu (" if backend.is_cpu() else "gpu (")
 
 
 # ---- the doctor
@@ -299,6 +331,7 @@ def test_the_doctor_gives_its_advice_in_one_unfolded_line(monkeypatch):
 @pytest.mark.parametrize("blas, expected", [
     (BlasInfo("reference", None, backend.NOT_FOUND), ["for faster products", "libopenblas0-pthread"]),
     (BlasInfo("reference", None, backend.SWITCHED_OFF), ["unset MINI_VLLM_BLAS"]),
+    (BlasInfo("reference", None, backend.LEFT_PLAIN), ["unset MINI_VLLM_PLAIN"]),
     (BlasInfo("reference", None, backend.TOO_LATE), ["before mlx.core"]),
     (BlasInfo("nvpl", "/a/b.so", "package nvpl-blas"), ["nothing to do"]),
     (BlasInfo("metal", None, "none needed"), ["nothing to do"]),
@@ -323,7 +356,7 @@ def test_memory_is_told_in_bytes():
 def test_models_that_ship_and_models_that_were_pulled_are_listed(monkeypatch, tmp_path):
     (tmp_path / "assets/tiny").mkdir(parents=True)
     (tmp_path / "assets/tiny/config.json").touch()
-    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "doctor.py"))
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "cli/doctor.py"))
     monkeypatch.setattr(doctor.catalogue, "cached_model", lambda name: tmp_path / name)
     assert doctor.models_at_hand() == [("tiny", tmp_path / "assets/tiny"), ("smollm2", tmp_path / "smollm2")]
 

@@ -31,6 +31,7 @@ TOLERANCE = 1e-2
 BLAS_PACKAGES = {"aarch64": "nvpl-blas", "x86_64": "mkl"}
 ADVICE = {
     backend.SWITCHED_OFF: "for faster products: unset MINI_VLLM_BLAS",
+    backend.LEFT_PLAIN: "for faster products: unset MINI_VLLM_PLAIN",
     backend.TOO_LATE: "for faster products: import mini_vllm before mlx.core",
 }
 

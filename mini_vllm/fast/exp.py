@@ -16,9 +16,8 @@ from __future__ import annotations
 import math
 
 from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
 
-#: With fewer elements, starting fifteen operations takes longer than they save.
-MIN_SIZE = 32768
 #: 2 ** x for -0.5 <= x <= 0.5 is the sum of these times x ** 0, x ** 1, …: the largest relative error is as small as it
 #: can be, 2.6e-6.
 COEFFICIENTS = (0.999999261, 0.693121815, 0.240247448, 0.0559178603, 0.00957010188)
@@ -30,19 +29,14 @@ ROUNDER = 1.5 * 2 ** 23 + 127
 EXPONENT_BIT = 23
 
 
-def is_faster(x: mx.array) -> bool:
-    """Whether ``exp2`` takes less time than MLX's own."""
-    return x.size >= MIN_SIZE and x.dtype == mx.float32 and mx.default_device().type == mx.cpu
-
-
 def exp_below_zero(x: mx.array) -> mx.array:
-    """exp(x) for float32 x <= 0. The relative error is 1e-5 at most; what is less than 1e-18, is at most 1e-18."""
-    return exp2(mx.maximum(x * (1 / math.log(2)), MIN_EXPONENT)) if is_faster(x) else mx.exp(x)
+    """exp(x) for float32 x <= 0. The relative error is 1e-5 at most; what is below 2 ** -60 may come out as that."""
+    return exp2(mx.maximum(x * (1 / math.log(2)), MIN_EXPONENT)) if tuning.exp_by_hand_is_faster(x) else mx.exp(x)
 
 
 def one_plus_exp(x: mx.array) -> mx.array:
     """1 + exp(x). The relative error is 1e-5 at most, for x up to 87; above, the result is at least 6e37."""
-    if not is_faster(x):
+    if not tuning.exp_by_hand_is_faster(x):
         return 1 + mx.exp(x)
     return 1 + exp2(mx.clip(x * (1 / math.log(2)), MIN_EXPONENT, MAX_EXPONENT))
 

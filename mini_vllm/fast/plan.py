@@ -13,16 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mini_vllm.backend import mx
-from mini_vllm.fast.streams import streams
-
-#: Up to so many requests that decode are attended one by one: few products of whole contexts, not many of blocks.
-MAX_DENSE_DECODES = 2
-#: With fewer (request, block) pairs than this a second stream costs more than it saves.
-MIN_PAIRS_TO_SPLIT = 40
-#: Tokens a run, on average, from which on runs are faster than writing token by token; with 32 it is four times.
-MIN_RUN = 8
-#: At most so many partial results of a request are summed up at once.
-MAX_GROUP = 16
+from mini_vllm.fast import tuning
 
 
 @dataclass(frozen=True)
@@ -108,8 +99,8 @@ class AttentionPlan:
         positions = np.concatenate(positions)
         self.positions = mx.array(positions.astype(np.int32))
         #: How the tokens of chunks are written on a CPU: run by run, if runs are long enough to save time.
-        self.runs = _find_runs(chunks, num_decodes, block_size) if len(streams) > 1 else []
-        if sum(chunk.num_new_tokens for chunk in chunks) < MIN_RUN * len(self.runs):
+        self.runs = _find_runs(chunks, num_decodes, block_size) if tuning.writing_runs_is_faster() else []
+        if sum(chunk.num_new_tokens for chunk in chunks) < tuning.MIN_RUN * len(self.runs):
             self.runs = []
         one_by_one = decodes if self.runs else spans
         #: Block and offset of each token that is in no run; and of the only token, if the step has only one.
@@ -118,7 +109,7 @@ class AttentionPlan:
                                       for span in one_by_one] or [np.empty(0, dtype=np.int64)])
         self.offsets = positions[:len(self.blocks)] % block_size
         self.slot = mx.array([int(self.blocks[0]), int(self.offsets[0])]) if len(positions) == 1 else None
-        is_few = num_decodes <= MAX_DENSE_DECODES and (window is not None or not _share_a_block(decodes))
+        is_few = num_decodes <= tuning.MAX_GATHERED_DECODES and (window is not None or not _share_a_block(decodes))
         #: Requests to attend one by one, and (request, block) pairs of the others; both in the order of the step.
         self.dense = list(spans) if is_few else chunks
         self.tables = [BlockTable(span.block_ids[:-(-span.context_len // block_size)]) for span in self.dense]
@@ -257,7 +248,7 @@ def _groups(owners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     rows = np.argsort(owners, kind="stable")
     counts = np.bincount(owners)
-    width = min(int(counts.max()), 2 * -(-len(owners) // len(counts)), MAX_GROUP)
+    width = min(int(counts.max()), 2 * -(-len(owners) // len(counts)), tuning.MAX_PARTIALS_PER_SUM)
     num_groups = -(-counts // width)
     group_owners = np.repeat(np.arange(len(counts)), num_groups)
     nth_of_owner = np.arange(len(group_owners)) - np.repeat(np.cumsum(num_groups) - num_groups, num_groups)
@@ -279,7 +270,7 @@ def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Seq
     """
     counts = np.cumsum([-(-span.context_len // block_size) for span in spans])
     cut = int(np.searchsorted(counts, counts[-1] / 2)) + 1
-    does_not_pay = len(streams) == 1 or counts[-1] < MIN_PAIRS_TO_SPLIT or cut >= len(spans)
+    does_not_pay = not tuning.has_two_streams() or counts[-1] < tuning.MIN_SPLITS_FOR_TWO_STREAMS or cut >= len(spans)
     if does_not_pay or (may_share and _share_a_block(spans)):
         return [spans]
     return [spans[:cut], spans[cut:]]

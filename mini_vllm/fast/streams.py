@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
 
 
 class Streams(threading.local):
@@ -22,30 +23,28 @@ class Streams(threading.local):
 
     def __init__(self) -> None:
         device = mx.default_device()
-        self._streams = [mx.default_stream(device)]
-        if device == mx.Device(mx.cpu):
-            self._streams.append(mx.new_stream(device))
-        self._turns = itertools.cycle(self._streams)
+        turns = [mx.default_stream(device)]
+        if tuning.has_two_streams():
+            turns.append(mx.new_stream(device))
+        self._turns = itertools.cycle(turns)
 
     def __next__(self) -> mx.Stream:
         return next(self._turns)
-
-    def __len__(self) -> int:
-        return len(self._streams)
 
 
 streams = Streams()
 
 
 def in_halves(compute: Callable[..., mx.array], *arrays: mx.array, min_size: int) -> mx.array:
-    """``compute(*arrays)``, which works row by row; half of the rows on each stream.
+    """``compute(*arrays)``, whose result for each index of the first axis depends on that index alone: half of them on
+    each stream.
 
     With fewer than ``min_size`` elements in the first array, all on one: a second costs more than it saves.
     """
-    if arrays[0].size < min_size or arrays[0].shape[0] < 2 or len(streams) == 1:
+    if arrays[0].size < min_size or arrays[0].shape[0] < 2 or not tuning.has_two_streams():
         return compute(*arrays)
     middle, halves = arrays[0].shape[0] // 2, []
-    for rows in (slice(None, middle), slice(middle, None)):
+    for half in (slice(None, middle), slice(middle, None)):
         with mx.stream(next(streams)):
-            halves.append(compute(*(array[rows] for array in arrays)))
+            halves.append(compute(*(array[half] for array in arrays)))
     return mx.concatenate(halves)

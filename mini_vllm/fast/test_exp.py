@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx
-from mini_vllm.fast.exp import MIN_SIZE, exp2, exp_below_zero, one_plus_exp
+from mini_vllm.fast.exp import exp2, exp_below_zero, one_plus_exp
+from mini_vllm.fast.tuning import MIN_EXP_SIZE
 
 
 def test_powers_of_two():
@@ -15,13 +16,13 @@ def test_powers_of_two():
     np.testing.assert_allclose(got, np.exp2(x.astype(np.float64)), rtol=3e-6)
 
 
-@pytest.mark.parametrize("size", [MIN_SIZE - 1, MIN_SIZE, 100_000])
+@pytest.mark.parametrize("size", [MIN_EXP_SIZE - 1, MIN_EXP_SIZE, 100_000])
 def test_exp_is_the_same_for_few_and_many(size):
     x = -np.geomspace(1e-9, 41, size).astype(np.float32)
     np.testing.assert_allclose(np.array(exp_below_zero(mx.array(x))), np.exp(x.astype(np.float64)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [4, MIN_SIZE])
+@pytest.mark.parametrize("size", [4, MIN_EXP_SIZE])
 def test_what_is_far_below_zero_does_not_count(size):
     x = np.full(size, -np.inf, np.float32)
     x[:3] = [-1e4, -1e30, -42]
@@ -29,7 +30,7 @@ def test_what_is_far_below_zero_does_not_count(size):
     assert (got >= 0).all() and (got <= 1e-18).all()
 
 
-@pytest.mark.parametrize("size", [MIN_SIZE - 1, MIN_SIZE])
+@pytest.mark.parametrize("size", [MIN_EXP_SIZE - 1, MIN_EXP_SIZE])
 def test_one_more_for_few_and_many(size):
     x = np.linspace(-87, 87, size).astype(np.float32)
     np.testing.assert_allclose(np.array(one_plus_exp(mx.array(x))), 1 + np.exp(x.astype(np.float64)), rtol=1e-5)
@@ -39,13 +40,13 @@ def test_one_more_for_few_and_many(size):
 
 
 def test_half_precision_is_left_to_mlx():
-    x = mx.linspace(-8, 8, MIN_SIZE).astype(mx.float16)
+    x = mx.linspace(-8, 8, MIN_EXP_SIZE).astype(mx.float16)
     assert one_plus_exp(x).dtype == mx.float16 and mx.array_equal(one_plus_exp(x), 1 + mx.exp(x))
 
 
 @pytest.mark.parametrize("bits", [0x7fc00000, 0xffc00000, 0x7fc00001, 0x7fc00080, 0x7fffffff, 0xffffffff, 0x7f800001])
 @pytest.mark.parametrize("compute, others", [(exp_below_zero, 1), (one_plus_exp, 2)])
-@pytest.mark.parametrize("size", [4, MIN_SIZE])
+@pytest.mark.parametrize("size", [4, MIN_EXP_SIZE])
 def test_what_is_not_a_number_stays_so_and_touches_no_other(size, compute, others, bits):
     x = np.zeros(size, np.float32)
     x.view(np.uint32)[1] = bits

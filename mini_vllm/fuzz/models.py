@@ -18,9 +18,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from mini_vllm import attention
 from mini_vllm.backend import mx, nn
-from mini_vllm.fast import plan as attention_plan
+from mini_vllm.fast import tuning
 from mini_vllm.llm import LLM
 from mini_vllm.models import weights
 from mini_vllm.models.config import FULL, SLIDING
@@ -44,7 +43,7 @@ class Case:
     dtype: str
     quantised: dict[str, object] | None
     stays_packed: bool
-    one_stream: bool
+    as_on_gpu: bool
     settings: dict[str, object]
     prompts: list[list[int]] = field(repr=False)
     prompt_lens: list[int] = field(default_factory=list)
@@ -219,25 +218,13 @@ def _predicate(model: nn.Module, recipe: str | None, layer_bits: list[int] | Non
     return predicate
 
 
-class _OneStream:
-    """As a GPU has it."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __next__(self) -> mx.Stream:
-        return mx.default_stream(mx.default_device())
-
-
 @contextlib.contextmanager
 def _device_of(drawn: Case) -> Iterator[None]:
-    """As if on a device that multiplies packed weights faster, or has one stream, if the case says so."""
+    """As if on a GPU, or on a device that multiplies packed weights faster, if the case says so."""
     with contextlib.ExitStack() as patches:
-        if drawn.stays_packed:
-            patches.enter_context(patch.object(weights, "dequantise_is_faster", lambda: False))
-        if drawn.one_stream:
-            for module in (attention, attention_plan):
-                patches.enter_context(patch.object(module, "streams", _OneStream()))
+        patches.enter_context(patch.object(weights, "dequantise_is_faster", lambda: not drawn.stays_packed))
+        if drawn.as_on_gpu:
+            patches.enter_context(patch.object(tuning, "is_cpu", lambda: False))
         yield
 
 

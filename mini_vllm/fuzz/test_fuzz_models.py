@@ -39,7 +39,7 @@ def test_the_cases_are_of_all_kinds():
     assert {options["group_size"] for options in quantised} >= {32, 64, 128}
     assert len({options["mode"] for options in quantised}) >= 3
     assert any("recipe" in options for options in quantised) and any("layer_bits" in options for options in quantised)
-    assert {case.stays_packed for case in drawn} == {case.one_stream for case in drawn} == {True, False}
+    assert {case.stays_packed for case in drawn} == {case.as_on_gpu for case in drawn} == {True, False}
     windows = [case.windows for case in drawn if any(case.windows)]
     assert len(windows) >= 5 and any(None in layers for layers in windows) and not all(None in w for w in windows)
 

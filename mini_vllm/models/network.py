@@ -17,18 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mini_vllm.backend import blas, mx, nn
-from mini_vllm.fast.exp import one_plus_exp
-from mini_vllm.fast.streams import in_halves
+from mini_vllm.backend import mx, nn
+from mini_vllm.fast.products import gated_mlp, project, swiglu
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.fields import Fields
 from mini_vllm.models.rope import Rope, rope_frequencies
 
 #: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries
 Attend = Callable[[int, mx.array, mx.array], mx.array]
-
-#: Below so many elements of an activation a second stream costs more than it saves.
-MIN_SIZE_TO_SPLIT = 131072
 
 
 class QKNorm(nn.Module):
@@ -41,28 +37,6 @@ class QKNorm(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         return mx.fast.rms_norm(x, None, self.eps) * self.weight
-
-
-def is_faster_weights_first(num_tokens: int, max_tokens: int) -> bool:
-    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``.
-
-    NVPL multiplies eight columns or twelve rows at once: with the weights first, 16 tokens take 0.8 times as long, but
-    9 to 12 take 1.1 times. ``benchmark blas`` measures it. Of many tokens, laying the result out anew costs more than
-    that saves; how many are too many, only the caller knows.
-    """
-    return blas.name == "nvpl" and 3 <= num_tokens <= max_tokens and not 9 <= num_tokens <= 12
-
-
-def project(x: mx.array, weight: mx.array) -> mx.array:
-    """``x @ weight.T``, [num_tokens, in] and [out, in] → [num_tokens, out], in the way the BLAS is best at."""
-    if blas.name == "nvpl" and x.shape[0] == 2:  # faster each by itself
-        return mx.concatenate([x[:1] @ weight.T, x[1:] @ weight.T])
-    return (weight @ x.T).T if is_faster_weights_first(x.shape[0], max_tokens=24) else x @ weight.T
-
-
-def swiglu(gate: mx.array, up: mx.array) -> mx.array:
-    """``gate * sigmoid(gate) * up``, with one exp and nothing else that is slow."""
-    return in_halves(lambda gate, up: gate / one_plus_exp(-gate) * up, gate, up, min_size=MIN_SIZE_TO_SPLIT)
 
 
 class Linear(nn.Linear):
@@ -105,7 +79,7 @@ class Attention(nn.Module):
         """Queries and keys normalised, if the model does that, and rotated; values as they are."""
         if "qk_norm" in self:
             num_rotated = self.num_heads + self.num_kv_heads
-            heads = mx.concatenate((self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]), axis=1)
+            heads = mx.concatenate([self.qk_norm(heads[:, :num_rotated]), heads[:, num_rotated:]], axis=1)
         return Rope.rotate(heads, angles)
 
 
@@ -116,11 +90,8 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        is_float = type(self.gate_up_proj) is type(self.down_proj) is Linear
-        if is_float and is_faster_weights_first(x.shape[0], max_tokens=64) and "bias" not in self.down_proj:
-            # One column a token throughout, so that only the result is laid out anew.
-            gate, up = mx.split(self.gate_up_proj.weight @ x.T, 2)
-            return (self.down_proj.weight @ swiglu(gate, up)).T
+        if type(self.gate_up_proj) is type(self.down_proj) is Linear and "bias" not in self.down_proj:
+            return gated_mlp(x, self.gate_up_proj.weight, self.down_proj.weight)
         gate, up = mx.split(self.gate_up_proj(x), 2, axis=-1)
         return self.down_proj(swiglu(gate, up))
 

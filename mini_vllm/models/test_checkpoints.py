@@ -146,7 +146,7 @@ def test_layers_may_be_left_as_they_were(checkpoints, tmp_path, packed):
 
 def test_packed_weights_are_multiplied_as_such_on_every_blas(checkpoints, tmp_path, packed, monkeypatch):
     """Where a BLAS likes its operands the other way round, that is for float weights only."""
-    monkeypatch.setattr("mini_vllm.models.network.blas", BlasInfo("nvpl", None, "as if"))
+    monkeypatch.setattr("mini_vllm.fast.tuning.blas", BlasInfo("nvpl", None, "as if"))
     check_logits(converted(checkpoints, tmp_path, "llama2", q_bits=4))
     shutil.rmtree(tmp_path / "converted")
     check_logits(converted(checkpoints, tmp_path, "llama2", quant_predicate="mixed_4_6"))

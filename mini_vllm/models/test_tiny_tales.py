@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mini_vllm.backend import mx
+from mini_vllm.backend import is_cpu, mx
 from mini_vllm.llm import LLM
 from mini_vllm.models.find import ASSETS
 from mini_vllm.models.loader import load
@@ -36,7 +36,7 @@ def test_mlx_lm_loads_the_folder_and_gives_the_same_tokens(llm):
     utils = pytest.importorskip("mlx_lm.utils")
     from mlx_lm.generate import generate_step
     model, _ = utils.load_model(FOLDER)
-    if mx.default_device() == mx.Device(mx.cpu):
+    if is_cpu():
         model.set_dtype(mx.float32)  # as our loader does there
     prompt = llm.tokenizer.encode(OPENING)
     expected = [int(token) for token, _ in generate_step(mx.array(prompt), model, max_tokens=64)]

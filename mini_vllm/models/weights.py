@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mini_vllm.backend import dequantise_is_faster, mx, nn
+from mini_vllm.backend import mx, nn
+from mini_vllm.fast.tuning import dequantise_is_faster
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.fields import LoadError
 from mini_vllm.models.network import Model

@@ -1,0 +1,126 @@
+"""Every choice that depends on the machine, and every number that was tuned on one.
+
+``backend`` knows what the machine is: the device of MLX, and which BLAS multiplies. What follows from that is said here
+and nowhere else. Modules ask ``tuning.name`` at the moment of the choice, so a test that sets ``tuning.is_cpu`` sees
+all of them decide as on the other device.
+
+The command beside a number measures what the number decides. Run it before and after changing one.
+"""
+
+from __future__ import annotations
+
+from mini_vllm.backend import blas, is_cpu, mx
+
+# ---- attention
+
+#: Up to this many decoding requests are attended one by one: few products of whole contexts, not many of blocks.
+#: ``python -m mini_vllm.benchmark attention``, gather against split-KV.
+MAX_GATHERED_DECODES = 2
+#: Query tokens of a chunk that are attended at once; more at a time leave the caches of a CPU.
+#: ``mini-vllm bench throughput --workload long-arrival``
+QUERY_TILE = 128
+#: With fewer (request, block) pairs than this, a second stream costs more than it saves.
+#: ``python -m mini_vllm.benchmark attention``, split-KV against two streams.
+MIN_SPLITS_FOR_TWO_STREAMS = 40
+#: At most this many partial results of a request are added up at once; more would be mostly filling.
+#: ``python -m mini_vllm.benchmark attention``
+MAX_PARTIALS_PER_SUM = 16
+#: Tokens a run, on average, from which on writing run by run beats token by token; with 32 it is four times as fast.
+#: ``python -m mini_vllm.benchmark pool``, the line with a prompt.
+MIN_RUN = 8
+#: Kernels that multiply one vector far faster than two or three. ``python -m mini_vllm.benchmark blas``, M = 1 and 2.
+FAST_WITH_ONE_VECTOR = ("nvpl", "metal", "cuda")
+
+# ---- everything else that a step computes
+
+#: With fewer elements, starting the fifteen operations of our exp takes longer than they save.
+#: ``python -m mini_vllm.benchmark prefix``
+MIN_EXP_SIZE = 32768
+#: With fewer elements of an activation, a second stream costs more than it saves.
+#: ``mini-vllm bench throughput --workload mixed-16``
+MIN_ACTIVATION_TO_SPLIT = 131072
+#: The same for the noise by which tokens are drawn. ``mini-vllm bench throughput --temperature 0.8``
+MIN_NOISE_TO_SPLIT = 16384
+#: Tokens up to which NVPL is asked for ``weight @ x.T``: of more, laying the result out anew costs more than that
+#: saves. A product of one matrix pays for that by itself, the two of an MLP share it.
+#: ``python -m mini_vllm.benchmark blas``, "ours".
+MAX_WEIGHTS_FIRST, MAX_WEIGHTS_FIRST_IN_MLP = 24, 64
+
+# ---- how large a step is, and what it may begin early
+
+#: Tokens a step may compute. On a CPU more is no faster, and delays first tokens.
+#: ``mini-vllm bench throughput --workload mixed-16``
+CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 256, 2048
+#: Tokens of a prompt in a step in which others decode. Beside 16 that decode, such a step takes 2 to 3 times as long as
+#: one without a prompt. ``mini-vllm bench throughput --workload long-arrival``
+CPU_CHUNK_TOKENS = 96
+#: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, no faster for more; one
+#: of 109 MB 0.93 times. ``python -m mini_vllm.benchmark single``
+CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
+
+
+def has_two_streams() -> bool:
+    """Whether work that MLX computes on one core is cut in two for two cores; see ``streams``."""
+    return is_cpu()
+
+
+def softmax_by_hand_is_faster() -> bool:
+    """Whether softmax put together on two streams takes less time than MLX's attention: on a GPU that is one kernel."""
+    return is_cpu()
+
+
+def writing_runs_is_faster() -> bool:
+    """Whether tokens that stand side by side in a block are written together: a GPU scatters them as fast."""
+    return is_cpu()
+
+
+def exp_by_hand_is_faster(x: mx.array) -> bool:
+    """Whether ``exp.exp2`` takes less time than MLX's own."""
+    return x.size >= MIN_EXP_SIZE and x.dtype == mx.float32 and is_cpu()
+
+
+def one_vector_is_faster() -> bool:
+    """Whether query heads that share a KV head are better multiplied one by one than together."""
+    return blas.name in FAST_WITH_ONE_VECTOR
+
+
+def weights_first_is_faster(num_tokens: int, max_tokens: int) -> bool:
+    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``.
+
+    NVPL multiplies eight columns or twelve rows at once: with the weights first, 16 tokens take 0.8 times as long, but
+    9 to 12 take 1.1 times.
+    """
+    return blas.name == "nvpl" and 3 <= num_tokens <= max_tokens and not 9 <= num_tokens <= 12
+
+
+def two_apart_are_faster(num_tokens: int) -> bool:
+    """Whether two tokens are better multiplied each by itself: one is what NVPL is best at."""
+    return blas.name == "nvpl" and num_tokens == 2
+
+
+def dequantise_is_faster() -> bool:
+    """Whether packed weights are better expanded once, at load.
+
+    On a CPU they are: a product of 4-bit weights took about 7 times as long as one of floats. No command shows this.
+    """
+    return is_cpu()
+
+
+def max_num_batched_tokens() -> int:
+    """Tokens that a step may compute, where the user does not say."""
+    return CPU_BATCHED_TOKENS if is_cpu() else GPU_BATCHED_TOKENS
+
+
+def max_num_chunk_tokens() -> int | None:
+    """Tokens of a prompt beside requests that decode, where the user does not say. None: as many as fit."""
+    return CPU_CHUNK_TOKENS if is_cpu() else None
+
+
+def max_lookahead(max_num_seqs: int, model_bytes: int) -> int:
+    """Up to this many decoding requests the next step is begun while the last one computes.
+
+    On a CPU, building a step takes a core that the products of the last one could use.
+    """
+    if not is_cpu():
+        return max_num_seqs
+    return CPU_MAX_LOOKAHEAD if model_bytes < CPU_SMALL_MODEL_BYTES else 0
