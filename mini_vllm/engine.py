@@ -56,7 +56,7 @@ class LLMEngine:
                                          parts.request_queue(config.aging_rate), config.watermark)
         self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
         self.sampler = parts.sampler()
-        self.runner = ModelRunner(self.loaded.model, sizes.num_blocks, config.block_size)
+        self.runner = ModelRunner(self.loaded.model, sizes.num_blocks, config.block_size, parts.attention)
         self.live = LiveRequests()
         self.lookahead = LookAhead(sizes.max_num_lookahead, config.max_num_seqs, self.scheduler, self.kv_cache,
                                    self.runner, self.sampler, self.live)

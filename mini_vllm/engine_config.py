@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checks import an_instance, flag, real_number, refusal, whole_number
+from mini_vllm.fast.attention import FastAttention
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.models.loader import DEFAULT_MODEL
 from mini_vllm.prefix_tree import PrefixTree
@@ -76,6 +79,9 @@ class EngineParts:
     request_queue: type = PriorityQueueWithAging
     scheduler: type = Scheduler
     sampler: type = Sampler
+    #: A class is made once an engine, without arguments, and its object called; a function is called as it is. Both
+    #: like ``mini_vllm.attention.paged_attention``, and with ``window`` only where the model has one.
+    attention: type | Callable[..., mx.array] = FastAttention
 
     def __post_init__(self) -> None:
         for part in fields(self):

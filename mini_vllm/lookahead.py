@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+
+from mini_vllm.attention import slot_mapping
 from mini_vllm.backend import mx
-from mini_vllm.fast.plan import Span
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.request import Request
@@ -71,8 +73,9 @@ class StepAhead:
     """A step that was begun before it was planned."""
 
     requests: list[Request]
-    #: The token of each that it computes, and where it writes it.
-    spans: list[Span]
+    #: Where it writes: the last token of each context.
+    block_tables: list[list[int]]
+    context_lens: list[int]
     #: The tokens that come of it.
     chosen: ChosenTokens
 
@@ -111,13 +114,13 @@ class LookAhead:
         for request in requests:
             if self._kv_cache.allocate_slots(request, 1) is None or self._kv_cache.block_pool.pending_copies:
                 return
-        spans = [Span(self._kv_cache.get_block_ids(request.request_id), 1, request.num_computed_tokens + 1)
-                 for request in requests]
+        block_tables = [self._kv_cache.get_block_ids(request.request_id) for request in requests]
+        context_lens = [request.num_computed_tokens + 1 for request in requests]
         rows = [self._live.sequence(request.request_id).row for request in requests]
-        logits = self._runner.step_ahead(chosen.token_ids, spans)
+        logits = self._runner.step_ahead(chosen.token_ids, block_tables, context_lens)
         following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
         following.begin()
-        self.pending = StepAhead(list(requests), spans, following)
+        self.pending = StepAhead(list(requests), block_tables, context_lens, following)
 
     def take(self, plan: SchedulerOutput) -> ChosenTokens | None:
         """The tokens of ``plan``, if it is the step that was begun. Else that one is dropped."""
@@ -136,9 +139,9 @@ class LookAhead:
         """
         ahead, self.pending = self.pending, None
         if ahead is not None:
-            size = self._kv_cache.block_size
-            places = [(span.block_ids, divmod(span.context_len - 1, size)) for span in ahead.spans]
-            self._runner.cache.clear_slots([(block_ids[index], offset) for block_ids, (index, offset) in places])
+            slots = slot_mapping(ahead.block_tables, np.array(ahead.context_lens) - 1, range(len(ahead.requests) + 1),
+                                 self._kv_cache.block_size)
+            self._runner.cache.clear_slots(slots)
 
     def drop_step_of(self, request: Request) -> None:
         """The same, if that step computes a token of ``request``, which ends now."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from mini_vllm.attention import PagedKVCache, paged_attention
+from mini_vllm.attention import PagedKVCache, TokenArray, slot_mapping, token_positions
 from mini_vllm.backend import mx
-from mini_vllm.fast.plan import AttentionPlan, Span
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.fast.kv_cache import FastKVCache
 from mini_vllm.models.network import Model
 
 
@@ -27,6 +29,23 @@ class RequestStep:
     needs_all_logits: bool = False
 
 
+class Batch(NamedTuple):
+    """Whose tokens a step computes, as attention takes it."""
+
+    block_tables: list[Sequence[int]]
+    context_lens: list[int]
+    query_starts: list[int]
+
+    @classmethod
+    def of(cls, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], num_new: Sequence[int]) -> Batch:
+        return cls(list(block_tables), list(context_lens), [0, *np.cumsum(num_new).tolist()])
+
+    def last_tokens(self, requests: Sequence[int]) -> Batch:
+        """Just the last token of some of the requests."""
+        return Batch.of([self.block_tables[i] for i in requests], [self.context_lens[i] for i in requests],
+                        [1] * len(requests))
+
+
 class ModelRunner:
     """Owns the network and the arrays of keys and values.
 
@@ -34,65 +53,76 @@ class ModelRunner:
     can be shared whatever the window. So a window saves time, not memory.
     """
 
-    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
+    def __init__(self, model: Model, num_blocks: int, block_size: int,
+                 attention: type | Callable[..., mx.array] = FastAttention) -> None:
+        """``attention`` is called like ``attention.paged_attention``; of a class an object is made, and that called."""
         config = model.config
         self.model = model
         self.scale = config.head_dim ** -0.5
-        self._windows = [config.window(layer) for layer in range(config.num_layers)]
-        self.cache = PagedKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
-                                  model.model.norm.weight.dtype)
-        #: Of the last step, by window: what layers that see everything attend to, and those that see a window.
-        self._plans: dict[int | None, AttentionPlan] = {}
+        self.attention: Callable[..., mx.array] = attention() if isinstance(attention, type) else attention
+        #: The arguments that a layer's attention gets beside the usual ones: a function without windows serves too.
+        self.options = [{} if window is None else {"window": window}
+                        for window in map(config.window, range(config.num_layers))]
+        self.cache: PagedKVCache = FastKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size,
+                                               config.head_dim, model.model.norm.weight.dtype)
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
-        """Logits [number of rows, vocab_size], in the order of ``requests``: the last row of each that needs logits, or
-        all its rows if it needs all.
+        """Logits [number of wanted tokens, vocab_size], in the order of ``requests``: of the last token of each that
+        needs logits, or of all its tokens if it needs all.
 
         Requests that compute one token come first. Block copies are made before anything is written. Raises ValueError
         if keys or values of a chunk are not numbers: until it has logits, nothing else would show it.
         """
         self.cache.copy_blocks(copies)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
-        ends = np.cumsum([len(r.token_ids) for r in requests]) - 1
-        spans = [Span(r.block_ids, len(r.token_ids), r.context_len) for r in requests]
+        batch = Batch.of([r.block_ids for r in requests], [r.context_len for r in requests],
+                         [len(r.token_ids) for r in requests])
         if any(r.needs_all_logits for r in requests):
-            hidden = self._forward(token_ids, spans, None)
-            rows = [row for end, r in zip(ends, requests) if r.needs_logits or r.needs_all_logits
-                    for row in range(end + 1 - len(r.token_ids) if r.needs_all_logits else end, end + 1)]
-            return self.model.logits(hidden[mx.array(rows)])
-        return self.model.logits(self._forward(token_ids, spans, [
-            (int(end), span) for end, span, r in zip(ends, spans, requests) if r.needs_logits]))
+            wanted = [token for r, start, end in zip(requests, batch.query_starts, batch.query_starts[1:])
+                      if r.needs_logits or r.needs_all_logits
+                      for token in range(start if r.needs_all_logits else end - 1, end)]
+            return self.model.logits(self._forward(token_ids, batch, None)[mx.array(wanted)])
+        return self.model.logits(self._forward(token_ids, batch, [i for i, r in enumerate(requests) if r.needs_logits]))
 
-    def step_ahead(self, token_ids: mx.array, spans: Sequence[Span]) -> mx.array:
+    def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
+                   context_lens: Sequence[int]) -> mx.array:
         """Logits of a step of one token a request whose tokens are still being computed."""
-        return self.model.logits(self._forward(token_ids, spans, list(enumerate(spans))))
+        batch = Batch.of(block_tables, context_lens, [1] * len(context_lens))
+        return self.model.logits(self._forward(token_ids, batch, range(len(context_lens))))
 
-    def _forward(self, token_ids: mx.array, spans: Sequence[Span],
-                 wanted: Sequence[tuple[int, Span]] | None) -> mx.array:
-        """Hidden states of the ``wanted`` rows, each the last token of its span; of all rows if it is None."""
-        plan, *_ = plans = self._make_plans(spans)
-        rows, last_layer = None, len(plans) - 1
-        has_nan: list[mx.array] = []
-        if wanted is not None and len(wanted) < token_ids.shape[0]:
-            rows = mx.array(np.asarray([row for row, _ in wanted], dtype=np.int32))
-            plans[-1] = AttentionPlan([replace(span, num_new_tokens=1) for _, span in wanted], self.cache.block_size,
-                                      plans[-1], plans[-1].window)
-
-        def attend(layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
-            self.cache.write_step(layer, keys_values, plan)
-            if layer == last_layer and (rows is not None or wanted is None):
-                has_nan.append(mx.isnan(keys_values).any())
-            return paged_attention(queries, self.cache.pools[layer], plans[layer], self.scale)
-
-        hidden = self.model(token_ids, plan.positions, attend, rows)
-        if has_nan and has_nan[0].item():
+    def _forward(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
+        """Hidden states of the last tokens of the ``wanted`` requests; of all tokens if that is None."""
+        positions = token_positions(batch.context_lens, batch.query_starts)
+        attend, wanted_tokens = _Attend(self, batch, positions), None
+        if wanted is None:
+            attend.checks_nan = True
+        elif len(wanted) < len(positions):
+            attend.checks_nan, attend.last_batch = True, batch.last_tokens(wanted)
+            wanted_tokens = mx.array(np.asarray([batch.query_starts[i + 1] - 1 for i in wanted], dtype=np.int32))
+        hidden = self.model(token_ids, mx.array(positions.astype(np.int32)), attend, wanted_tokens)
+        if attend.has_nan is not None and attend.has_nan.item():
             raise ValueError("keys or values contain NaN")
         return hidden
 
-    def _make_plans(self, spans: Sequence[Span]) -> list[AttentionPlan]:
-        """What each layer attends to. A window that reaches back to the first token of every request is none."""
-        longest = max(span.context_len for span in spans)
-        windows = [window if window is not None and window < longest else None for window in self._windows]
-        self._plans = {window: AttentionPlan(spans, self.cache.block_size, self._plans.get(window), window)
-                       for window in set(windows)}
-        return [self._plans[window] for window in windows]
+
+class _Attend:
+    """What the network calls in every layer of a step: write the layer's keys and values, then attend."""
+
+    def __init__(self, runner: ModelRunner, batch: Batch, positions: TokenArray) -> None:
+        self._runner, self._batch = runner, batch
+        self._slots = slot_mapping(batch.block_tables, positions, batch.query_starts, runner.cache.block_size)
+        #: What the last layer attends for, and whether it looks if its keys and values are numbers.
+        self.last_batch, self.checks_nan = batch, False
+        #: What it saw. Where keys or values of another layer are not numbers, neither are those of the last.
+        self.has_nan: mx.array | None = None
+
+    def __call__(self, layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
+        runner, batch = self._runner, self._batch
+        runner.cache.write(layer, keys_values, self._slots)
+        if layer == len(runner.options) - 1:
+            batch = self.last_batch
+            if self.checks_nan:
+                self.has_nan = mx.isnan(keys_values).any()
+        if not batch.block_tables:
+            return queries  # nobody's
+        return runner.attention(queries, runner.cache.pools[layer], *batch, runner.scale, **runner.options[layer])

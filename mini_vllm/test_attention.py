@@ -1,19 +1,22 @@
-"""Paged attention against attention written out in numpy, over scattered, shared and half-filled blocks."""
+"""Paged attention, the plain one and the fast one, against attention written out in numpy, over scattered, shared and
+half-filled blocks; and the arrays of keys and values, written plainly and fast."""
 
-from contextlib import ExitStack
-from dataclasses import replace
-from unittest.mock import patch
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_vllm import attention
-from mini_vllm.attention import PagedKVCache, paged_attention
-from mini_vllm.backend import blas, is_cpu, mx
+from mini_vllm.attention import PagedKVCache, paged_attention, slot_mapping, token_positions
+from mini_vllm.backend import is_cpu, mx
 from mini_vllm.fast import tuning
-from mini_vllm.fast.plan import AttentionPlan, Span, find_shared_prefixes, rows_of_slots
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.fast.kv_cache import FastKVCache
+
+CACHES = [PagedKVCache, FastKVCache]
+ATTENTIONS = {"plain": lambda: paged_attention, "fast": FastAttention}
+WINDOWS = st.sampled_from([None, None, 1, 2, 5, 8, 30])
 
 
 def dense(queries, keys, values, scale, window=None):
@@ -32,227 +35,187 @@ def dense(queries, keys, values, scale, window=None):
     return out
 
 
-def make_cache(num_kv_heads, block_size, head_dim, num_blocks=40):
-    cache = PagedKVCache(1, num_blocks, num_kv_heads, block_size, head_dim, mx.float32)
-    cache.pools[0] = cache.pools[0] + mx.nan  # what was never written must never be read
-    return cache
-
-
 def write(cache, keys, values, table, first=0):
+    """The K/V of one request's tokens from position ``first`` on, into layer 0."""
     positions = np.arange(first, first + len(keys))
-    both = np.concatenate((keys, values), axis=1)
-    cache.write(0, mx.array(both), rows_of_slots(np.asarray(table)[positions // cache.block_size],
-                                                 positions % cache.block_size, both.shape[1], cache.block_size))
+    slots = slot_mapping([table], positions, [0, len(keys)], cache.block_size)
+    cache.write(0, mx.array(np.concatenate((keys, values), axis=1).astype(np.float32)), slots)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
-@given(st.data())
-def test_a_ragged_batch_sees_what_each_request_sees_alone(data):
+@dataclass
+class Step:
+    """Requests of one step, what they hold, and what each should see alone."""
+
+    rng: np.random.Generator
+    cache: PagedKVCache
+    num_heads: int
+    window: int | None = None
+    block_tables: list = field(default_factory=list)
+    context_lens: list = field(default_factory=list)
+    query_starts: list = field(default_factory=lambda: [0])
+    queries: list = field(default_factory=list)
+    expected: list = field(default_factory=list)
+
+    def normal(self, *shape):
+        return self.rng.normal(size=shape).astype(np.float32)
+
+    def add(self, table, keys, values, num_new=1, unused=()):
+        """A request whose last ``num_new`` tokens are computed; ``unused`` blocks stand after those it needs."""
+        queries = self.normal(num_new, self.num_heads, keys.shape[-1])
+        write(self.cache, keys, values, table)
+        self.block_tables.append([*table, *unused])
+        self.context_lens.append(len(keys))
+        self.query_starts.append(self.query_starts[-1] + num_new)
+        self.queries.append(queries)
+        self.expected.append(dense(queries, keys, values, 0.3, self.window))
+
+    def check(self, attention, atol=2e-5):
+        options = {} if self.window is None else {"window": self.window}
+        dtype = self.cache.pools[0].dtype
+        got = attention(mx.array(np.concatenate(self.queries)).astype(dtype), self.cache.pools[0],
+                        self.block_tables, self.context_lens, self.query_starts, 0.3, **options)
+        assert got.dtype == dtype
+        np.testing.assert_allclose(np.array(got.astype(mx.float32)), np.concatenate(self.expected), atol=atol)
+
+
+def draw_mixed_step(data, dtype=mx.float32):
+    """Decodes, then chunks, in scattered blocks of their own."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     num_kv_heads, group = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 3, 8]))
     block_size, head_dim = data.draw(st.sampled_from([1, 3, 8, 32])), 8
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
     news = sorted([data.draw(st.sampled_from([1, 1, min(7, n), n])) for n in lengths], key=lambda n: n > 1)
     lengths = [max(length, n) for length, n in zip(lengths, news)]
-    window = data.draw(WINDOWS)
-    blocks = rng.permutation(np.arange(1, 300))
-    cache = PagedKVCache(1, 300, num_kv_heads, block_size, head_dim, mx.float32)
+    blocks = rng.permutation(np.arange(1, 300)).tolist()
+    cache = FastKVCache(1, 300, num_kv_heads, block_size, head_dim, dtype)
     cache.pools[0] = cache.pools[0] + 1e4  # garbage in slots that hold no token must not show
-    spans, queries, expected = [], [], []
-    for length, n in zip(lengths, news):
-        count = -(-length // block_size)
-        table, blocks = blocks[:count].tolist(), blocks[count:]
-        keys, values = (rng.normal(size=(length, num_kv_heads, head_dim)).astype(np.float32) for _ in range(2))
-        own = rng.normal(size=(n, num_kv_heads * group, head_dim)).astype(np.float32)
-        write(cache, keys, values, table)
-        spans.append(Span(table + [7, 8], n, length))  # a table may have room for more
-        queries.append(own)
-        expected.append(dense(own, keys, values, 0.3, window))
-    with draw_ways_to_compute(data):
-        plan = draw_plan(data, spans, block_size, window)
-        got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.3)
-    np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=2e-5)
+    step = Step(rng, cache, num_kv_heads * group, data.draw(WINDOWS))
+    for length, num_new in zip(lengths, news):
+        table = [blocks.pop() for _ in range(-(-length // block_size))]
+        keys, values = (step.normal(length, num_kv_heads, head_dim) for _ in range(2))
+        step.add(table, keys, values, num_new, unused=[7, 8])
+    return step
 
 
-WINDOWS = st.sampled_from([None, None, 1, 2, 5, 8, 30])
-
-
-def draw_plan(data, spans, block_size, window):
-    """Made anew, or from a plan in which those that decode have a token less, if they can."""
-    before = None
-    if data.draw(st.booleans()):
-        before = AttentionPlan([replace(span, context_len=max(span.context_len - (span.num_new_tokens == 1), 1))
-                                for span in spans], block_size, window=window)
-    return AttentionPlan(spans, block_size, before, window)
-
-
-def draw_ways_to_compute(data):
-    """Whatever the sizes: query heads one by one or together, the fast exp or MLX's, as on a CPU or a GPU, any tile."""
-    patches = [patch.object(tuning, "FAST_WITH_ONE_VECTOR", data.draw(st.sampled_from([(), (blas.name,)]))),
-               patch.object(tuning, "QUERY_TILE", data.draw(st.sampled_from([2, 5, 128]))),
-               patch.object(tuning, "MIN_SPLITS_FOR_TWO_STREAMS", data.draw(st.sampled_from([2, 40])))]
-    if data.draw(st.booleans()):
-        patches.append(patch.object(tuning, "MIN_EXP_SIZE", 1))
-    if data.draw(st.booleans()):
-        patches.append(patch.object(tuning, "is_cpu", lambda: False))
-    ways = ExitStack()  # after the last draw: one may end the example
-    for way in patches:
-        ways.enter_context(way)
-    return ways
-
-
-@settings(max_examples=120, deadline=None, derandomize=True)
-@given(st.data())
-def test_requests_that_share_beginnings_see_what_each_sees_alone(data):
+def draw_families(data):
+    """Decodes, some of which share their first blocks, and chunks beside them."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     num_kv_heads, group = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([1, 3]))
     block_size, head_dim = data.draw(st.sampled_from([1, 4])), 8
     families = data.draw(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(1, 24), min_size=1, max_size=4)),
                                   min_size=1, max_size=3))
-    blocks, window = rng.permutation(np.arange(1, 500)).tolist(), data.draw(WINDOWS)
-    cache = PagedKVCache(1, 500, num_kv_heads, block_size, head_dim, mx.float32)
-    spans, expected, queries = [], [], []
+    chunk = data.draw(st.sampled_from([0, 0, 2, 9]))
+    blocks = rng.permutation(np.arange(1, 500)).tolist()
+    step = Step(rng, FastKVCache(1, 500, num_kv_heads, block_size, head_dim, mx.float32), num_kv_heads * group,
+                data.draw(WINDOWS))
+    requests = []
     for num_shared, own_lengths in families:
         shared = [blocks.pop() for _ in range(num_shared)]
-        common = rng.normal(size=(2, num_shared * block_size, num_kv_heads, head_dim)).astype(np.float32)
+        common = step.normal(2, num_shared * block_size, num_kv_heads, head_dim)
         for own_length in own_lengths:
             table = shared + [blocks.pop() for _ in range(-(-own_length // block_size))]
-            own = rng.normal(size=(2, own_length, num_kv_heads, head_dim)).astype(np.float32)
-            keys, values = np.concatenate((common, own), axis=1)
-            write(cache, keys, values, table)
-            spans.append(Span(table, 1, len(keys)))
-            queries.append(rng.normal(size=(1, num_kv_heads * group, head_dim)).astype(np.float32))
-            expected.append(dense(queries[-1], keys, values, 0.3, window))
-    order = rng.permutation(len(spans))
-    spans = [spans[i] for i in order]
-    with draw_ways_to_compute(data):
-        plan = draw_plan(data, spans, block_size, window)
-        got = paged_attention(mx.array(np.concatenate([queries[i] for i in order])), cache.pools[0], plan, 0.3)
-    np.testing.assert_allclose(np.array(got), np.concatenate([expected[i] for i in order]), atol=2e-5)
+            own = step.normal(2, own_length, num_kv_heads, head_dim)
+            requests.append((table, *np.concatenate((common, own), axis=1)))
+    for index in rng.permutation(len(requests)):
+        step.add(*requests[index])
+    if chunk:
+        table = [blocks.pop() for _ in range(-(-chunk // block_size))]
+        step.add(table, step.normal(chunk, num_kv_heads, head_dim), step.normal(chunk, num_kv_heads, head_dim), chunk)
+    return step
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.sampled_from([1, 3, 8]), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=5),
-       st.sampled_from([1, 99]))
-def test_a_step_is_written_as_token_by_token(block_size, requests, min_run):
-    rng = np.random.default_rng(len(requests))
-    blocks = rng.permutation(np.arange(1, 400)).tolist()
-    spans = []
-    for context, new in sorted(requests, key=lambda request: request[1] > 1):
-        count = -(-(context + new) // block_size)
-        spans.append(Span(blocks[:count], new, context + new))
-        blocks = blocks[count:]
-    num_tokens = sum(span.num_new_tokens for span in spans)
-    rows = rng.normal(size=(num_tokens, 4, 8)).astype(np.float32)
-    cache, expected, row = PagedKVCache(1, 400, 2, block_size, 8, mx.float32), np.zeros((400, 4, block_size, 8)), 0
-    for span in spans:
-        for position in range(span.context_len - span.num_new_tokens, span.context_len):
-            expected[span.block_ids[position // block_size], :, position % block_size] = rows[row]
-            row += 1
-    with patch.object(tuning, "MIN_RUN", min_run):
-        cache.write_step(0, mx.array(rows), AttentionPlan(spans, block_size))
-    assert np.array_equal(np.array(cache.pools[0]), expected.astype(np.float32))
+# ---- both attentions
 
 
-MIXES = {
-    "short": [[1], [2, 3], [4, 5, 6], [7, 8]],
-    "one is long": [[1], [2], list(range(3, 40)), [40, 41]],
-    "two begin alike": [[1], [2, 3, 4], [2, 3, 5, 6], [7, 8]],
-}
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_ragged_batch_sees_what_each_request_sees_alone(attention, data):
+    draw_mixed_step(data).check(ATTENTIONS[attention]())
 
 
-@pytest.mark.parametrize("min_size", [10**9, 1], ids=["few", "many"])  # exp of many is computed in another way
-@pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("what", ["keys", "values", "queries"])
-@pytest.mark.parametrize("broken", range(4))
-def test_what_one_request_holds_does_not_reach_another(broken, what, mix, min_size, monkeypatch):
-    monkeypatch.setattr(tuning, "MIN_EXP_SIZE", min_size)
-    rng, tables = np.random.default_rng(0), MIXES[mix]
-    lengths = [4 * len(table) - i % 2 for i, table in enumerate(tables)]
-    plan = AttentionPlan([Span(table, 1, length) for table, length in zip(tables, lengths)], 4)
-    queries = rng.normal(size=(4, 2, 8)).astype(np.float32)
-    whole, damaged = (PagedKVCache(1, 50, 2, 4, 8, mx.float32) for _ in range(2))
-    for i, (table, length) in enumerate(zip(tables, lengths)):
-        content = {"keys": rng.normal(size=(length, 2, 8)), "values": rng.normal(size=(length, 2, 8))}
-        write(whole, content["keys"], content["values"], table)
-        if i == broken and what != "queries":
-            content[what][-1] = np.nan  # in a block of its own
-        write(damaged, content["keys"], content["values"], table)
-    expected = np.array(paged_attention(mx.array(queries), whole.pools[0], plan, 0.5))
-    if what == "queries":
-        queries[broken] = np.nan
-    seen = np.array(paged_attention(mx.array(queries), damaged.pools[0], plan, 0.5))
-    assert np.isnan(seen[broken]).all()
-    others = [i for i in range(4) if i != broken]
-    np.testing.assert_allclose(seen[others], expected[others], atol=1e-6)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_requests_that_share_beginnings_see_what_each_sees_alone(attention, data):
+    draw_families(data).check(ATTENTIONS[attention]())
 
 
-def test_requests_may_share_blocks():
-    rng = np.random.default_rng(0)
-    cache = make_cache(2, 4, 8)
-    keys, values = (rng.normal(size=(10, 2, 8)).astype(np.float32) for _ in range(2))
-    write(cache, keys, values, [5, 9, 2])
-    write(cache, keys[8:], values[8:], [5, 9, 3], first=8)
-    cache.pools[0] = mx.nan_to_num(cache.pools[0])
-    queries = rng.normal(size=(2, 4, 8)).astype(np.float32)
-    plan = AttentionPlan([Span([5, 9, 2], 1, 10), Span([5, 9, 3], 1, 10)], 4)
-    got = np.array(paged_attention(mx.array(queries), cache.pools[0], plan, 0.5))
-    for row in range(2):
-        np.testing.assert_allclose(got[row:row + 1], dense(queries[row:row + 1], keys, values, 0.5), atol=1e-5)
+@pytest.mark.parametrize("dtype, atol", [(mx.float16, 5e-3), (mx.bfloat16, 4e-2)])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_half_precision_is_half_as_precise_and_no_less(attention, dtype, atol, data):
+    with pytest.MonkeyPatch.context() as patch:
+        if is_cpu():  # where MLX multiplies matrices out of a list in float32 only, and the loader loads nothing else
+            patch.setattr(tuning, "MAX_GATHERED_DECODES", 99)
+        draw_mixed_step(data, dtype).check(ATTENTIONS[attention](), atol=atol)
 
 
-def test_one_request_never_reads_what_was_not_written():
-    rng = np.random.default_rng(0)
-    cache = make_cache(2, 4, 8)
-    keys, values = (rng.normal(size=(6, 2, 8)).astype(np.float32) for _ in range(2))
-    write(cache, keys, values, [5, 9])
-    queries = rng.normal(size=(1, 2, 8)).astype(np.float32)
-    plan = AttentionPlan([Span([5, 9], 1, 6)], 4)
-    got = paged_attention(mx.array(queries), cache.pools[0], plan, 0.5)
-    np.testing.assert_allclose(np.array(got), dense(queries, keys, values, 0.5), atol=1e-5)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_requests_may_share_blocks(attention):
+    step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 2, 4, 8, mx.float32), 4)
+    keys, values = step.normal(10, 2, 8), step.normal(10, 2, 8)
+    for table in ([5, 9, 2], [5, 9, 3]):
+        step.add(table, keys, values)
+    step.check(ATTENTIONS[attention](), atol=1e-5)
 
 
-def test_huge_scores_do_not_overflow():
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_one_request_never_reads_what_was_not_written(attention):
+    step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 2, 4, 8, mx.float32), 4)
+    step.cache.pools[0] = step.cache.pools[0] + mx.nan
+    step.add([5, 9], step.normal(6, 2, 8), step.normal(6, 2, 8))
+    step.check(ATTENTIONS[attention](), atol=1e-5)
+
+
+def test_the_plain_one_never_does_however_many_they_are():
+    step = Step(np.random.default_rng(0), PagedKVCache(1, 40, 2, 4, 8, mx.float32), 4)
+    step.cache.pools[0] = step.cache.pools[0] + mx.nan
+    for table, num_new in (([5, 9], 1), ([3, 7], 1), ([1, 2], 1), ([11, 4], 3)):
+        step.add(table, step.normal(6, 2, 8), step.normal(6, 2, 8), num_new, unused=[30])
+    step.check(paged_attention, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_huge_scores_do_not_overflow(attention):
     cache = PagedKVCache(1, 10, 1, 4, 4, mx.float32)
     write(cache, np.full((5, 1, 4), 100, np.float32), np.arange(20, dtype=np.float32).reshape(5, 1, 4), [1, 2])
-    plan = AttentionPlan([Span([1, 2], 1, 5), Span([1, 2], 1, 5)], 4)
-    got = np.array(paged_attention(mx.full((2, 1, 4), 100.0), cache.pools[0], plan, 1.0))
-    np.testing.assert_allclose(got[0, 0], [8, 9, 10, 11], rtol=1e-5)
+    got = ATTENTIONS[attention]()(mx.full((2, 1, 4), 100.0), cache.pools[0], [[1, 2]] * 2, [5, 5], [0, 1, 2], 1.0)
+    np.testing.assert_allclose(np.array(got)[0, 0], [8, 9, 10, 11], rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
-def test_a_long_shared_prefix_does_not_overflow_half_precision(dtype):
-    pool = mx.full((130, 2, 32, 8), 20.0, dtype)  # 4096 values of 20 add up to 81,920; float16 ends at 65,504
-    (prefix,) = find_shared_prefixes([Span([*range(1, 129), own], 1, 4097) for own in (128, 129)], 32)
-    queries = mx.zeros((2, 1, 8), dtype)
-    parts = attention._PrefixParts(queries, pool, prefix)
-    out, sums = parts.weigh(parts.highest)
-    assert len(prefix.blocks) == 128 and out.dtype == sums.dtype == mx.float32
-    np.testing.assert_allclose(np.array(sums), 4096, rtol=1e-3)
-    np.testing.assert_allclose(np.array(out), 4096 * 20, rtol=1e-2)
-    out, sums = parts.weigh(parts.highest + 1e6)  # other tokens of the requests score far higher
-    assert (np.array(sums) <= 1e-14).all() and (np.array(out) <= 1e-12).all()
+# ---- slots, and writing
 
 
-def test_writing_touches_its_slots_and_no_other():
-    cache = PagedKVCache(2, 6, 2, 4, 8, mx.float32)
-    write(cache, np.ones((3, 2, 8), np.float32), 2 * np.ones((3, 2, 8), np.float32), [4, 1], first=2)
+def test_positions_and_slots_of_a_step():
+    block_tables, context_lens, query_starts = [[5, 2], [7, 3, 9]], [6, 9], [0, 1, 4]
+    positions = token_positions(context_lens, query_starts)
+    assert positions.tolist() == [5, 6, 7, 8]
+    slots = slot_mapping(block_tables, positions, query_starts, block_size=4)
+    assert slots.tolist() == [2 * 4 + 1, 3 * 4 + 2, 3 * 4 + 3, 9 * 4 + 0]
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_writing_touches_its_slots_and_no_other(kind):
+    cache = kind(2, 6, 2, 4, 8, mx.float32)
+    write(cache, np.ones((3, 2, 8)), 2 * np.ones((3, 2, 8)), [4, 1], first=2)
     keys, values = np.split(np.array(cache.pools[0]), 2, axis=1)
     assert keys[4, :, 2:].min() == 1 and keys[1, :, 0].min() == 1 and keys.sum() == 3 * 2 * 8
     assert values.sum() == 2 * keys.sum() and np.array(cache.pools[1]).sum() == 0
 
 
-def test_a_step_is_written_in_place():
-    cache = PagedKVCache(1, 4000, 2, 8, 16, mx.float32)
-    plan = AttentionPlan([Span([1], 1, 3), Span([2], 1, 4), Span([3, 4, 5], 24, 24)], 8)
-    assert plan.runs or not is_cpu()
-    keys_values = mx.ones((26, 4, 16))
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("slots", [[9], [25, 18, *range(48, 72)]], ids=["one token", "decodes and a chunk"])
+def test_a_step_is_written_in_place(kind, slots):
+    cache, slots = kind(1, 4000, 2, 8, 16, mx.float32), np.array(slots)
+    keys_values = mx.ones((len(slots), 4, 16))
     mx.eval(keys_values)
 
     def num_new_bytes():
         mx.reset_peak_memory()
         before = mx.get_active_memory()
-        cache.write_step(0, keys_values, plan)
+        cache.write(0, keys_values, slots)
         mx.eval(cache.pools)
         return mx.get_peak_memory() - before
 
@@ -262,14 +225,7 @@ def test_a_step_is_written_in_place():
     assert num_new_bytes() >= cache.pools[0].nbytes, "this test would not notice a copy"
 
 
-def test_a_single_token_is_written_the_same_either_way():
-    rng = np.random.default_rng(0)
-    one, other = (PagedKVCache(2, 6, 2, 4, 8, mx.float32) for _ in range(2))
-    for block, offset in ((3, 1), (5, 3), (1, 0)):
-        keys_values = mx.array(rng.normal(size=(1, 4, 8)).astype(np.float32))
-        one.write(1, keys_values, rows_of_slots(np.array([block]), np.array([offset]), 4, 4))
-        other.write_one(1, keys_values, mx.array([block, offset]))
-    assert np.array_equal(np.array(one.pools[1]), np.array(other.pools[1])) and np.array(one.pools[1]).any()
+# ---- copies and clearing
 
 
 def test_a_copied_block_does_not_copy_the_pool():
@@ -294,45 +250,17 @@ def test_copies_take_whole_blocks_of_every_layer():
         assert np.array(cache.pools[layer][2]).max() == 0
 
 
+def test_clearing_leaves_the_neighbours_alone():
+    cache = PagedKVCache(2, 5, 1, 4, 2, mx.float32)
+    cache.pools = [pool + 1 for pool in cache.pools]
+    cache.clear_slots(np.array([1 * 4 + 2, 3 * 4 + 0]))
+    cache.clear_blocks([4])
+    cache.clear_blocks([])
+    expected = np.ones((5, 2, 4, 2))
+    expected[1, :, 2] = expected[3, :, 0] = expected[4] = 0
+    for pool in cache.pools:
+        assert np.array_equal(np.array(pool), expected)
+
+
 def test_a_block_costs_keys_and_values_of_all_layers():
     assert PagedKVCache.block_bytes(6, 4, 32, 32, mx.float32) == 2 * 6 * 4 * 32 * 32 * 4
-
-
-def test_the_plan_of_a_step_is_made_from_the_one_before():
-    tables = [[1, 2], [3, 4, 5], [6, 7], [8]]
-
-    def plan(lengths, before=None, tables=tables):
-        return AttentionPlan([Span(table, 1, length) for table, length in zip(tables, lengths)], 4, before)
-
-    first = plan([5, 9, 6, 1])
-    second = plan([6, 10, 7, 2], first)
-    assert all(new.groups is old.groups for new, old in zip(second.pairs, first.pairs))
-    assert not any(mx.array_equal(new.mask, old.mask) for new, old in zip(second.pairs, first.pairs))
-    for other in (plan([6, 10, 9, 2], first, [[1, 2], [3, 4, 5], [6, 7, 9], [8]]), plan([6, 10, 7, 2][:3], first),
-                  plan([6, 10, 7, 2], first, [[1, 2], [3, 4, 5], [6, 9], [8]])):
-        assert all(new.groups is not old.groups for new, old in zip(other.pairs, first.pairs))
-
-
-def test_a_window_reads_only_the_blocks_it_reaches():
-    """Blocks that left the window may hold anything; they are not even looked at."""
-    rng, spans, expected, queries = np.random.default_rng(0), [], [], []
-    cache = make_cache(1, 4, 8)
-    for table, num_new, length in ([[1, 2, 3, 4], 1, 14], [[5, 6, 7], 1, 12], [[8, 9, 10, 11, 12], 1, 17],
-                                   [[13, 14, 15, 16], 3, 15]):
-        num_unread = max(length - num_new + 1 - 5, 0) // 4
-        keys, values = (rng.normal(size=(length, 1, 8)).astype(np.float32) for _ in range(2))
-        write(cache, keys[4 * num_unread:], values[4 * num_unread:], table, first=4 * num_unread)
-        cache.pools[0][table[-1]] = mx.nan_to_num(cache.pools[0][table[-1]])  # slots that hold no token yet
-        spans.append(Span(table, num_new, length))
-        queries.append(rng.normal(size=(num_new, 2, 8)).astype(np.float32))
-        expected.append(dense(queries[-1], keys, values, 0.5, window=5))
-        assert num_unread, "this test is about blocks that are left out"
-    plan = AttentionPlan(spans, 4, window=5)
-    assert plan.positions.tolist() == [13, 11, 16, 12, 13, 14]
-    got = paged_attention(mx.array(np.concatenate(queries)), cache.pools[0], plan, 0.5)
-    np.testing.assert_allclose(np.array(got), np.concatenate(expected), atol=1e-5)
-
-
-def test_single_tokens_come_first():
-    with pytest.raises(ValueError, match="come first"):
-        AttentionPlan([Span([1], 2, 2), Span([2], 1, 1)], 4)

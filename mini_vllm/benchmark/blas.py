@@ -23,7 +23,7 @@ def print_blas() -> None:
     from mini_vllm.cli.doctor import measure_gflops
     from mini_vllm.fast.products import project
     print(f"GFLOP/s of x[M, 512] @ W[1536, 512].T; fast: {blas.name} ({blas.note})")
-    print("ours: the same product as the model computes it, weights first or row by row where that is faster")
+    print("ours: the same product as the model computes it, weights first or token by token where that is faster")
     print(f"{'M':>4} {'reference':>10} {'fast':>8} {'ratio':>7} {'ours':>8} {'to fast':>8}")
     for num_rows in NUM_ROWS:
         pairs = [(_gflops(num_rows, "none"), _gflops(num_rows, None)) for _ in range(ROUNDS)]

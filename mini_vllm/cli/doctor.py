@@ -36,7 +36,8 @@ ADVICE = {
 }
 
 
-def measure_gflops(num_rows: int, seconds: float = 0.3, multiply: Callable = lambda x, weight: x @ weight.T) -> float:
+def measure_gflops(num_rows: int, seconds: float = 0.3,
+                   multiply: Callable[[mx.array, mx.array], mx.array] = lambda x, weight: x @ weight.T) -> float:
     """GFLOP/s of one product after another for at least ``seconds``, the cost of starting each included."""
     if num_rows < 1:
         raise ValueError(f"num_rows is {num_rows}, must be at least 1")
@@ -92,7 +93,7 @@ def run_doctor(console: Console) -> int:
     blas = backend.blas
     rows = [
         ("device", backend.device_name()),
-        ("MLX", mx.__version__),
+        ("MLX", mx.__version__),  # type: ignore[attr-defined]  # MLX's stubs leave it out
         ("BLAS", f"{blas.name}: {blas.note}" + (f"\n{blas.path}" if blas.path else "")),
         ("speed", "\n".join(f"{measure_gflops(num_rows):7.1f} GFLOP/s at {num_rows} {unit}"
                             for num_rows, unit in ((1, "row"), (64, "rows")))),

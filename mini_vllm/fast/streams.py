@@ -48,3 +48,8 @@ def in_halves(compute: Callable[..., mx.array], *arrays: mx.array, min_size: int
         with mx.stream(next(streams)):
             halves.append(compute(*(array[half] for array in arrays)))
     return mx.concatenate(halves)
+
+
+def joined(parts: list[mx.array]) -> mx.array:
+    """What was computed in parts, along the first axis; a single part as it is."""
+    return mx.concatenate(parts) if len(parts) > 1 else parts[0]

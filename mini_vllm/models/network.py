@@ -1,7 +1,7 @@
 """The Llama family as one network: Llama 2 and 3, Mistral, Qwen2 and 2.5, Qwen3, SmolLM.
 
-It computes a flat row of tokens, with no batch and no padding: which request a token belongs to, and what it attends
-to, is the business of the ``attend`` function that the caller passes in.
+The network computes a flat batch of tokens, with no padding: which request a token belongs to, and what it attends to,
+is the business of the ``attend`` function that the caller passes in.
 
     token_ids [num_tokens] ──▶ embed ──▶ layers ──▶ norm ──▶ hidden [num_tokens, hidden_size]
                                            │  ▲
@@ -28,7 +28,7 @@ Attend = Callable[[int, mx.array, mx.array], mx.array]
 
 
 class QKNorm(nn.Module):
-    """Normalises every head of the queries and keys; one row of weights a head, since both go through at once."""
+    """Normalises every head of the queries and keys; one vector of weights a head, since both go through at once."""
 
     def __init__(self, num_heads: int, head_dim: int, eps: float) -> None:
         super().__init__()
@@ -40,6 +40,8 @@ class QKNorm(nn.Module):
 
 
 class Linear(nn.Linear):
+    """MLX's, multiplied in the way this machine is best at."""
+
     def __call__(self, x: mx.array) -> mx.array:
         out = project(x, self.weight)
         return out + self.bias if "bias" in self else out
@@ -57,6 +59,8 @@ class SideBySide(nn.Module):
 
 
 class Attention(nn.Module):
+    """Queries, keys and values from one product, rotated; what ``attend`` makes of them, projected back."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -84,6 +88,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
+    """SwiGLU between two products."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
@@ -97,6 +103,8 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
+    """Attention, then the MLP, each added to what came in."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attn = Attention(config)
@@ -106,7 +114,7 @@ class Layer(nn.Module):
 
     def __call__(self, x: mx.array, angles: tuple[mx.array, mx.array], layer: int, attend: Attend,
                  wanted: mx.array | None = None) -> mx.array:
-        """With ``wanted``, keys and values are computed for all tokens, and the rest for these rows only."""
+        """With ``wanted``, keys and values are computed for all tokens, and the rest for these tokens only."""
         out = self.self_attn(self.input_layernorm(x), angles, layer, attend, wanted)
         x = (x if wanted is None else x[wanted]) + out
         return x + self.mlp(self.post_attention_layernorm(x))
@@ -136,20 +144,21 @@ class Model(nn.Module):
 
     def __call__(self, token_ids: mx.array, positions: mx.array, attend: Attend,
                  wanted: mx.array | None = None) -> mx.array:
-        """Hidden states [num_tokens, hidden_size] of a flat row of tokens at ``positions`` of their own requests.
+        """Hidden states [num_tokens, hidden_size] of a flat batch of tokens at ``positions`` of their own requests.
 
-        With ``wanted``, of these rows only. Most tokens of a prompt are computed for their keys and values alone: the
-        last layer does little for them, and asks ``attend`` for the wanted rows only.
+        With ``wanted``, of these tokens only. Most tokens of a prompt are computed for their keys and values alone: the
+        last layer does little for them, and asks ``attend`` for the wanted ones only.
         """
         x = self.model.embed_tokens(token_ids)
         angles = self._rope.angles(positions)
         last = len(self.model.layers) - 1
         for index, layer in enumerate(self.model.layers):
             x = layer(x, angles, index, attend, wanted if index == last else None)
-        return self.model.norm(x)
+        hidden: mx.array = self.model.norm(x)
+        return hidden
 
     def logits(self, hidden: mx.array) -> mx.array:
-        """Scores over the vocabulary for rows of hidden states."""
+        """Scores over the vocabulary, one vector for each of the hidden states."""
         if "lm_head" in self:
             return self.lm_head(hidden)
         embedding = self.model.embed_tokens

@@ -6,6 +6,7 @@ import pytest
 
 from mini_vllm.backend import is_cpu, mx
 from mini_vllm.llm import LLM
+from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.find import ASSETS
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
@@ -64,16 +65,6 @@ def test_it_prefers_a_tale_to_word_salad(llm):
 
 
 def all_logits(ids):
-    """Logits after every token; the runner gives those after the last."""
-    from mini_vllm.attention import PagedKVCache, paged_attention
-    from mini_vllm.fast.plan import AttentionPlan, Span
-    loaded = load("tiny-tales")
-    config = loaded.config
-    cache = PagedKVCache(config.num_layers, 9, config.num_kv_heads, 32, config.head_dim, mx.float32)
-    plan = AttentionPlan([Span(list(range(1, 9)), len(ids), len(ids))], 32)
-
-    def attend(layer, queries, keys_values):
-        cache.write_step(layer, keys_values, plan)
-        return paged_attention(queries, cache.pools[layer], plan, config.head_dim ** -0.5)
-
-    return loaded.model.logits(loaded.model(mx.array(ids), plan.positions, attend))
+    """Logits after every token."""
+    runner = ModelRunner(load("tiny-tales").model, num_blocks=9, block_size=32)
+    return runner.step([RequestStep(ids, list(range(1, 9)), len(ids), True, needs_all_logits=True)])

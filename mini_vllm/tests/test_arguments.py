@@ -80,7 +80,8 @@ CONFIG = [
     ("enable_lookahead", [0, 1, "yes"], "must be True, False or None"),
 ]
 PARTS = [("block_pool", "BlockPool"), ("kv_cache_manager", "KVCacheManager"), ("prefix_tree", "PrefixTree"),
-         ("request_queue", "PriorityQueueWithAging"), ("scheduler", "Scheduler"), ("sampler", "Sampler")]
+         ("request_queue", "PriorityQueueWithAging"), ("scheduler", "Scheduler"), ("sampler", "Sampler"),
+         ("attention", "FastAttention")]
 
 
 def rows(table):

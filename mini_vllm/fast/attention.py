@@ -1,0 +1,70 @@
+"""``paged_attention`` for speed: the same call, the same results but for rounding.
+
+Requests that decode are attended together, block by block (``split_kv``); a chunk, or one of few that decode, by itself
+(``gathered``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_vllm.backend import mx
+from mini_vllm.fast.gathered import attend_gathered
+from mini_vllm.fast.plan import AttentionPlan
+from mini_vllm.fast.span import Span
+from mini_vllm.fast.split_kv import attend_splits
+from mini_vllm.fast.streams import joined, streams
+
+
+class FastAttention:
+    """Attention of one engine, whose layers all have the same shape.
+
+    It is called once a layer, and plans once a step: it knows a step by the lists that it is given, which it holds, so
+    they must be the same objects in every layer and must not be changed. A new step's plan builds on that of the one
+    before.
+
+    It asks for more than ``paged_attention``: requests with one token come first, and slots after a context hold
+    numbers, any numbers.
+    """
+
+    def __init__(self) -> None:
+        self._step: tuple[object, object, object] | None = None
+        self._longest = 0
+        #: By window: plans of this step, and the latest ones of any step.
+        self._plans: dict[int | None, AttentionPlan] = {}
+        self._latest: dict[int | None, AttentionPlan] = {}
+
+    def __call__(self, queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
+                 context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
+                 window: int | None = None) -> mx.array:
+        """As ``paged_attention``. Raises ValueError if a request with one token stands after one with several."""
+        known = self._step
+        if (known is None or known[0] is not block_tables or known[1] is not context_lens
+                or known[2] is not query_starts):
+            self._step, self._longest, self._plans = (block_tables, context_lens, query_starts), max(context_lens), {}
+        if window is not None and window >= self._longest:
+            window = None  # it reaches back to the first token of every request
+        if window not in self._plans:
+            spans = [Span(table, end - start, context_len) for table, context_len, start, end
+                     in zip(block_tables, context_lens, query_starts, query_starts[1:])]
+            _, num_both, block_size, _ = pool.shape
+            self._latest[window] = self._plans[window] = AttentionPlan(
+                spans, queries.shape[1], num_both // 2, block_size, window, self._latest.get(window))
+        return attend(queries, pool, self._plans[window], scale)
+
+
+def attend(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
+    """What each token of the planned step sees, [num_tokens, num_heads, head_dim], like ``queries``."""
+    outs, start = [], 0
+    if plan.splits:
+        scaled = queries[:sum(splits.num_requests for splits in plan.splits)] * scale
+        for splits in plan.splits:
+            end = start + splits.num_requests
+            with mx.stream(next(streams)):
+                outs.append(attend_splits(scaled[start:end], pool, splits))
+            start = end
+    for request in plan.gathered:
+        end = start + request.num_queries
+        outs.append(attend_gathered(queries[start:end], pool, request, scale))
+        start = end
+    return joined(outs)

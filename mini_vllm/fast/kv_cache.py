@@ -1,0 +1,86 @@
+"""The same K/V arrays, written faster.
+
+A step's slots are looked at once, and all layers are written in the way found then:
+
+    one token            a slice of the pool is replaced: half the cost of a scatter on a CPU
+    tokens apart         one scatter of their vectors: requests that decode
+    tokens side by side  block after block, a slice each: chunks on a CPU
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mini_vllm.attention import PagedKVCache, TokenArray
+from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
+
+
+class FastKVCache(PagedKVCache):
+    """A PagedKVCache that recognises the slots of the step it wrote last, by identity: do not change them in place."""
+
+    _plan: WritePlan | None = None
+
+    def write(self, layer: int, keys_values: mx.array, slots: TokenArray) -> None:
+        """As the plain one."""
+        if self._plan is None or self._plan.slots is not slots:
+            self._plan = WritePlan(slots, keys_values.shape[1], self.block_size)
+        plan, pool = self._plan, self.pools[layer]
+        if plan.single is not None:
+            self.pools[layer] = mx.slice_update(pool, keys_values[:, :, None], plan.single, axes=(0, 2))
+            return
+        if plan.num_apart:
+            vectors = pool.reshape(-1, pool.shape[-1])
+            vectors[plan.vectors] = keys_values[:plan.num_apart].reshape(-1, pool.shape[-1])
+            self.pools[layer] = vectors.reshape(pool.shape)
+        for run in plan.runs:
+            self.pools[layer][run.block_id, :, run.offsets] = keys_values[run.tokens].swapaxes(0, 1)
+
+
+class Run(NamedTuple):
+    """Consecutive tokens of a step that stand side by side in one block."""
+
+    tokens: slice
+    block_id: int
+    offsets: slice
+
+
+class WritePlan:
+    """How the tokens of a step are written: the first ``num_apart`` one by one, the others in ``runs``."""
+
+    def __init__(self, slots: TokenArray, num_both: int, block_size: int) -> None:
+        """``num_both`` vectors a token: one of keys and one of values for each KV head."""
+        self.slots = slots
+        self.runs = find_runs(slots, block_size) if tuning.writing_runs_is_faster() else []
+        self.num_apart = len(slots) - sum(run.tokens.stop - run.tokens.start for run in self.runs)
+        blocks, offsets = np.divmod(slots[:self.num_apart], block_size)
+        #: Block and offset of the only token, if there is only one.
+        self.single = mx.array([int(blocks[0]), int(offsets[0])]) if len(slots) == self.num_apart == 1 else None
+        vectors = (blocks[:, None] * num_both + np.arange(num_both)) * block_size + offsets[:, None]
+        #: Where the vectors of tokens apart stand in the pool, seen as one long list of them.
+        self.vectors = mx.array(vectors.reshape(-1).astype(np.uint32))
+
+
+def find_runs(slots: TokenArray, block_size: int) -> list[Run]:
+    """All runs from the first that has more than one token; none, if they are too short to be worth it.
+
+    Tokens before that run are those of requests that decode.
+    """
+    is_start = slots % block_size == 0
+    is_start[0] = True
+    is_start[1:] |= slots[1:] != slots[:-1] + 1
+    starts = np.flatnonzero(is_start)
+    if len(starts) == len(slots):
+        return []
+    lengths = np.append(starts[1:], len(slots)) - starts
+    num_apart = int(np.argmax(lengths > 1))
+    starts, lengths = starts[num_apart:], lengths[num_apart:]
+    if lengths.sum() < tuning.MIN_RUN * len(lengths):
+        return []
+    runs = []
+    for start, length in zip(starts.tolist(), lengths.tolist()):
+        block_id, offset = divmod(int(slots[start]), block_size)
+        runs.append(Run(slice(start, start + length), block_id, slice(offset, offset + length)))
+    return runs

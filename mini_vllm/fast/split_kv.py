@@ -1,0 +1,112 @@
+"""Split-KV decoding: many requests, one token each, attended block by block straight out of the pool.
+
+Each split (request, block) gives a *partial*: what the tokens of the block add to the softmax of the request, that is
+their weights, measured from the highest score of the whole request, the sum of these, and the values weighted by them.
+So partials of a request are simply added. A prefix that several requests share gives a partial to each of them, from
+one large product instead of many small ones: cascade attention.
+
+Most steps have so few tokens that starting an operation takes longer than computing it: the fewer, the better.
+
+Whole blocks are multiplied, and what a request does not see then counts 0 times. So every slot must hold a number, also
+slots after a context; the engine sees to that. On a CPU, MLX's ``gather_mm`` takes float32 only, and so does this.
+"""
+
+from __future__ import annotations
+
+from mini_vllm.backend import mx
+from mini_vllm.fast.exp import exp_below_zero
+from mini_vllm.fast.gathered import gather
+from mini_vllm.fast.split_plan import SharedPrefix, SplitPlan
+from mini_vllm.fast.streams import joined, streams
+
+#: Weights of a prefix may all be 0, if the request's other tokens score so much higher.
+SMALLEST_SUM = 1e-30
+
+
+def attend_splits(queries: mx.array, pool: mx.array, plan: SplitPlan) -> mx.array:
+    """What each request's one token sees, [num_requests, num_heads, head_dim], like ``queries``, which are scaled."""
+    num_requests, num_heads, _ = queries.shape
+    parts: list[_BlockPartials | _PrefixPartials] = [_BlockPartials(queries, pool, plan)]
+    for prefix in plan.prefixes:
+        with mx.stream(next(streams)):
+            parts.append(_PrefixPartials(queries, pool, prefix))
+    highest = joined([part.highest for part in parts])[plan.sums.partials].max(axis=1)
+    if plan.sums.requests is not None:
+        highest = mx.full((num_requests, num_heads), -mx.inf).at[plan.sums.requests].maximum(highest)
+    tops, start, partials = highest[plan.partial_requests], 0, []
+    for part in parts:
+        end = start + part.highest.shape[0]
+        with mx.stream(part.stream):
+            partials.append(mx.concatenate(part.weigh(tops[start:end]), axis=-1))
+        start = end
+    # [num_partials, num_heads, head_dim + 1] → [num_sums, width, …] → [num_sums, …]
+    out = (joined(partials)[plan.sums.partials] * plan.sums.factors).sum(axis=1)
+    if plan.sums.requests is not None:
+        out = mx.zeros((num_requests, *out.shape[1:])).at[plan.sums.requests].add(out)
+    return (out[..., :-1] / out[..., -1:]).astype(queries.dtype)
+
+
+class _BlockPartials:
+    """The partials of all splits.
+
+    Query heads that share a KV head are multiplied together, [group, head_dim] and [head_dim, block_size]; one by one
+    where products of one vector are so much faster.
+    """
+
+    def __init__(self, queries: mx.array, pool: mx.array, plan: SplitPlan) -> None:
+        self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
+        _, num_heads, head_dim = queries.shape
+        num_blocks, num_both, block_size, _ = pool.shape
+        self._products = plan.products
+        self._matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
+        heads_per_product = num_heads * plan.mask.shape[0] // self._products.keys.shape[0]
+        scores = mx.gather_mm(queries.reshape(-1, heads_per_product, head_dim), self._matrices.swapaxes(1, 2),
+                              self._products.queries, self._products.keys)
+        self._scores = scores.reshape(-1, num_heads, block_size).astype(mx.float32) + plan.mask
+        #: [num_splits, num_heads]
+        self.highest = self._scores.max(axis=-1)
+
+    def weigh(self, tops: mx.array) -> list[mx.array]:
+        """Weighted values [num_splits, num_heads, head_dim] and sums of weights [num_splits, num_heads, 1], with scores
+        measured from ``tops`` [num_splits, num_heads]."""
+        weights = exp_below_zero(self._scores - tops[..., None])
+        num_splits, num_heads, block_size = weights.shape
+        num_products = self._products.weights.shape[0]
+        out = mx.gather_mm(weights.astype(self._matrices.dtype).reshape(num_products, -1, block_size), self._matrices,
+                           self._products.weights, self._products.values)
+        return [out.reshape(num_splits, num_heads, -1).astype(mx.float32), weights.sum(axis=-1, keepdims=True)]
+
+
+class _PrefixPartials:
+    """The partials of all requests that share a prefix."""
+
+    def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
+        self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
+        keys, self._values = gather(pool, prefix.matrices)
+        num_kv_heads, _, head_dim = keys.shape
+        own = queries[prefix.request_ids]
+        self._num_requests, self._num_heads, _ = own.shape
+        stacked = own.reshape(self._num_requests, num_kv_heads, -1, head_dim).swapaxes(0, 1)
+        #: [num_kv_heads, num_keys, num_requests * group], as in a tile
+        self._scores = (keys @ stacked.reshape(num_kv_heads, -1, head_dim).swapaxes(1, 2)).astype(mx.float32)
+        #: [num_requests, num_heads]
+        self.highest = self._to_heads(self._scores.max(axis=1)).squeeze(-1)
+
+    def _to_heads(self, x: mx.array) -> mx.array:
+        """[num_kv_heads, num_requests * group, ...] → [num_requests, num_heads, ...]"""
+        num_kv_heads = x.shape[0]
+        return (x.reshape(num_kv_heads, self._num_requests, self._num_heads // num_kv_heads, -1).swapaxes(0, 1)
+                .reshape(self._num_requests, self._num_heads, -1))
+
+    def weigh(self, tops: mx.array) -> list[mx.array]:
+        """As that of the splits, with ``tops`` [num_requests, num_heads]."""
+        num_kv_heads = self._scores.shape[0]
+        own_tops = tops.reshape(self._num_requests, num_kv_heads, -1).swapaxes(0, 1).reshape(num_kv_heads, 1, -1)
+        weights = exp_below_zero(self._scores - own_tops)
+        sums = weights.sum(axis=1)[..., None]
+        if self._values.dtype == mx.float32:
+            out = weights.swapaxes(1, 2) @ self._values
+        else:  # thousands of values may add up to more than half precision holds: their mean does not
+            shares = (weights.swapaxes(1, 2) / mx.maximum(sums, SMALLEST_SUM)).astype(self._values.dtype)
+            out = (shares @ self._values).astype(mx.float32) * sums
+        return [self._to_heads(out), self._to_heads(sums)]

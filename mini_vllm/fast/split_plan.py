@@ -1,0 +1,156 @@
+"""What split-KV decoding needs to know beforehand: which blocks each request reads, and how partial results are added.
+
+    requests   A: 1 2 3 4   B: 1 2 5   C: 6                    blocks of their contexts
+    prefix     1 2, shared by A and B                          attended once for both (cascade attention)
+    splits     (A, 3) (A, 4) (B, 5) (C, 6)                     one for each other (request, block)
+    partials   (A, 3) (A, 4) (B, 5) (C, 6) │ (A, 1 2) (B, 1 2)
+
+Nothing is multiplied for the sake of a longer request: a request has as many splits as it needs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
+from mini_vllm.fast.gathered import matrix_ids
+from mini_vllm.fast.span import Span
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Products(NamedTuple):
+    """What each product of a split takes, as indices: for the scores a matrix of queries and one of keys, then a matrix
+    of weights and one of values. A matrix of queries is one query head, or all those that share a KV head."""
+
+    queries: mx.array
+    keys: mx.array
+    weights: mx.array
+    values: mx.array
+
+
+class PartialSums(NamedTuple):
+    """Which partials are added to each other."""
+
+    #: [num_sums, width]: partials of one request each; those that are too few are filled up.
+    partials: mx.array
+    #: [num_sums, width, 1, 1]: 1 for partials that count, 0 for the filling.
+    factors: mx.array
+    #: [num_sums]: the request of each sum, where some have several; None where each has one.
+    requests: mx.array | None
+
+
+class SplitPlan:
+    """The splits of requests that decode, one token each.
+
+    With a ``window``, each request sees a beginning of its own, and no prefix is shared.
+    """
+
+    def __init__(self, spans: Sequence[Span], num_heads: int, num_kv_heads: int, block_size: int,
+                 window: int | None = None) -> None:
+        self.num_requests, self._window, self._block_size = len(spans), window, block_size
+        self.prefixes = find_shared_prefixes(spans, num_kv_heads, block_size) if window is None else []
+        firsts = np.zeros(len(spans), dtype=np.int64)  # of each request, the first block that is not in a prefix
+        for prefix in self.prefixes:
+            firsts[prefix.requests] = prefix.num_blocks
+        counts = np.asarray([span.num_blocks(block_size) for span in spans]) - firsts
+        own = [slice(first, first + count) for first, count in zip(firsts.tolist(), counts.tolist())]
+        blocks = np.concatenate([np.asarray(span.block_ids[part], dtype=np.int64) for span, part in zip(spans, own)])
+        #: The request of each split, and the position of its block's first slot.
+        self._requests = np.repeat(np.arange(len(spans)), counts)
+        self._positions = np.concatenate([np.arange(part.start, part.stop) for part in own]) * block_size
+        self.mask = self._mask(spans)
+        self.products = _products(self._requests, blocks, num_heads, num_kv_heads)
+        partial_requests = np.concatenate([self._requests, *(prefix.requests for prefix in self.prefixes)])
+        #: The request of each partial.
+        self.partial_requests = mx.array(partial_requests.astype(np.uint32))
+        self.sums = plan_sums(partial_requests)
+
+    def at(self, spans: Sequence[Span]) -> SplitPlan:
+        """The same requests, with the same blocks, at other lengths."""
+        moved = copy.copy(self)
+        moved.mask = self._mask(spans)
+        return moved
+
+    def _mask(self, spans: Sequence[Span]) -> mx.array:
+        """[num_splits, 1, block_size]: 0 where the slot holds a token that the request sees, -inf where it does not."""
+        context_lens = np.asarray([span.context_len for span in spans])
+        lengths = (context_lens[self._requests] - self._positions)[:, None, None]
+        offsets = np.arange(self._block_size)
+        sees = offsets < lengths
+        if self._window is not None:
+            sees &= offsets >= lengths - self._window
+        return mx.array(np.where(sees, np.float32(0), np.float32(-np.inf)))
+
+
+def _products(requests: IntArray, blocks: IntArray, num_heads: int, num_kv_heads: int) -> Products:
+    """The products of splits, given the request and the block of each."""
+    per_split = num_heads if tuning.one_vector_is_faster() else num_kv_heads
+    nth = np.arange(per_split)
+    queries = requests[:, None] * per_split + nth
+    keys = blocks[:, None] * 2 * num_kv_heads + nth // (per_split // num_kv_heads)
+    values = keys + num_kv_heads  # a block's values stand after its keys
+    indices = (queries, keys, np.arange(keys.size), values)
+    return Products(*(mx.array(index.reshape(-1).astype(np.uint32)) for index in indices))
+
+
+def plan_sums(requests: IntArray) -> PartialSums:
+    """How to add up partials, given the request of each; every request has at least one.
+
+    All sums have the same width. One that has too few partials is filled up with partials of the same request that do
+    not count: what one request computes, however wrong, never touches the others of its step. A request with more than
+    twice the usual number of partials gets several sums. Sums come in the order of their requests.
+    """
+    by_request, counts = np.argsort(requests, kind="stable"), np.bincount(requests)
+    width = min(int(counts.max()), 2 * -(-len(requests) // len(counts)), tuning.MAX_PARTIALS_PER_SUM)
+    num_sums = -(-counts // width)  # of each request
+    sum_requests = np.repeat(np.arange(len(counts)), num_sums)
+    nth_of_request = np.arange(len(sum_requests)) - np.repeat(np.cumsum(num_sums) - num_sums, num_sums)
+    nth_partials = (nth_of_request * width)[:, None] + np.arange(width)  # among those of the request
+    num_partials = counts[sum_requests][:, None]
+    firsts = (np.cumsum(counts) - counts)[sum_requests][:, None]
+    partials = by_request[firsts + np.minimum(nth_partials, num_partials - 1)]
+    factors = (nth_partials < num_partials)[..., None, None]
+    has_several = len(sum_requests) > len(counts)
+    return PartialSums(mx.array(partials.astype(np.uint32)), mx.array(factors.astype(np.float32)),
+                       mx.array(sum_requests.astype(np.uint32)) if has_several else None)
+
+
+class SharedPrefix:
+    """Blocks with which several requests begin."""
+
+    def __init__(self, requests: Sequence[int], block_ids: Sequence[int], num_kv_heads: int) -> None:
+        self.num_blocks = len(block_ids)
+        self.requests = np.asarray(requests)
+        #: The same for MLX.
+        self.request_ids = mx.array(list(requests))
+        self.matrices = matrix_ids(block_ids, 2 * num_kv_heads)
+
+
+def begin_alike(spans: Sequence[Span]) -> bool:
+    """Whether any two begin with the same block."""
+    return len({span.block_ids[0] for span in spans}) < len(spans)
+
+
+def find_shared_prefixes(spans: Sequence[Span], num_kv_heads: int, block_size: int) -> list[SharedPrefix]:
+    """The longest prefix of each family of requests that begin alike. The last block of a request is in none: it may
+    not be full."""
+    families: dict[int, list[int]] = {}
+    for request, span in enumerate(spans):
+        families.setdefault(span.block_ids[0], []).append(request)
+    prefixes = []
+    for requests in families.values():
+        limit = min(spans[request].num_blocks(block_size) for request in requests) - 1
+        if len(requests) < 2 or limit < 1:
+            continue
+        tables = np.asarray([spans[request].block_ids[:limit] for request in requests])
+        differs = (tables != tables[0]).any(axis=0)
+        num_blocks = int(differs.argmax()) if differs.any() else limit
+        prefixes.append(SharedPrefix(requests, tables[0][:num_blocks].tolist(), num_kv_heads))
+    return prefixes
