@@ -3,7 +3,8 @@
 MLX for the CPU on Linux links the reference BLAS, which multiplies 64 rows no faster than 64 times one row: batching
 would gain nothing. A fast BLAS that is loaded into the process *before* MLX takes its place, because the dynamic linker
 binds a name such as ``cblas_sgemm`` to the first library that offers it. So this module looks for one, loads it, and
-only then imports MLX. Without one everything still works, slower. On a Mac and on CUDA nothing is needed.
+only then imports MLX. Without one everything still works, slower. On a Mac and on CUDA nothing is needed. Search and
+import stand in one module, longer than most, because their order is what matters.
 
 **Importing this module changes the whole process**, where MLX is the one for the CPU on Linux:
 
