@@ -11,37 +11,16 @@ position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
 
-from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
-from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.block_index import BlockIndex, NoIndex, PrefixIndex, key_of
+from mini_vllm.block_pool import BlockPool, KVCacheBlock
+from mini_vllm.cache_stats import PrefixCacheCounter, PrefixCacheStats
 from mini_vllm.request import Request
+from mini_vllm.slot_checks import check_arguments, check_hits, check_keys
 
 DEFAULT_BLOCK_SIZE = 32
-#: Requests over which ``recent_hit_rate`` looks back.
-HIT_RATE_WINDOW = 100
-
-
-@dataclass(frozen=True)
-class PrefixCacheStats:
-    """What the prefix cache did since the last reset.
-
-    A request counts once, when it gets its first slots. What it finds again after a preemption does not count.
-    """
-
-    num_queries: int = 0
-    num_query_tokens: int = 0
-    num_hit_tokens: int = 0
-    num_evicted_blocks: int = 0
-    #: Of the last HIT_RATE_WINDOW requests alone.
-    recent_hit_rate: float = 0.0
-
-    @property
-    def hit_rate(self) -> float:
-        return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
-
 
 class KVCacheManager:
     """Block tables of all requests, over one pool.
@@ -50,8 +29,10 @@ class KVCacheManager:
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
-                 pool_class: type[BlockPool] = BlockPool, tree_class: type[PrefixTree] | None = None) -> None:
-        """With a ``tree_class``, hits may end inside a block, and finished requests leave their half-filled tails."""
+                 pool_class: Callable[[int, bool], BlockPool] = BlockPool,
+                 tree_class: Callable[[BlockPool, int], PrefixIndex] | None = None) -> None:
+        """With a ``tree_class``, hits may end inside a block, and finished requests leave their half-filled tails.
+        Without one they are whole blocks."""
         if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
             raise ValueError(f"block_size is {block_size!r}, must be a whole number of tokens, at least 1")
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 2:
@@ -60,39 +41,33 @@ class KVCacheManager:
         self.block_size = block_size
         self.enable_caching = enable_caching
         self.block_pool = pool_class(num_blocks, enable_caching)
+        #: The tree, if there is one; else an index of whole blocks, or of nothing, does its work.
         self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
+        self._index: PrefixIndex = (BlockIndex if enable_caching else NoIndex)(self.block_pool, block_size)
+        if self.prefix_tree is not None:
+            self._index = self.prefix_tree
+        #: Request id → its blocks, in the order of its tokens. A request that holds nothing has no entry.
         self._tables: dict[str, list[KVCacheBlock]] = {}
         #: Indexed blocks of which the planned step has yet to write a part → how many of their tokens are there now.
         #: Others may adopt them whole, since a step writes before it reads; only what is there can be copied, since it
         #: copies before it writes.
         self._num_written: dict[int, int] = {}
-        self._num_queries = self._num_query_tokens = self._num_hit_tokens = self._num_evictions_before = 0
-        self._recent: deque[tuple[int, int]] = deque(maxlen=HIT_RATE_WINDOW)
+        self._counter = PrefixCacheCounter()
 
     # ---- the three calls of a request's life
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
-        """The longest cached prefix of ``request``: its blocks, and how many tokens they hold. Nothing changes.
+        """The longest cached prefix of ``request``: its blocks, and how many tokens they hold.
 
         At least one token is left to compute, because a step needs a token to give logits for the next one. Without a
-        prefix tree only whole blocks are found.
+        prefix tree only whole blocks are found. No block is touched, and no count changes.
         """
-        if self.prefix_tree is not None:
-            match = self.prefix_tree.match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)
-            half, num_half = match.partial_block, match.num_partial_tokens
-            if half is not None:
-                num_half = min(num_half, self._num_written.get(half.block_id, num_half))
-            return match.blocks + [half] * (num_half > 0), len(match.blocks) * self.block_size + num_half
-        blocks: list[KVCacheBlock] = []
-        if self.enable_caching:
-            parent = None
-            for index in range((request.num_tokens - 1) // self.block_size):
-                block = self.block_pool.get_cached_block(self._hash_of(request, index, parent))
-                if block is None:
-                    break
-                blocks.append(block)
-                parent = block.block_hash  # the stored chain, so that the next proof ends after one block
-        return blocks, len(blocks) * self.block_size
+        match = self._index.match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)
+        num_whole_tokens, half = len(match.blocks) * self.block_size, match.partial_block
+        if half is None:
+            return match.blocks, num_whole_tokens
+        num_half = min(match.num_partial_tokens, self._num_written.get(half.block_id, match.num_partial_tokens))
+        return match.blocks + [half] * (num_half > 0), num_whole_tokens + num_half
 
     def allocate_slots(self, request: Request, num_new_tokens: int,
                        new_computed_blocks: Sequence[KVCacheBlock] | None = None,
@@ -107,36 +82,31 @@ class KVCacheManager:
         """
         hits = list(new_computed_blocks or ())
         num_hit_tokens = len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens
-        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)
+        held = self._tables.get(request.request_id, [])
+        check_arguments(request, num_new_tokens, held, hits, num_hit_tokens, self.block_size)
+        check_hits(request, hits, num_hit_tokens, self.block_size)
 
-        table = self._tables.get(request.request_id, []) + hits
+        table = held + hits
         first_slot = request.num_computed_tokens + num_hit_tokens
         num_slots = first_slot + num_new_tokens
-        written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
-        forked = [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
+        if self.enable_caching:
+            check_keys(table, first_slot // self.block_size, self.block_size)
+        forked = self._shared_and_written(request, table, hits, first_slot, num_slots)
         num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
         num_free_hits = sum(block.ref_cnt == 0 for block in hits)
         if len(forked) + num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
             return None
 
         self.block_pool.touch(hits)
-        taken = []
-        for i in forked:
-            block = table[i]
-            self.block_pool.touch([block])  # for the index, which may be the only one beside us to rely on the block
-            table[i] = self.block_pool.fork_block(block)
-            taken.append(table[i])
-            self.block_pool.free_blocks([block])
+        copies = [self._fork_block(table, index) for index in forked]
         fresh = self.block_pool.get_new_blocks(num_new_blocks)
-        if request.request_id not in self._tables and request.num_preemptions == 0:
-            self._num_queries += 1
-            self._num_query_tokens += request.num_tokens
-            self._num_hit_tokens += num_hit_tokens
-            self._recent.append((request.num_tokens, num_hit_tokens))
-        self._tables[request.request_id] = table + fresh
-        self._index_full_blocks(request, min(num_slots, request.num_tokens))
-        self._note_unwritten(request, first_slot)
-        return taken + fresh
+        if not held and request.num_preemptions == 0:
+            self._counter.count(request.num_tokens, num_hit_tokens)
+        table += fresh
+        self._tables[request.request_id] = table
+        self._index.insert(request.all_token_ids, table, min(num_slots, request.num_tokens), request.extra_keys)
+        self._note_unwritten(table, first_slot)
+        return copies + fresh
 
     def finish_step(self) -> None:
         """The planned step has run: its copies are made and its K/V is written."""
@@ -149,17 +119,17 @@ class KVCacheManager:
         What it holds stays findable; with a prefix tree, the half-filled tail too, but not what a planned step was to
         write and now will not.
         """
+        for block in self._tables.get(request.request_id, []):
+            key_of(block)  # which raises, if it must, before anything changes
         table = self._tables.pop(request.request_id, [])
-        if not table or self.prefix_tree is None:
-            self.block_pool.free_blocks(reversed(table))
-            return
         num_written = min(request.num_computed_tokens, request.num_tokens)
         unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
         if unwritten:
             self.block_pool.evict_blocks(table[i].block_id for i in unwritten)
             first = unwritten[0]
             num_written = min(num_written, first * self.block_size + self._num_written[table[first].block_id])
-        self.prefix_tree.donate(request.all_token_ids, table, num_written, request.extra_keys)
+        if table:
+            self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, the half-filled tail included. No tensor is copied here."""
@@ -179,20 +149,12 @@ class KVCacheManager:
 
     @property
     def stats(self) -> PrefixCacheStats:
-        asked, found = (sum(column) for column in zip(*self._recent)) if self._recent else (0, 0)
-        return PrefixCacheStats(self._num_queries, self._num_query_tokens, self._num_hit_tokens,
-                                self.block_pool.num_evictions - self._num_evictions_before,
-                                found / asked if asked else 0.0)
+        return self._counter.stats(self.block_pool.num_evictions)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content and start the statistics anew. Raises RuntimeError while any block is in use."""
-        if self.prefix_tree is not None:
-            self.prefix_tree.clear()
-        else:
-            self.block_pool.reset_prefix_cache()
-        self._num_queries = self._num_query_tokens = self._num_hit_tokens = 0
-        self._recent.clear()
-        self._num_evictions_before = self.block_pool.num_evictions
+        self._index.clear()
+        self._counter = PrefixCacheCounter(self.block_pool.num_evictions)
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if pool and tables disagree: every reference belongs to a table or to a pending copy."""
@@ -209,80 +171,38 @@ class KVCacheManager:
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def _note_unwritten(self, request: Request, first_slot: int) -> None:
-        if self.prefix_tree is None:
-            return
-        table, size = self._tables[request.request_id], self.block_size
-        for index in range(first_slot // size, len(table)):
-            key = table[index].block_hash
-            if key is not None and index * size + len(key.token_ids) > first_slot:
-                self._num_written.setdefault(table[index].block_id, max(first_slot - index * size, 0))
+    def _shared_and_written(self, request: Request, table: list[KVCacheBlock], hits: list[KVCacheBlock],
+                            first_slot: int, num_slots: int) -> list[int]:
+        """Where in ``table`` stand the blocks that the new tokens would be written into, and that others rely on."""
+        written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
+        return [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
 
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
         """Whether tokens about to be written from ``first_slot`` on would change what others, or the index, rely on."""
         if block.ref_cnt + is_hit > 1:
             return True
-        if not isinstance(block.block_hash, BlockHash):
+        key = key_of(block)
+        if key is None:
             return False
         start = index * self.block_size
         offset = max(first_slot - start, 0)
-        named = block.block_hash.token_ids[offset:]
+        named = key.token_ids[offset:]
         return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])
 
-    def _hash_of(self, request: Request, index: int, parent: BlockHash | None) -> BlockHash:
-        """The key of the block of ``request`` at ``index``, given its parent's."""
-        tokens = request.all_token_ids[index * self.block_size:(index + 1) * self.block_size]
-        return BlockHash(parent, tokens, request.extra_keys)
+    def _fork_block(self, table: list[KVCacheBlock], index: int) -> KVCacheBlock:
+        """Put a copy of the block at ``index`` in its place, and return it. The block itself stays as it is."""
+        block = table[index]
+        self.block_pool.touch([block])  # for the index, which may be the only one beside us to rely on the block
+        table[index] = self.block_pool.fork_block(block)
+        self.block_pool.free_blocks([block])
+        return table[index]
 
-    def _index_full_blocks(self, request: Request, num_tokens: int) -> None:
-        """Index the blocks that ``num_tokens`` existing tokens fill and that are not indexed yet."""
-        if not self.enable_caching:
-            return
-        table = self._tables[request.request_id]
-        if self.prefix_tree is not None:
-            self.prefix_tree.insert(request.all_token_ids, table, num_tokens, request.extra_keys)
-            return
-        end = num_tokens // self.block_size
-        start = end
-        while start > 0 and table[start - 1].block_hash is None:
-            start -= 1
-        parent = table[start - 1].block_hash if start else None
-        hashes = []
-        for index in range(start, end):
-            block_hash = self._hash_of(request, index, parent)
-            twin = self.block_pool.get_cached_block(block_hash)
-            parent = twin.block_hash if twin else block_hash  # one chain of objects for all twins: proofs stay short
-            hashes.append(parent)
-        self.block_pool.cache_full_blocks(table[start:end], hashes)
-
-    def _check_arguments(self, request: Request, num_new_tokens: int, hits: list[KVCacheBlock],
-                         num_hit_tokens: int) -> None:
-        who = f"allocate_slots for request {request.request_id!r}"
-        if num_new_tokens < 1:
-            raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
-        if self._num_blocks_for(num_hit_tokens) != len(hits):
-            raise ValueError(f"{who}: num_new_computed_tokens is {num_hit_tokens}, which does not end in the last of "
-                             f"{len(hits)} computed blocks of {self.block_size} tokens")
-        table = self._tables.get(request.request_id)
-        if hits and table:
-            raise RuntimeError(f"{who}: it holds {len(table)} blocks already; "
-                               "computed blocks come with the first call only")
-        if request.num_computed_tokens > len(table or ()) * self.block_size:
-            raise RuntimeError(f"{who}: num_computed_tokens is {request.num_computed_tokens}, "
-                               f"but its table has only {len(table or ()) * self.block_size} slots")
-        parent = None
-        for index in range(num_hit_tokens // self.block_size):
-            parent = self._hash_of(request, index, parent)
-            if hits[index].block_hash != parent:
-                raise RuntimeError(f"{who}: block {hits[index].block_id} does not hold its tokens "
-                                   f"{index * self.block_size} to {(index + 1) * self.block_size - 1} (any more): "
-                                   "was it given to someone else since the lookup?")
-            parent = hits[index].block_hash
-        num_half = num_hit_tokens % self.block_size
-        if num_half:
-            half, start = hits[-1], num_hit_tokens - num_half
-            tokens = tuple(request.all_token_ids[start:num_hit_tokens])
-            key = half.block_hash
-            if key is None or key.parent != parent or key.token_ids[:num_half] != tokens:
-                raise RuntimeError(f"{who}: block {half.block_id} does not hold its tokens {start} to "
-                                   f"{num_hit_tokens - 1} (any more): was it given to someone else since the lookup?")
+    def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int) -> None:
+        """Remember which indexed blocks the planned step is to write from ``first_slot`` on."""
+        if self.prefix_tree is None:
+            return  # a hit is a whole block, which is never copied
+        size = self.block_size
+        for index in range(first_slot // size, len(table)):
+            key = key_of(table[index])
+            if key is not None and index * size + len(key.token_ids) > first_slot:
+                self._num_written.setdefault(table[index].block_id, max(first_slot - index * size, 0))

@@ -27,22 +27,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+from mini_vllm.block_index import BlockIndex, PrefixMatch, key_of
+from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
 
 #: Of children that share as much, at most this many are asked for their age: as many as run at once by default.
 MAX_EQUALS = 64
-
-
-@dataclass(frozen=True)
-class PrefixMatch:
-    """The longest cached prefix of a sequence."""
-
-    #: Blocks whose every token matches.
-    blocks: list[KVCacheBlock]
-    #: One more block, of which the first ``num_partial_tokens`` match.
-    partial_block: KVCacheBlock | None
-    num_partial_tokens: int
-    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -61,37 +50,37 @@ class _Child(NamedTuple):
     block: KVCacheBlock
 
 
-class PrefixTree:
-    """Lookup, insertion and removal look at O(log n) of a node's n children, whatever these have in common.
+class PrefixTree(BlockIndex):
+    """A BlockIndex that also knows the children of every node: hits may end inside a block, and tails are kept.
 
-    A list also moves all that stands after what comes or goes: with 100,000 children less than 0.1 ms.
+    Lookup, insertion and removal look at O(log n) of a node's n children, whatever these have in common. A list also
+    moves all that stands after what comes or goes: with 100,000 children less than 0.1 ms.
+
+    Nobody tells the tree when the pool gives a block to someone else, so some children are *stale*: their block's
+    ``block_hash`` is None, or says that it stands for something else now. A lookup that meets one takes it down.
     """
 
     def __init__(self, block_pool: BlockPool, block_size: int) -> None:
-        self.block_pool = block_pool
-        self.block_size = block_size
+        super().__init__(block_pool, block_size)
         #: Parent's key (for the first block of a text: its extra keys) → its children, sorted.
         self._children: dict[object, list[_Child]] = {}
         #: Block id → where it stands in ``_children``. One entry a block, so what is stale cannot pile up.
         self._places: dict[int, tuple[object, _Child]] = {}
         self._tickets = itertools.count()
 
-    def match(self, token_ids: Sequence[int], extra_keys: tuple | None = None) -> PrefixMatch:
-        """Walk whole blocks from the front, then go as far as possible into one more. Nothing is touched."""
-        size, blocks, parent = self.block_size, [], None
-        while (len(blocks) + 1) * size <= len(token_ids):
-            tokens = token_ids[len(blocks) * size:(len(blocks) + 1) * size]
-            block = self.block_pool.get_cached_block(BlockHash(parent, tokens, extra_keys))
-            if block is None:
-                break
-            blocks.append(block)
-            parent = block.block_hash
-        rest = token_ids[len(blocks) * size:(len(blocks) + 1) * size]
-        partial, num_partial = self._longest_child(parent, rest, extra_keys)
-        return PrefixMatch(blocks, partial, num_partial, len(blocks) * size + num_partial)
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch:
+        """Walk whole blocks from the front, then go as far as possible into one more.
+
+        No block is touched and no count changes; the tree forgets the stale children that it meets.
+        """
+        blocks = self._match_blocks(token_ids, extra_keys)
+        num_whole = len(blocks) * self.block_size
+        rest = token_ids[num_whole:num_whole + self.block_size]
+        partial, num_partial = self._longest_child(key_of(blocks[-1]) if blocks else None, rest, extra_keys)
+        return PrefixMatch(blocks, partial, num_partial, num_whole + num_partial)
 
     def _longest_child(self, parent: BlockHash | None, rest: Sequence[int],
-                       extra_keys: tuple | None) -> tuple[KVCacheBlock | None, int]:
+                       extra_keys: ExtraKeys) -> tuple[KVCacheBlock | None, int]:
         """The child of ``parent`` that shares most tokens with ``rest``, and how many.
 
         Of those that share as many the oldest is taken: one that the step at hand is yet to write cannot be copied. If
@@ -110,54 +99,50 @@ class PrefixTree:
             child = min(siblings[first:min(end, first + MAX_EQUALS)], key=attrgetter("ticket"))
             if self._is_child(child, parent, extra_keys):
                 return child.block, length
-            self._remove(child.block.block_id)  # its block was given to someone else meanwhile
+            self._remove(child.block.block_id)  # stale
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
-               extra_keys: tuple | None = None, with_tail: bool = False) -> None:
+               extra_keys: ExtraKeys = None, with_tail: bool = False) -> None:
         """Make the blocks that hold the first ``num_tokens`` of ``token_ids`` findable.
 
         Blocks that are findable already stay as they are. A last, half-filled block is inserted only ``with_tail``.
         """
-        size = self.block_size
         num_tokens = len(token_ids) if num_tokens is None else num_tokens
-        end = num_tokens // size
-        start = end
-        while start > 0 and not _holds_full_block(blocks[start - 1], size):
-            start -= 1
-        parent = blocks[start - 1].block_hash if start else None
-        for index in range(start, end):
-            parent = self._insert_one(parent, token_ids[index * size:(index + 1) * size], extra_keys, blocks[index])
-        tail = token_ids[end * size:num_tokens]
-        if with_tail and len(tail) and not self._is_covered(parent, tail, extra_keys):
-            self._insert_one(parent, tail, extra_keys, blocks[end])
+        end = num_tokens // self.block_size
+        tail = token_ids[end * self.block_size:num_tokens] if with_tail else ()
+        if len(tail):
+            key_of(blocks[end])  # which raises, if it must, before anything changes
+        super().insert(token_ids, blocks, num_tokens, extra_keys)
+        if len(tail):
+            self._insert_tail(key_of(blocks[end - 1]) if end else None, tail, extra_keys, blocks[end])
 
-    def _insert_one(self, parent: BlockHash | None, tokens: Sequence[int], extra_keys: tuple | None,
+    def _insert_one(self, parent: BlockHash | None, tokens: Sequence[int], extra_keys: ExtraKeys,
                     block: KVCacheBlock) -> BlockHash:
-        key = BlockHash(parent, tokens, extra_keys)
-        twin = self.block_pool.get_cached_block(key)
-        key = twin.block_hash if twin else key  # one chain of objects for all twins: proofs stay short
-        self.block_pool.cache_full_blocks([block], [key])
+        """Index ``block``, and make it a child of ``parent``; it stands nowhere else any more."""
+        key = super()._insert_one(parent, tokens, extra_keys, block)
         self._remove(block.block_id)
         place, child = _place(parent, extra_keys), _Child(key.token_ids, next(self._tickets), block)
         insort(self._children.setdefault(place, []), child)
         self._places[block.block_id] = place, child
         return key
 
-    def _is_covered(self, parent: BlockHash | None, tail: Sequence[int], extra_keys: tuple | None) -> bool:
-        """Whether some child of ``parent`` has all of ``tail`` already."""
-        return self._longest_child(parent, tail, extra_keys)[1] == len(tail)
+    def _insert_tail(self, parent: BlockHash | None, tail: Sequence[int], extra_keys: ExtraKeys,
+                     block: KVCacheBlock) -> None:
+        """Index a half-filled block, unless a child of ``parent`` begins with all of ``tail``: that one is found
+        already, and a second would only be one more to look at."""
+        if self._longest_child(parent, tail, extra_keys)[1] < len(tail):
+            self._insert_one(parent, tail, extra_keys, block)
 
     def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
-               extra_keys: tuple | None = None) -> None:
-        """A request is done: its ``num_tokens`` computed tokens stay findable, its references go.
-
-        The last block goes first, so that the head of a prompt, which most others share, is evicted last.
-        """
+               extra_keys: ExtraKeys = None) -> None:
+        """A request is done: its ``num_tokens`` computed tokens stay findable, its references go."""
+        for block in blocks:
+            key_of(block)  # which raises, if it must, before anything changes
         self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
         for block in blocks:
             if block.block_hash is None:
                 self._remove(block.block_id)  # it may still stand where it stood before this request had it
-        self.block_pool.free_blocks(reversed(blocks))
+        super().donate(token_ids, blocks, num_tokens, extra_keys)
 
     def evict(self, num_blocks: int) -> int:
         """Forget the content of up to ``num_blocks`` blocks nobody uses, least recently used first, leaves first.
@@ -180,17 +165,17 @@ class PrefixTree:
 
     def clear(self) -> None:
         """Forget everything. Raises RuntimeError, which says how many, while any block is in use."""
-        self.block_pool.reset_prefix_cache()
+        super().clear()
         self._children, self._places = {}, {}
 
     @property
     def stats(self) -> PrefixTreeStats:
         """Counted anew at each call: O(num_blocks)."""
-        nodes = [block for block in self.block_pool.blocks if block.block_hash is not None]
-        return PrefixTreeStats(len(nodes), sum(len(block.block_hash.token_ids) for block in nodes),
-                               sum(block.ref_cnt > 0 for block in nodes))
+        nodes = [(block, key) for block in self.block_pool.blocks if (key := key_of(block)) is not None]
+        return PrefixTreeStats(num_nodes=len(nodes), num_tokens=sum(len(key.token_ids) for _, key in nodes),
+                               num_nodes_in_use=len([block for block, _ in nodes if block.ref_cnt > 0]))
 
-    def _is_child(self, child: _Child, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
+    def _is_child(self, child: _Child, parent: BlockHash | None, extra_keys: ExtraKeys) -> bool:
         """Whether the block still holds what it was inserted with."""
         key = child.block.block_hash
         return (isinstance(key, BlockHash) and key.token_ids == child.tokens and key.parent == parent
@@ -206,7 +191,7 @@ class PrefixTree:
             del self._children[place]
 
 
-def _place(parent: BlockHash | None, extra_keys: tuple | None) -> object:
+def _place(parent: BlockHash | None, extra_keys: ExtraKeys) -> object:
     return parent if parent is not None else ("root", extra_keys or None)
 
 
@@ -216,7 +201,3 @@ def _num_shared(tokens: Sequence[int], others: Sequence[int]) -> int:
         if mine != other:
             return index
     return min(len(tokens), len(others))
-
-
-def _holds_full_block(block: KVCacheBlock, block_size: int) -> bool:
-    return block.block_hash is not None and len(block.block_hash.token_ids) == block_size
