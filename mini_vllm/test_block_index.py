@@ -199,6 +199,21 @@ def test_allocate_slots_refuses_a_table_with_a_bare_number(tree_class, num_compu
     manager.check_integrity()
 
 
+def test_blocks_beyond_those_to_be_written_are_looked_at_too():
+    """A table may be longer than the tokens that count: slots were made, and the step did not come."""
+    manager = KVCacheManager(20, SIZE, tree_class=PrefixTree)
+    request = Request("r", range(16))
+    manager.allocate_slots(request, 16)
+    manager.finish_step()
+    request.num_computed_tokens = 5
+    manager.block_pool.evict_blocks([3])
+    manager.block_pool.cache_full_blocks([manager.block_pool.blocks[3]], [777])
+    before = full_snapshot(manager), dict(manager._num_written)
+    with pytest.raises(RuntimeError, match=NO_BLOCK_HASH.format(3)):
+        manager.allocate_slots(request, 1)
+    assert (full_snapshot(manager), dict(manager._num_written)) == before
+
+
 @pytest.mark.parametrize("tree_class", [None, PrefixTree])
 def test_free_refuses_a_table_with_a_bare_number(tree_class):
     manager, request, block_id = manager_with_bare_number(tree_class, 10, 10, 1)
