@@ -3,14 +3,15 @@
 
 The rules, all of them:
 
- 1. **Limits.** A step computes at most ``max_num_batched_tokens`` tokens, of at most ``max_num_seqs`` sequences.
+ 1. **Limits.** A step computes at most ``max_num_batched_tokens`` tokens (the *budget*). At most ``max_num_seqs``
+    sequences run (the *seats*).
  2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
     decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
  3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
-    is computed in chunks, in the same steps in which others decode. All wait for the whole step; so a prompt behind
+    is computed in chunks, in the same steps in which others decode. All wait for the whole step; so a prompt after
     which nobody waits gets at most ``max_num_chunk_tokens`` while others decode, and fewer the more of it is computed,
-    because each token attends to all before it: half as many after 1024, but at least a quarter. With a queue behind
-    it, it gets all.
+    because each token attends to all before it: half as many after 1024, but at least a quarter. If somebody waits, it
+    gets all.
  4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
     is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
     its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
@@ -33,13 +34,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.request_queue import PriorityQueueWithAging
 
 #: The part of the pool that admission leaves free.
 WATERMARK = 0.01
-#: After so many tokens one of a chunk costs about twice as much as at the beginning (``tiny-tales`` on a CPU).
+#: After this many tokens one of a chunk costs about twice as much as at the beginning (``tiny-tales`` on a CPU).
 CONTEXT_THAT_DOUBLES_COST = 1024
 
 
@@ -59,7 +61,40 @@ class SchedulerOutput:
     finished: list[Request] = field(default_factory=list)
 
 
+@dataclass
+class _Step:
+    """A step while it is being planned."""
+
+    #: Tokens that may still be given out.
+    budget: int
+    #: Tokens of a chunk at the beginning of a prompt: see rule 3. None for what the budget leaves.
+    max_chunk: int | None = None
+    #: Request id → tokens given to it. Its slots exist; its ``num_computed_tokens`` is still what it was before.
+    plan: dict[str, int] = field(default_factory=dict)
+    #: Those that lost their blocks in this step, in that order.
+    preempted: list[Request] = field(default_factory=list)
+    #: Those that outgrew the pool in this step.
+    finished: list[Request] = field(default_factory=list)
+
+    def num_tokens_for(self, num_left: int, num_computed: int) -> int:
+        """How many of its next ``num_left`` tokens a request may compute, after ``num_computed``."""
+        if self.max_chunk is not None:
+            limit = self.max_chunk * CONTEXT_THAT_DOUBLES_COST // (CONTEXT_THAT_DOUBLES_COST + num_computed)
+            num_left = min(num_left, max(limit, self.max_chunk // 4, 1))
+        return min(num_left, self.budget)
+
+    def give(self, request: Request, num_new_tokens: int) -> None:
+        self.plan[request.request_id] = num_new_tokens
+        self.budget -= num_new_tokens
+
+
 class Scheduler:
+    """Requests that wait and requests that run, over one KV cache.
+
+    A request that waits holds no blocks. One that runs has a seat, and blocks for what has been computed of it. A
+    preempted request waits: it is in ``waiting`` and in ``requests``, not in ``running``.
+    """
+
     def __init__(self, kv_cache: KVCacheManager, max_num_seqs: int = 64, max_num_batched_tokens: int = 1024,
                  queue: PriorityQueueWithAging | None = None, watermark: float = WATERMARK) -> None:
         for name, value in (("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", max_num_batched_tokens)):
@@ -77,10 +112,13 @@ class Scheduler:
         self.max_num_chunk_tokens: int | None = None
         self.num_blocks = kv_cache.block_pool.num_blocks - 1  # without the null block
         self.num_watermark_blocks = math.ceil(watermark * self.num_blocks)
+        #: Those that wait, the next one in front.
         self.waiting = PriorityQueueWithAging() if queue is None else queue
+        #: Those that run, in the order in which they were admitted.
         self.running: list[Request] = []
         #: All that wait or run, by id.
         self.requests: dict[str, Request] = {}
+        #: How often a request lost its blocks, over all requests.
         self.num_preemptions = 0
 
     # ---- requests come and go
@@ -106,7 +144,7 @@ class Scheduler:
         return request
 
     def finish(self, request: Request, status: RequestStatus) -> None:
-        """A request ends here. Its blocks come home; what they hold stays findable."""
+        """A request that waits or runs here ends here. Its blocks come home; what they hold stays findable."""
         del self.requests[request.request_id]
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
@@ -132,19 +170,16 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is what it will be after it."""
-        plan: dict[str, int] = {}
-        preempted: list[Request] = []
-        finished: list[Request] = []
-        max_chunk = self._max_chunk()
-        budget = self._schedule_running(plan, preempted, finished, max_chunk)
-        if not preempted:
-            self._schedule_waiting(plan, budget, finished, max_chunk)
-        planned = sorted(plan.items(), key=lambda entry: entry[1] > 1)  # the runner wants single tokens first
+        step = _Step(self.max_num_batched_tokens, self._max_chunk())
+        self._schedule_running(step)
+        if not step.preempted:
+            self._schedule_waiting(step)
+        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)  # the runner wants single tokens first
         for request_id, num_new_tokens in planned:
             self.requests[request_id].num_computed_tokens += num_new_tokens
         copies = [(source.block_id, copy.block_id) for source, copy in self.kv_cache.block_pool.pending_copies]
         return SchedulerOutput(dict(planned), [self.requests[request_id] for request_id, _ in planned], copies,
-                               preempted, finished)
+                               step.preempted, step.finished)
 
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """The step has run: append the tokens that were sampled."""
@@ -153,112 +188,139 @@ class Scheduler:
             if request.request_id in token_ids:
                 request.append_output_token(token_ids[request.request_id])
 
-    # ---- inside: requests that run
-
     def _max_chunk(self) -> int | None:
-        """Tokens of a chunk at the beginning of a prompt: see rule 3; None for what the budget leaves."""
+        """``max_num_chunk_tokens``, if somebody decodes beside one prompt, and nobody waits for that one to be done."""
         num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
         is_alone = len(self.running) - num_decoding + len(self.waiting) == 1
         return self.max_num_chunk_tokens if num_decoding and is_alone else None
 
-    @staticmethod
-    def _chunk(num_tokens: int, num_computed: int, max_chunk: int | None) -> int:
-        """How many of the next ``num_tokens`` may be computed behind ``num_computed``."""
-        if max_chunk is None:
-            return num_tokens
-        limit = max_chunk * CONTEXT_THAT_DOUBLES_COST // (CONTEXT_THAT_DOUBLES_COST + num_computed)
-        return min(num_tokens, max(limit, max_chunk // 4, 1))
+    # ---- inside: requests that run
 
-    def _schedule_running(self, plan: dict[str, int], preempted: list[Request], finished: list[Request],
-                          max_chunk: int | None) -> int:
-        """Give the running ones their tokens; return what is left of the budget."""
-        budget = self.max_num_batched_tokens
+    def _schedule_running(self, step: _Step) -> None:
+        """Give the running ones their tokens, those with one token to go before all others."""
         for request in sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):
             num_left = request.num_tokens - request.num_computed_tokens
-            num_new_tokens = min(self._chunk(num_left, request.num_computed_tokens, max_chunk), budget)
+            num_new_tokens = step.num_tokens_for(num_left, request.num_computed_tokens)
             if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:
                 continue  # it lost its blocks to an earlier one of this step, or there is nothing to give
-            if self._has_outgrown(request.num_computed_tokens + num_new_tokens):
-                self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
-                finished.append(request)
-                continue
-            while self.kv_cache.allocate_slots(request, num_new_tokens) is None:
-                victim = max(reversed(self.running), key=self.waiting.order)  # of equals the one admitted last
-                if victim.request_id in plan:
-                    self._forget_unwritten(victim)
-                    budget += plan.pop(victim.request_id)
-                self.preempt(victim)
-                preempted.append(victim)
-                if victim is request:
-                    break
-            else:
-                plan[request.request_id] = num_new_tokens
-                budget -= num_new_tokens
-        return budget
+            slots = self.kv_cache.allocate_slots(request, num_new_tokens)
+            if slots is not None or self._make_room(request, num_new_tokens, step):
+                step.give(request, num_new_tokens)
+
+    def _make_room(self, request: Request, num_new_tokens: int, step: _Step) -> bool:
+        """Slots for a running request that got none: one victim after the other gives way.
+
+        False if there will be none: ``request`` has outgrown the pool, or is itself the one to give way.
+        """
+        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):
+            self._end_outgrown(request, step)
+            return False
+        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:
+            victim = self._choose_victim()
+            if victim.request_id in step.plan:
+                self._take_back(victim, step)
+            self.preempt(victim)
+            step.preempted.append(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _choose_victim(self) -> Request:
+        """The running request that would be served last; of equals the one that was admitted last."""
+        return max(reversed(self.running), key=self.waiting.order)  # max keeps the first of equals
+
+    def _take_back(self, victim: Request, step: _Step) -> None:
+        """``victim`` was given tokens earlier in this step, and is about to lose its blocks: its tokens return to the
+        budget, and the blocks that it was to write are not findable.
+
+        Full blocks are in the index from the moment their slots are made, because a step writes before it reads. This
+        victim will not write. Whoever found its blocks would read what somebody else left there.
+        """
+        step.budget += step.plan.pop(victim.request_id)
+        first = victim.num_computed_tokens // self.kv_cache.block_size
+        self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(victim.request_id)[first:])
 
     def preempt(self, request: Request) -> None:
         """Take the blocks of a running request; it waits again, in front of its equals, with its output."""
         self.running.remove(request)
-        self.kv_cache.free(request)
+        self.kv_cache.free(request)  # it reads num_computed_tokens: that much of the last block can be found again
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
         self.num_preemptions += 1
         self.waiting.requeue(request)
 
-    def _forget_unwritten(self, request: Request) -> None:
-        """It was to fill blocks in this step, which are findable from the moment they are planned, and now will not."""
-        first = request.num_computed_tokens // self.kv_cache.block_size
-        self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(request.request_id)[first:])
+    def _end_outgrown(self, request: Request, step: _Step) -> None:
+        """A request has grown until the whole pool could not hold it. It may run, or wait after a preemption."""
+        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
+        step.finished.append(request)
 
     # ---- inside: requests that wait
 
-    def _schedule_waiting(self, plan: dict[str, int], budget: int, finished: list[Request],
-                          max_chunk: int | None) -> None:
+    def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the front of the queue while there is budget, a seat and room."""
-        while len(self.waiting) and budget:
+        while len(self.waiting) and step.budget:
             request = self.waiting.peek()
             if self._has_outgrown(request.num_tokens):  # it was preempted when it asked for more than there is
-                self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
-                finished.append(request)
+                self._end_outgrown(request, step)
                 continue
             num_seats = self.max_num_seqs - sum(other.num_sequences for other in self.running)
-            num_new_tokens = self._admit(request, budget, max_chunk) if request.num_sequences <= num_seats else 0
+            num_new_tokens = self._admit(request, step) if request.num_sequences <= num_seats else 0
             if num_new_tokens == 0:
                 return
             self.waiting.get()
             self.running.append(request)
-            plan[request.request_id] = num_new_tokens
-            budget -= num_new_tokens
+            step.give(request, num_new_tokens)
 
-    def _admit(self, request: Request, budget: int, max_chunk: int | None) -> int:
-        """Adopt what is cached and make room for as many further tokens as the budget allows; 0 if there is no room."""
+    def _admit(self, request: Request, step: _Step) -> int:
+        """Adopt what is cached and make slots for as many further tokens as the step allows; 0 if there is no room."""
         hits, num_cached = self.kv_cache.get_computed_blocks(request)
         while not self._has_room(request, hits, num_cached):
-            if num_cached % self.kv_cache.block_size == 0:
+            num_half = num_cached % self.kv_cache.block_size
+            if num_half == 0:
                 return 0
-            # A hit that ends inside a block takes one block more, to copy it into; do without it.
-            hits, num_cached = hits[:-1], num_cached // self.kv_cache.block_size * self.kv_cache.block_size
-        num_new_tokens = min(self._chunk(request.num_tokens - num_cached, num_cached, max_chunk), budget)
+            hits, num_cached = hits[:-1], num_cached - num_half  # do without the block that would have to be copied
+        num_new_tokens = step.num_tokens_for(request.num_tokens - num_cached, num_cached)
         if self.kv_cache.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
             return 0
-        request.num_computed_tokens = num_cached
-        if request.num_preemptions == 0:  # what it finds again was its own: that saved nothing
-            request.num_cached_tokens = num_cached
-        request.status = RequestStatus.RUNNING
+        if request.status is RequestStatus.PREEMPTED:
+            self._resume(request, num_cached)
+        else:
+            request.num_computed_tokens = request.num_cached_tokens = num_cached
+            request.status = RequestStatus.RUNNING
         return num_new_tokens
 
-    def _has_room(self, request: Request, hits: list, num_cached: int) -> bool:
-        """Whether all tokens of ``request`` fit, beside the watermark."""
+    def _resume(self, request: Request, num_cached: int) -> None:
+        """A preempted request is admitted; of its tokens ``num_cached`` were found in the cache.
+
+        They do not count in ``num_cached_tokens``, which goes on the bill: what it finds now it computed itself.
+        """
+        request.num_computed_tokens = num_cached
+        request.status = RequestStatus.RUNNING
+
+    def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
+        """Whether *all* tokens of ``request`` fit, beside what is set aside.
+
+        A hit that stands in the free queue is about to leave it, so it is no room. Those that run need no room for the
+        tokens that they have: while budget is left, they have got their slots.
+        """
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)
-        num_new = self._num_blocks_for(request.num_tokens) - len(hits) + (num_cached % self.kv_cache.block_size > 0)
-        if not self.running:
-            return num_new <= num_free
-        num_forked = request.num_sequences - 1  # each further sequence begins by copying the last block
-        return num_new + num_forked + self.num_watermark_blocks <= num_free
+        num_new = self._num_blocks_for(request.num_tokens) - len(hits)
+        if num_cached % self.kv_cache.block_size:
+            num_new += 1  # the last hit is copied before it is written into
+        return num_new + self._num_blocks_set_aside(request) <= num_free
+
+    def _num_blocks_set_aside(self, request: Request) -> int:
+        """Blocks that must stay free when ``request`` is admitted: the watermark, and one for each of its sequences
+        after the first, which begins by copying the last block of the prompt.
+
+        None while nobody runs: who is alone may have the whole pool. If it waited, nobody would ever make more room.
+        """
+        return self.num_watermark_blocks + request.num_sequences - 1 if self.running else 0
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.kv_cache.block_size)
 
     def _has_outgrown(self, num_tokens: int) -> bool:
+        """Whether the whole pool, with nobody else in it, could not hold ``num_tokens`` tokens."""
         return self._num_blocks_for(num_tokens) > self.num_blocks
