@@ -7,7 +7,7 @@
 The corpus is plain text whose documents are separated by a line ``<|endoftext|>``. ``train`` makes the tokenizer,
 trains the network and writes a folder that any reader of Hugging Face Llama folders can load: the modules below carry
 the names of that format, so exporting is nothing but a change of number type. Runs on whatever device MLX has.
-Needs ``mlx`` and ``tokenizers``.
+Needs ``mlx``, ``numpy`` and ``tokenizers``, and nothing of this project: one file, so that it can be taken elsewhere.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -105,9 +106,16 @@ def train_tokenizer(documents: list[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
+def end_token(tokenizer: Tokenizer) -> int:
+    end = tokenizer.token_to_id(END)
+    if end is None:
+        raise ValueError(f"the tokenizer has no token {END}")
+    return end
+
+
 def encode(tokenizer: Tokenizer, documents: list[str]) -> list[list[int]]:
     """Token ids of each document between two end tokens: the first is what the story starts from."""
-    end = tokenizer.token_to_id(END)
+    end = end_token(tokenizer)
     return [[end, *encoding.ids, end] for encoding in tokenizer.encode_batch(documents)]
 
 
@@ -208,11 +216,15 @@ class TinyTales(nn.Module):
         return self.model.embed_tokens.as_linear(self.model.norm(x)), now  # tied: the embedding is the output layer
 
 
+def weights_of(model: TinyTales) -> dict[str, mx.array]:
+    return cast(dict[str, mx.array], tree_flatten(model.parameters(), destination={}))
+
+
 def initialise(model: TinyTales) -> None:
     """GPT-2's start: N(0, 0.02), and smaller for what is added to the residual stream, once per addition."""
     residual_scale = (2 * len(model.model.layers)) ** -0.5
     weights = {}
-    for name, weight in tree_flatten(model.parameters()):
+    for name, weight in weights_of(model).items():
         if weight.ndim == 2:
             scale = 0.02 * (residual_scale if "o_proj" in name or "down_proj" in name else 1.0)
             weight = mx.random.normal(weight.shape, scale=scale)
@@ -268,7 +280,7 @@ def evaluate(model: TinyTales, tokenizer: Tokenizer, documents: list[str], conte
             counts[row, len(ids) - 1 - num_scored : len(ids) - 1] = 1
         logits, _ = model(mx.array(tokens[:, :-1]))
         losses = nn.losses.cross_entropy(logits.astype(mx.float32), mx.array(tokens[:, 1:]))
-        nats += (losses * mx.array(counts)).sum().item()
+        nats += cast(float, (losses * mx.array(counts)).sum().item())
     return Score(nats, sum(num_scored for _, num_scored in windows), sum(map(len, documents)))
 
 
@@ -278,16 +290,17 @@ def generate(
     """The prompt and what the model makes of it, up to ``max_tokens`` tokens or the end of the story."""
     model.eval()
     key = mx.random.key(seed)
-    end = tokenizer.token_to_id(END)
+    end = end_token(tokenizer)
     prompt_ids = tokenizer.encode(prompt).ids
     output_ids: list[int] = []
     logits, past = model(mx.array([prompt_ids]))
     while True:
         key, subkey = mx.random.split(key)
         token = mx.random.categorical(logits[:, -1].astype(mx.float32) / temperature, key=subkey)
-        if token.item() == end:
+        token_id = cast(int, token.item())
+        if token_id == end:
             break
-        output_ids.append(token.item())
+        output_ids.append(token_id)
         if len(output_ids) == max_tokens:
             break
         logits, past = model(token[:, None], past)
@@ -308,6 +321,19 @@ def batches(tokens: mx.array, num_steps: int, batch_tokens: int, seed: int) -> I
         yield tokens[mx.array(starts[:, None] + np.arange(length + 1))]
 
 
+def make_optimizer(num_steps: int, learning_rate: float, weight_decay: float) -> optim.AdamW:
+    """AdamW; its rate rises in a line, at most 200 steps long, and falls along a cosine to a fiftieth."""
+    num_warmup_steps = max(1, min(200, num_steps // 10))
+    schedule = optim.join_schedules(
+        [
+            optim.linear_schedule(0.0, learning_rate, num_warmup_steps),
+            optim.cosine_decay(learning_rate, num_steps - num_warmup_steps, end=0.02 * learning_rate),
+        ],
+        [num_warmup_steps],
+    )
+    return optim.AdamW(schedule, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
+
+
 def train(
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -320,30 +346,25 @@ def train(
     ema_decay: float,
     seed: int,
 ) -> TinyTales:
-    """Train from scratch; the model returned holds the moving average of the weights, in float32."""
+    """Train from scratch; the model returned holds the moving average of the weights, in float32.
+
+    Long, because the compiled step closes over the model, the optimizer and the average, which it changes.
+    """
     mx.random.seed(seed)
     shape = Shape()
     model = TinyTales(shape, dropout)
     initialise(model)
     tokens = mx.array(np.concatenate(encode(tokenizer, corpus.train)).astype(np.int32))
-    num_parameters = sum(weight.size for _, weight in tree_flatten(model.parameters()))
+    num_parameters = sum(weight.size for weight in weights_of(model).values())
     print(f"{num_parameters:,} parameters, {tokens.size:,} training tokens, "
           f"{num_steps * batch_tokens / tokens.size:.1f} passes over them, on {mx.default_device()}", flush=True)
 
-    num_warmup_steps = max(1, min(200, num_steps // 10))
-    schedule = optim.join_schedules(
-        [
-            optim.linear_schedule(0.0, learning_rate, num_warmup_steps),
-            optim.cosine_decay(learning_rate, num_steps - num_warmup_steps, end=0.02 * learning_rate),
-        ],
-        [num_warmup_steps],
-    )
-    optimizer = optim.AdamW(schedule, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
+    optimizer = make_optimizer(num_steps, learning_rate, weight_decay)
     optimizer.init(model.trainable_parameters())
     average = {"weights": tree_map(mx.array, model.trainable_parameters())}
     compute_type = mx.bfloat16 if mx.default_device() == mx.Device(mx.gpu) else mx.float32
 
-    def loss_of(weights: dict, windows: mx.array) -> mx.array:
+    def loss_of(weights: dict[str, Any], windows: mx.array) -> mx.array:
         # The optimizer's weights stay float32; the pass through the network is made with rounded copies.
         model.update(tree_map(lambda weight: weight.astype(compute_type), weights))
         logits, _ = model(windows[:, :-1])
@@ -390,8 +411,8 @@ def train(
 def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``folder`` as Hugging Face lays out a Llama, weights in float16."""
     folder.mkdir(parents=True, exist_ok=True)
-    end = tokenizer.token_to_id(END)
-    weights = {name: weight.astype(mx.float16) for name, weight in tree_flatten(model.parameters())}
+    end = end_token(tokenizer)
+    weights = {name: weight.astype(mx.float16) for name, weight in weights_of(model).items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -432,12 +453,12 @@ def load(folder: Path) -> tuple[TinyTales, Tokenizer]:
     """The exported model, computing in float32 with the rounded weights."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model = TinyTales(Shape(**{name: config[name] for name in asdict(Shape())}))
-    weights = mx.load(str(folder / "model.safetensors"))
+    weights = cast(dict[str, mx.array], mx.load(str(folder / "model.safetensors")))
     model.load_weights([(name, weight.astype(mx.float32)) for name, weight in weights.items()])
     return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def main() -> None:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -457,14 +478,17 @@ def main() -> None:
     command.add_argument("--model", type=Path, required=True)
     command.add_argument("--context", type=int, default=1024, help="window length in tokens")
     command.add_argument("--stride", type=int, default=512, help="how far the window slides, in tokens")
-    command.add_argument("--documents", type=int, default=NUM_HELD_OUT_DOCUMENTS, help="only the first so many")
+    command.add_argument("--documents", type=int, default=NUM_HELD_OUT_DOCUMENTS, help="only the first ones, this many")
 
     command = commands.add_parser("sample", help="one story for each fixed prompt, with seeds 0, 1, 2 ...")
     command.add_argument("--model", type=Path, required=True)
     command.add_argument("--temperature", type=float, default=0.8)
     command.add_argument("--max-tokens", type=int, default=120)
-    args = parser.parse_args()
+    return parser
 
+
+def main() -> None:
+    args = make_parser().parse_args()
     if args.command == "train":
         corpus = read_corpus(args.corpus)
         tokenizer = train_tokenizer(corpus.train, Shape().vocab_size)
