@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.count, float]:
+def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.count[int], float]:
     """The fuzzer, the numbers of its cases, and when to stop. Raises ValueError for what cannot be."""
     if arguments.name not in FUZZERS:
         raise ValueError(f"there is no fuzzer {arguments.name!r}, only {', '.join(FUZZERS)}")
@@ -62,11 +62,12 @@ def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.cou
     return run_case, itertools.count(), DEFAULT_SECONDS if arguments.seconds is None else arguments.seconds
 
 
-def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count, seconds: float,
+def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count[int], seconds: float,
          clock: Callable[[], float] = time.monotonic) -> int:
     """Run ``cases`` until ``seconds`` are over; say what was tried, and how to repeat what failed. The exit status."""
     from rich.console import Console
-    tried, num_cases, start, status = Counter(), 0, clock(), 0
+    tried: Counter[str] = Counter()
+    num_cases, start, status = 0, clock(), 0
     with Console(stderr=True).status("") as progress:  # shown on a terminal only
         for case in cases:
             if clock() - start >= seconds:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
+from typing import Any
 
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.request import SamplingParams
@@ -57,12 +58,13 @@ class PromptDraw:
         return prompt
 
 
-def draw_params(rng: random.Random, vocab_size: int, eos_token_ids: Sequence[int], max_tokens: int) -> SamplingParams:
+def draw_params(rng: random.Random, vocab_size: int, eos_token_ids: Collection[int], max_tokens: int) -> SamplingParams:
     """Half of them greedy, most of the others with a seed. One field in six is not as by default."""
-    def rarely(field: str, draw) -> dict:
+    def rarely(field: str, draw: Callable[[], object]) -> dict[str, object]:
         return {field: draw()} if rng.random() < 1 / 6 else {}
 
-    fields: dict = dict(max_tokens=rng.randint(1, max_tokens), ignore_eos=rng.random() < 0.6, temperature=0.0,
+    max_tokens = rng.randint(1, max_tokens)
+    fields: dict[str, Any] = dict(max_tokens=max_tokens, ignore_eos=rng.random() < 0.6, temperature=0.0,
                         n=rng.choice((1, 1, 1, 1, 2, 3, 5)))
     if rng.random() < 0.5:
         fields |= dict(temperature=rng.choice((0.05, 0.7, 1.0, 1.0, 1.5, 10.0)), seed=rng.randrange(2**32))
@@ -79,14 +81,14 @@ def draw_params(rng: random.Random, vocab_size: int, eos_token_ids: Sequence[int
     fields |= rarely("skip_special_tokens", lambda: False)
     fields |= rarely("repetition_penalty", lambda: rng.choice((0.8, 1.1, 2.0)))
     fields |= rarely("logit_bias", lambda: _draw_bias(rng, vocab_size, eos_token_ids))
-    fields |= rarely("min_tokens", lambda: rng.randint(0, fields["max_tokens"]))
+    fields |= rarely("min_tokens", lambda: rng.randint(0, max_tokens))
     fields |= rarely("stop_token_ids", lambda: [rng.randrange(vocab_size) for _ in range(rng.randint(1, 3))])
     fields |= rarely("stop", lambda: [chr(rng.randrange(33, 127)) for _ in range(rng.randint(1, 3))])
     fields |= rarely("logprobs", lambda: rng.choice((0, 1, 2, 20)))
     return SamplingParams(**fields)
 
 
-def _draw_bias(rng: random.Random, vocab_size: int, eos_token_ids: Sequence[int]) -> dict[int, float]:
+def _draw_bias(rng: random.Random, vocab_size: int, eos_token_ids: Collection[int]) -> dict[int, float]:
     """Some tokens made likelier or impossible; often the end of the text, which a random network seldom says."""
     tokens = [*rng.sample(range(vocab_size), rng.randint(0, 3)), *rng.choice((eos_token_ids, ()))]
     return {token: rng.choice((-math.inf, -100.0, -2.0, 1.0, 6.0, 6.0)) for token in tokens}

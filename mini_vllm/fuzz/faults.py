@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
+from mini_vllm.fast.plan import Span
+from mini_vllm.sampler import SamplerRow
+
+Method = Callable[..., object]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -35,30 +40,38 @@ class Poison:
     def put_into(self, engine: LLMEngine, request_id: str, n: int) -> None:
         names = [request_id] if n == 1 else [f"{request_id}#{index}" for index in range(n)]
         if self.where == "sampler":
-            real_sample = engine.sampler.sample
+            self._put_into_sampler(engine, request_id, names)
+        else:
+            self._put_into_runner(engine, request_id, names)
 
-            def sample(logits, rows):
+    def _put_into_sampler(self, engine: LLMEngine, request_id: str, names: list[str]) -> None:
+        def around(real: Method) -> Method:
+            def sample(logits: mx.array, rows: Sequence[SamplerRow]) -> object:
                 for row in rows:
                     if self._is_mine(engine, row, names) and self._is_due(
                             len(row.prompt_token_ids) + len(row.output_token_ids)):
                         raise Poisoned(f"{request_id} in the sampler")
-                return real_sample(logits, rows)
+                return real(logits, rows)
 
-            engine.sampler.sample = sample
-            return
-        real_forward = engine.runner._forward
+            return sample
 
-        def forward(token_ids, spans, wanted):
-            tables = [engine.kv_cache.get_block_ids(name) for name in names]
-            is_due = any(self._is_due(span.context_len) and list(span.block_ids) in tables for span in spans)
-            if is_due and self.where == "before":
-                raise Poisoned(f"{request_id} before its step")
-            hidden = real_forward(token_ids, spans, wanted)
-            if is_due:
-                raise Poisoned(f"{request_id} after its step")
-            return hidden
+        _wrap(engine.sampler, "sample", around)
 
-        engine.runner._forward = forward
+    def _put_into_runner(self, engine: LLMEngine, request_id: str, names: list[str]) -> None:
+        def around(real: Method) -> Method:
+            def forward(token_ids: mx.array, spans: Sequence[Span], wanted: object) -> object:
+                tables = [engine.kv_cache.get_block_ids(name) for name in names]
+                is_due = any(self._is_due(span.context_len) and list(span.block_ids) in tables for span in spans)
+                if is_due and self.where == "before":
+                    raise Poisoned(f"{request_id} before its step")
+                hidden = real(token_ids, spans, wanted)
+                if is_due:
+                    raise Poisoned(f"{request_id} after its step")
+                return hidden
+
+            return forward
+
+        _wrap(engine.runner, "_forward", around)
 
     @staticmethod
     def _is_mine(engine: LLMEngine, row: object, names: list[str]) -> bool:
@@ -70,30 +83,39 @@ class Poison:
 
 def interrupt_at_times(engine: LLMEngine, rng: random.Random, times: int) -> None:
     """Ctrl-C in a few of the next forward passes, before or after they are planned into MLX."""
-    real, left = engine.runner._forward, times
+    left = times
 
-    def forward(*arguments):
-        nonlocal left
-        is_now, is_before = left > 0 and rng.random() < 0.2, rng.random() < 0.5
-        left -= is_now
-        if is_now and is_before:
-            raise Interrupted
-        hidden = real(*arguments)
-        if is_now:
-            raise Interrupted
-        return hidden
+    def around(real: Method) -> Method:
+        def forward(*arguments: object) -> object:
+            nonlocal left
+            is_now, is_before = left > 0 and rng.random() < 0.2, rng.random() < 0.5
+            left -= is_now
+            if is_now and is_before:
+                raise Interrupted
+            hidden = real(*arguments)
+            if is_now:
+                raise Interrupted
+            return hidden
 
-    engine.runner._forward = forward
+        return forward
+
+    _wrap(engine.runner, "_forward", around)
 
 
 def lose_plan_once(engine: LLMEngine, is_planned: bool) -> None:
     """The next step breaks while it is planned: at once, or when all is planned."""
-    real: Callable = engine.scheduler.schedule
+    def around(real: Method) -> Method:
+        def schedule() -> object:
+            _wrap(engine.scheduler, "schedule", lambda _: real)
+            if is_planned:
+                real()
+            raise PlanLost("the plan is lost")
 
-    def schedule():
-        engine.scheduler.schedule = real
-        if is_planned:
-            real()
-        raise PlanLost("the plan is lost")
+        return schedule
 
-    engine.scheduler.schedule = schedule
+    _wrap(engine.scheduler, "schedule", around)
+
+
+def _wrap(owner: object, name: str, around: Callable[[Method], Method]) -> None:
+    """Put a function in place of a method of this one object; it is given the method that was there."""
+    setattr(owner, name, around(getattr(owner, name)))

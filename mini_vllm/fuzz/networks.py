@@ -11,13 +11,15 @@ from mini_vllm.backend import mx, nn
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.random_model import write_random_checkpoint
 
+MAX_POSITION_EMBEDDINGS = 512
 #: Two layers, so that keys and values of the second depend on all that came before.
-SHAPE = dict(vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0,
-             tie_word_embeddings=False)
+SHAPE: dict[str, object] = dict(
+    vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=MAX_POSITION_EMBEDDINGS, rms_norm_eps=1e-5, rope_theta=10000.0,
+    tie_word_embeddings=False)
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=64)
-NETWORKS = {
+NETWORKS: dict[str, dict[str, object]] = {
     "llama": dict(model_type="llama", rope_scaling=LLAMA3_ROPE),
     "llama, no groups": dict(model_type="llama", num_key_value_heads=4),
     "llama, one group": dict(model_type="llama", num_key_value_heads=1),
@@ -25,6 +27,7 @@ NETWORKS = {
     "qwen2": dict(model_type="qwen2"),
     "qwen3": dict(model_type="qwen3", head_dim=16),
 }
+
 
 @functools.cache
 def network_folder(name: str) -> Path:
@@ -34,12 +37,12 @@ def network_folder(name: str) -> Path:
     return write_random_checkpoint(Path(folder.name), {**SHAPE, **NETWORKS[name]})
 
 
-_FOLDERS: list[tempfile.TemporaryDirectory] = []  # alive as long as the module
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # alive as long as the module
 
 
 @functools.cache
 def network(name: str, is_broken: bool = False) -> LoadedModel:
-    """One of NETWORKS, or a model by its name; ``is_broken``: there is a token that it cannot read, ``break_token``.
+    """One of NETWORKS, or a model by its name. If it ``is_broken``, ``break_token`` makes a token that it cannot read.
 
     Loaded in this thread, and for this thread: MLX's arrays belong to the one that made them.
     """
@@ -56,9 +59,12 @@ def break_token(loaded: LoadedModel, token_id: int) -> None:
 
 
 class BrokenEmbedding(nn.Embedding):
+    """One whose vectors of the token ``broken`` are not numbers."""
+
     def __init__(self, whole: nn.Embedding) -> None:
         super().__init__(*whole.weight.shape)
         self.weight, self.broken = whole.weight, -1
 
     def __call__(self, token_ids: mx.array) -> mx.array:
-        return mx.where((token_ids == self.broken)[:, None], mx.nan, super().__call__(token_ids))
+        vectors: mx.array = super().__call__(token_ids)  # type: ignore[no-untyped-call]  # MLX gives it no types
+        return mx.where((token_ids == self.broken)[:, None], mx.nan, vectors)

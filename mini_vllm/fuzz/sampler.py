@@ -17,10 +17,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from mini_vllm.backend import mx
+from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler, SamplerRow, make_key
+
+Logits = npt.NDArray[np.float32]
 
 #: Of the draws with logits rounded anew.
 NUM_ROUNDED, TEMPERATURE = 256, 0.8
@@ -53,12 +57,13 @@ def run_case(seed: int, case: int) -> dict[str, int]:
 
 def draw_row(random: np.random.Generator, vocab_size: int) -> SamplerRow:
     def tokens(most: int) -> list[int]:
-        return random.integers(0, vocab_size, random.integers(0, most + 1)).tolist()
+        return [int(token) for token in random.integers(0, vocab_size, random.integers(0, most + 1))]
 
-    fields = {"temperature": [1.0, 0.7, 0.05, 2.0, 0.0], "top_k": [0, 0, 1, 2, 40, vocab_size + 1],
-              "top_p": [1.0, 1.0, 0.9, 0.3, 1e-6], "min_p": [0.0, 0.0, 0.05, 0.5, 1.0],
-              "repetition_penalty": [1.0, 1.0, 1.3, 0.7], "presence_penalty": [0.0, 0.0, 1.5, -1.0],
-              "frequency_penalty": [0.0, 0.0, 0.75, -0.5], "min_tokens": [0, 0, 5]}
+    fields: dict[str, list[float]] = {
+        "temperature": [1.0, 0.7, 0.05, 2.0, 0.0], "top_k": [0, 0, 1, 2, 40, vocab_size + 1],
+        "top_p": [1.0, 1.0, 0.9, 0.3, 1e-6], "min_p": [0.0, 0.0, 0.05, 0.5, 1.0],
+        "repetition_penalty": [1.0, 1.0, 1.3, 0.7], "presence_penalty": [0.0, 0.0, 1.5, -1.0],
+        "frequency_penalty": [0.0, 0.0, 0.75, -0.5], "min_tokens": [0, 0, 5]}
     params = {name: random.choice(values).item() for name, values in fields.items()}
     if random.random() < 0.2:
         biases = [-math.inf, -3.0, 2.0, 100.0]
@@ -72,85 +77,36 @@ def draw_row(random: np.random.Generator, vocab_size: int) -> SamplerRow:
     return SamplerRow(SamplingParams(**params), tokens(9), output, eos, key, bad_words)
 
 
-def draw_logits(random: np.random.Generator, num_rows: int, vocab_size: int) -> np.ndarray:
+def draw_logits(random: np.random.Generator, num_rows: int, vocab_size: int) -> Logits:
     logits = random.normal(scale=random.choice([0.1, 2.0, 8.0]), size=(num_rows, vocab_size))
     if random.random() < 0.3:
         logits = logits.round()  # many equals
     return logits.astype(np.float32)
 
 
-def sample(logits: np.ndarray, rows: Sequence[SamplerRow]) -> list[int | None]:
-    """A token a row; None for all if a row has none left."""
+def sample(logits: Logits, rows: Sequence[SamplerRow]) -> list[int] | None:
+    """A token a row; None if a row has none left."""
     try:
         return Sampler().sample(mx.array(logits), rows).token_ids
     except ValueError as error:
         if "no token is left" not in str(error):
             raise
-        return [None] * len(rows)
+        return None
 
 
-# ---- the reference, one token at a time and in double precision
-
-
-def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], float]:
-    """Probabilities by token id, and how near any decision came to going the other way."""
-    p, x = row.params, [float(value) for value in logits]
-    vocab_size, nearest = len(x), 1.0
-    for token, bias in (p.logit_bias or {}).items():
-        x[token] += bias
-    for token in {*row.prompt_token_ids, *row.output_token_ids}:
-        x[token] = x[token] / p.repetition_penalty if x[token] > 0 else x[token] * p.repetition_penalty
-    for token in row.output_token_ids:
-        x[token] -= p.frequency_penalty
-    for token in set(row.output_token_ids):
-        x[token] -= p.presence_penalty
-    for *beginning, last in row.bad_words:
-        if list(row.output_token_ids)[len(row.output_token_ids) - len(beginning):] == beginning:
-            x[last] = -math.inf
-    if p.allowed_token_ids is not None:
-        allowed = set(p.allowed_token_ids)
-        x = [value if token in allowed else -math.inf for token, value in enumerate(x)]
-    if len(row.output_token_ids) < p.min_tokens:
-        for token in {*row.eos_token_ids, *p.stop_token_ids}:
-            x[token] = -math.inf
-    highest = max(x)
-    if highest == -math.inf:
-        return [0.0] * vocab_size, nearest
-    if p.temperature == 0:
-        best = x.index(highest)
-        gap = min((highest - value for token, value in enumerate(x) if token != best), default=1.0)
-        return [float(token == best) for token in range(vocab_size)], nearest if gap == 0 else min(nearest, gap)
-    weight = [math.exp((value - highest) / p.temperature) for value in x]
-    kept = sorted(range(vocab_size), key=lambda token: (-x[token], token))
-    if p.top_k and p.top_k < vocab_size:
-        gap = x[kept[p.top_k - 1]] - x[kept[p.top_k]]
-        nearest = min(nearest, gap if gap else 1.0)
-        kept = kept[:p.top_k]
-    if p.top_p < 1:
-        total, mass, nucleus = sum(weight[token] for token in kept), 0.0, []
-        for token in kept:
-            if nucleus:
-                nearest = min(nearest, abs(mass / total - p.top_p))
-            if nucleus and mass / total >= p.top_p:
-                break
-            nucleus.append(token)
-            mass += weight[token]
-        kept = nucleus
-    if p.min_p:
-        nearest = min([nearest] + [abs(weight[token] - p.min_p) for token in kept if weight[token] not in (0, 1)])
-    kept = [token for token in kept if weight[token] >= p.min_p]
-    total, probabilities = sum(weight[token] for token in kept), [0.0] * vocab_size
-    for token in kept:
-        probabilities[token] = weight[token] / total
-    return probabilities, nearest
+def sample_all(logits: Logits, rows: Sequence[SamplerRow]) -> list[int]:
+    """A token a row. Raises AssertionError if a row has none left."""
+    drawn = sample(logits, rows)
+    assert drawn is not None, f"no token is left for one of {[row.params for row in rows]}"
+    return drawn
 
 
 # ---- what is checked
 
 
-def check_support(logits: np.ndarray, rows: Sequence[SamplerRow], drawn: Sequence[int | None]) -> int:
+def check_support(logits: Logits, rows: Sequence[SamplerRow], drawn: Sequence[int] | None) -> int:
     """No token comes that the reference drops. Returns how many rows were checked."""
-    if drawn[0] is None:
+    if drawn is None:
         empty = [not any(reference(row_logits, row)[0]) for row_logits, row in zip(logits, rows)]
         assert any(empty), "the sampler says that a row has no token left, the reference finds one for each"
         return len(rows)
@@ -163,21 +119,22 @@ def check_support(logits: np.ndarray, rows: Sequence[SamplerRow], drawn: Sequenc
     return num_checked
 
 
-def check_company(random: np.random.Generator, logits: np.ndarray, rows: Sequence[SamplerRow],
-                  drawn: Sequence[int | None]) -> int:
+def check_company(random: np.random.Generator, logits: Logits, rows: Sequence[SamplerRow],
+                  drawn: Sequence[int] | None) -> int:
     """A row gives the same token whatever else is in the batch."""
-    if drawn[0] is None:
+    if drawn is None:
         return 0
     order = random.permutation(len(rows))
-    shuffled = sample(logits[order], [rows[index] for index in order])
+    shuffled = sample_all(logits[order], [rows[index] for index in order])
     picked = random.choice(len(rows), size=min(len(rows), 4), replace=False)
-    for index, token_id in [*zip(order, shuffled), *((i, sample(logits[i:i + 1], rows[i:i + 1])[0]) for i in picked)]:
+    alone = [sample_all(logits[i:i + 1], rows[i:i + 1])[0] for i in picked]
+    for index, token_id in [*zip(order, shuffled), *zip(picked, alone)]:
         assert token_id == drawn[index], (f"row {index}, {rows[index].params}, drew token {drawn[index]} among "
                                           f"{len(rows)} rows and {token_id} in other company")
     return len(rows) + len(picked)
 
 
-def check_frequencies(random: np.random.Generator, logits: np.ndarray, rows: Sequence[SamplerRow]) -> int:
+def check_frequencies(random: np.random.Generator, logits: Logits, rows: Sequence[SamplerRow]) -> int:
     """One row, drawn many times with other keys: tokens come as often as the reference says."""
     index = int(random.integers(len(rows)))
     row = rows[index]
@@ -189,7 +146,7 @@ def check_frequencies(random: np.random.Generator, logits: np.ndarray, rows: Seq
     counts = np.zeros(logits.shape[1])
     for start in range(0, len(many), per_batch):
         batch = many[start:start + per_batch]
-        np.add.at(counts, sample(np.repeat(logits[index:index + 1], len(batch), axis=0), batch), 1)
+        np.add.at(counts, sample_all(np.repeat(logits[index:index + 1], len(batch), axis=0), batch), 1)
     # Tokens that are expected less than five times count as one, since chi-square does not hold for them.
     is_common = share * NUM_FREQUENCY_DRAWS >= 5
     observed = np.append(counts[is_common], counts[~is_common].sum())
@@ -218,13 +175,17 @@ def count_changes(random: np.random.Generator, vocab_size: int) -> tuple[int, in
     rows = [SamplerRow(SamplingParams(temperature=TEMPERATURE), (), (), (), make_key(int(key)))
             for key in random.integers(2**40, size=NUM_ROUNDED)]
     thrown = random.random(NUM_ROUNDED)
-    by_noise = [sample(values, rows) for values in (logits, rounded)]
+    by_noise = [sample_all(values, rows) for values in (logits, rounded)]
     by_line = [[_inverse_cdf(row_logits, uniform) for row_logits, uniform in zip(values, thrown)]
                for values in (logits, rounded)]
-    return tuple(sum(one != other for one, other in zip(*pair)) for pair in (by_noise, by_line))
+    return _num_different(*by_noise), _num_different(*by_line)
 
 
-def _inverse_cdf(logits: np.ndarray, uniform: float) -> int:
+def _num_different(some: Sequence[int], others: Sequence[int]) -> int:
+    return sum(one != other for one, other in zip(some, others))
+
+
+def _inverse_cdf(logits: Logits, uniform: float) -> int:
     """The token that a number from 0 to 1 lands on, in single precision."""
     edges = np.cumsum(np.exp((logits - logits.max()) / np.float32(TEMPERATURE)), dtype=np.float32)
     return int(np.searchsorted(edges, np.float32(uniform) * edges[-1], side="right"))

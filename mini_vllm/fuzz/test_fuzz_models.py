@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mini_vllm.fuzz import models
+from mini_vllm.fuzz.model_cases import draw_case
 
 pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
 
@@ -18,7 +19,7 @@ def test_random_networks_decode_what_mlx_lm_decodes(case):
 
 
 def draw(case):
-    return models.draw_case(np.random.default_rng([SEED, case]))
+    return draw_case(np.random.default_rng([SEED, case]))
 
 
 def test_the_cases_are_of_all_kinds():
