@@ -1,4 +1,4 @@
-"""Measurements that back what the documents say. Each prints ratios taken side by side in one run.
+"""Measurements that back what the documents say. What is compared is measured side by side in one run.
 
     python -m mini_vllm.benchmark allocator    an operation of the block pool, at 10³ and 10⁶ blocks, and without checks
     python -m mini_vllm.benchmark blas         MLX with and without a fast BLAS

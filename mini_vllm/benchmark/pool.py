@@ -39,7 +39,7 @@ def print_pool() -> None:
 
 
 def _run(engine: LLMEngine, num_prompt_tokens: int) -> float:
-    """Milliseconds a step; with a prompt, of the steps that it takes."""
+    """Milliseconds a step, over a round of steps; with a prompt, over those until its output comes."""
     num_steps, start = 0, time.perf_counter()
     prompt_id: str | None = None
     if num_prompt_tokens:

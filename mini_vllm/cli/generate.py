@@ -22,7 +22,7 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
     started_s = time.perf_counter()
     generation = Generation(engine, _make_printer(arguments, len(prompts) * params.n))
     generation.add(prompts, params)
-    is_interrupted = not generation.run()
+    is_interrupted = generation.run()
     generation.tell_errors()
     print(usage_line(generation.outputs.values(), time.perf_counter() - started_s), file=sys.stderr)
     if arguments.stats:
@@ -64,7 +64,7 @@ class Generation:
                 self.printer.expect(request_id)
 
     def run(self) -> bool:
-        """Until all have ended. Ctrl-C ends them where they are. Returns whether it did not come."""
+        """Step until all requests have ended. Ctrl-C ends them where they are. Returns whether it came."""
         try:
             while self.engine.has_unfinished_requests():
                 for output in self.engine.step():
@@ -74,8 +74,8 @@ class Generation:
                 aborted = self.engine.abort_request(request_id)
                 if aborted is not None:
                     self._show(aborted)
-            return False
-        return True
+            return True
+        return False
 
     def tell_errors(self) -> None:
         for output in self.outputs.values():

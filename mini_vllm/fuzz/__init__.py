@@ -9,5 +9,11 @@
 
 A fuzzer is a module with ``run_case(seed, case)``. It draws a case from these two numbers and nothing else, runs it,
 returns counts of what it tried, and raises an AssertionError that says what was drawn and what is wrong. The first few
-cases of each run in the suite (``test_fuzz.py``).
+cases of each run in the suites (``test_fuzz.py``, ``test_fuzz_models.py``).
+
+    engine        happens: work, work_draw   must come to: engine_checks, alone
+    async_engine  happens: callers           must come to: caller_checks
+    models        drawn: model_cases         must come to: oracle (mlx-lm)
+    sampler                                  must come to: sampler_reference
+    of several    draws, networks, faults, expect
 """

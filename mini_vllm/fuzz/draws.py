@@ -59,7 +59,7 @@ class PromptDraw:
 
 
 def draw_params(rng: random.Random, vocab_size: int, eos_token_ids: Collection[int], max_tokens: int) -> SamplingParams:
-    """Half of them greedy, most of the others with a seed. One field in six is not as by default."""
+    """Half of them greedy, most of the others with a seed. Each other field is not as by default one time in six."""
     def rarely(field: str, draw: Callable[[], object]) -> dict[str, object]:
         return {field: draw()} if rng.random() < 1 / 6 else {}
 

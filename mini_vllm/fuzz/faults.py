@@ -82,7 +82,7 @@ class Poison:
 
 
 def interrupt_at_times(engine: LLMEngine, rng: random.Random, times: int) -> None:
-    """Ctrl-C in a few of the next forward passes, before or after they are planned into MLX."""
+    """Ctrl-C in a few of the next forward passes, before or after MLX is given them."""
     left = times
 
     def around(real: Method) -> Method:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class PullError(RuntimeError):
-    """A model could not be fetched. The message says what was wrong; the cache is as it was before."""
+    """A model could not be fetched. The message says what was wrong; no part of a model is left in the cache."""
 
 
 @dataclass(frozen=True)

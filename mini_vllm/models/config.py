@@ -86,7 +86,7 @@ class ModelConfig:
             sliding_window=sliding_window, sliding_layers=sliding_layers)
 
     def window(self, layer: int) -> int | None:
-        """How many tokens a token of this layer attends to; None: all before it."""
+        """How many tokens a token of this layer attends to, itself included; None: all up to itself."""
         return self.sliding_window if layer in self.sliding_layers else None
 
 
@@ -108,8 +108,8 @@ def _read_rope(fields: Fields, head_dim: int) -> tuple[float, dict[str, object]]
 def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int | None, Collection[int]]:
     """How long a window is and which layers have one.
 
-    A list of layer types says it for any model; without one, Mistral has a window in all layers and Qwen, if it uses
-    it, in those from ``max_window_layers`` on.
+    A list of layer types says which, for any model. Without one, Mistral has a window in all layers if a length is
+    given; Qwen, if ``use_sliding_window`` is set, in those from ``max_window_layers`` on.
     """
     is_used, window_is_given = fields.flag("use_sliding_window"), "sliding_window" in fields
     if "layer_types" in fields:

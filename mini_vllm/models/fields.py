@@ -62,14 +62,14 @@ class Fields:
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """False if it is not there."""
+        """False if the field is not there."""
         value = self.get(name)
         if not isinstance(value, bool) and value is not None:
             raise self.error(name, "must be true or false")
         return bool(value)
 
     def part(self, name: str) -> Fields:
-        """An object inside; an empty one if it is not there."""
+        """An object inside this one; an empty one if the field is not there."""
         value = self.get(name) if name in self else {}
         if not isinstance(value, Mapping):
             raise self.error(name, "must be an object")

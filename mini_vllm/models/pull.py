@@ -28,7 +28,7 @@ def pull(name: str, console: Console | None = None) -> Path:
     """Return the path of the model ``name``, fetching it first if it is not at hand.
 
     Progress goes to ``console``, by default to the standard error. Only one process fetches a model at a time; others
-    wait for it. What an earlier, interrupted pull left behind is removed. Raises PullError, and leaves nothing behind.
+    wait for it. What an earlier, interrupted pull has left is removed. Raises PullError, and leaves no part of a model.
     """
     model = lookup(name)
     if path := cached_model(name):

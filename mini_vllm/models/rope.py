@@ -1,7 +1,7 @@
 """Rotary positions: how fast each pair of a head turns, and the turning.
 
-Models are trained on short texts and then made to read longer ones by letting some pairs turn slower. How, is said by
-``rope_scaling`` in their config: "linear", "llama3" and "yarn" are those of the Llama family.
+Models are trained on short texts and then made to read longer ones by letting some pairs turn slower. ``rope_scaling``
+in their config says how: "linear", "llama3" and "yarn" are the ways of the Llama family.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.ar
 
 def _yarn(inverse: mx.array, theta: float, factor: float, fields: Fields) -> tuple[mx.array, float]:
     """As llama3, but the blend goes by the number of the pair, between those that make ``beta_fast`` and ``beta_slow``
-    turns within the trained length; and longer texts make attention sharper."""
+    turns within the trained length; and attention is made sharper, the more so the larger ``factor`` is."""
     fields.only("truncate", True)
     trained_length = fields.whole("original_max_position_embeddings")
     num_pairs = inverse.size

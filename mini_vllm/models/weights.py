@@ -42,7 +42,7 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
 
 
 def _check_tensors(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, Packing]:
-    """Raise LoadError unless every tensor is there, and no other. Returns how those that are packed are packed."""
+    """Raise LoadError unless every tensor is there, and no other. Returns the packings of the matrices."""
     last = f"model.layers.{config.num_layers - 1}.input_layernorm.weight"
     if last not in weights:  # looked at first: a wrong number of layers may be very large
         raise LoadError(f"the tensor {last} is missing")
