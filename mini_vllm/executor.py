@@ -16,7 +16,8 @@ from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.prompt_logprobs import positions_told_first, take_prompt_logprobs
 from mini_vllm.request import Request, TokenLogprob
-from mini_vllm.sampler import Sampler, is_plain
+from mini_vllm.sampler import Sampler
+from mini_vllm.sampler_row import is_plain
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests, SequenceState
 

@@ -27,7 +27,8 @@ from mini_vllm.backend import mx
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.request import Request
-from mini_vllm.sampler import Sampler, SamplerRow
+from mini_vllm.sampler import Sampler
+from mini_vllm.sampler_row import SamplerRow
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.sequences import LiveRequests
 

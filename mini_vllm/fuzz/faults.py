@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.fast.plan import Span
-from mini_vllm.sampler import SamplerRow
+from mini_vllm.fast.span import Span
+from mini_vllm.sampler_row import SamplerRow
 
 Method = Callable[..., object]
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from mini_vllm.backend import mx
 from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampler import Sampler, SamplerRow, make_key
+from mini_vllm.sampler import Sampler
+from mini_vllm.sampler_row import SamplerRow, make_key
 
 Logits = npt.NDArray[np.float32]
 

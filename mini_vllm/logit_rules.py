@@ -1,0 +1,119 @@
+"""What changes the logits before a draw: bias, penalties, and tokens that must not come.
+
+    logits ─▶ + logit_bias ─▶ repetition ─▶ presence, frequency ─▶ what must not come ─▶ only what is allowed
+
+Each rule takes all rows at once and leaves those alone that do not ask for it; if none does, it returns the very array
+that it was given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+
+from mini_vllm.backend import mx
+from mini_vllm.sampler_row import SamplerRow
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """``logits`` after bias and penalties, with -inf for tokens that must not come. The argument stays as it is."""
+    adjusted = logits
+    for rule in (_add_bias, _penalise_repetition, _subtract_penalties, _ban, _keep_allowed):
+        adjusted = rule(adjusted, rows)
+    return adjusted if adjusted is logits else mx.minimum(adjusted, LARGEST)
+
+
+def check_token_ids(rows: Sequence[SamplerRow], vocab_size: int) -> None:
+    """Raise ValueError if a parameter names a token that there is not."""
+    for index, row in enumerate(rows):
+        for name in ("logit_bias", "allowed_token_ids"):
+            for token_id in getattr(row.params, name) or ():
+                if token_id >= vocab_size:
+                    raise ValueError(f"row {index}: {name} names token {token_id}, "
+                                     f"but the vocabulary has {vocab_size} tokens")
+
+
+def _add_bias(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    biased = {i: row.params.logit_bias for i, row in enumerate(rows) if row.params.logit_bias}
+    if not biased:
+        return logits
+    # A bias of +inf becomes the largest number there is: infinities could not be subtracted from each other.
+    bias = np.minimum([value for biases in biased.values() for value in biases.values()], LARGEST)
+    return logits.at[_places(biased, logits.shape[1])].add(mx.array(bias.astype(np.float32)))
+
+
+def _penalise_repetition(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    seen = {i: list(chain(row.prompt_token_ids, row.output_token_ids)) for i, row in enumerate(rows)
+            if row.params.repetition_penalty != 1}
+    if not seen:
+        return logits
+    row_ids, token_ids = _places(seen, logits.shape[1])
+    penalty = column([row.params.repetition_penalty for row in rows])[row_ids, 0]
+    old = logits[row_ids, token_ids]
+    adjusted = mx.array(logits)
+    # A token seen twice is written twice, both times with the same value.
+    adjusted[row_ids, token_ids] = mx.where(old > 0, old / penalty, old * penalty)
+    return adjusted
+
+
+def _subtract_penalties(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    penalties = {i: _penalties(row) for i, row in enumerate(rows)
+                 if (row.params.presence_penalty or row.params.frequency_penalty) and row.output_token_ids}
+    if not penalties:
+        return logits
+    amounts = np.array([amount for of_row in penalties.values() for amount in of_row.values()], dtype=np.float32)
+    return logits.at[_places(penalties, logits.shape[1])].add(mx.array(-amounts))
+
+
+def _penalties(row: SamplerRow) -> dict[int, float]:
+    """What to take from the logits of the tokens of the output: once, and once more for each time they came."""
+    token_ids, counts = np.unique(np.asarray(row.output_token_ids), return_counts=True)
+    amounts = row.params.presence_penalty + row.params.frequency_penalty * counts
+    return dict(zip(token_ids.tolist(), amounts.tolist()))
+
+
+def _ban(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    banned = {i: token_ids for i, row in enumerate(rows) if (token_ids := _banned_token_ids(row))}
+    return logits.at[_places(banned, logits.shape[1])].minimum(-math.inf) if banned else logits
+
+
+def _banned_token_ids(row: SamplerRow) -> list[int]:
+    """Tokens that must not come next: ends before ``min_tokens``, and the last token of a bad word's sequence."""
+    banned: list[int] = []
+    output = row.output_token_ids
+    if len(output) < row.params.min_tokens:
+        banned += [*row.eos_token_ids, *(row.params.stop_token_ids or ())]
+    for *beginning, last in row.bad_words:
+        if not beginning or list(output[-len(beginning):]) == beginning:
+            banned.append(last)
+    return banned
+
+
+def _keep_allowed(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    allowed = {i: row.params.allowed_token_ids for i, row in enumerate(rows)
+               if row.params.allowed_token_ids is not None}
+    if not allowed:
+        return logits
+    walls = np.zeros(logits.shape, dtype=np.float32)
+    for i, token_ids in allowed.items():
+        walls[i] = -np.inf
+        walls[i, list(token_ids)] = 0.0
+    return logits + mx.array(walls)
+
+
+def _places(token_ids_of_row: Mapping[int, Collection[int]], vocab_size: int) -> tuple[mx.array, mx.array]:
+    """Row numbers and token ids of all places, side by side. A token outside the vocabulary has no logit to change."""
+    row_ids = np.repeat(list(token_ids_of_row), [len(token_ids) for token_ids in token_ids_of_row.values()])
+    token_ids = np.array(list(chain.from_iterable(token_ids_of_row.values())), dtype=np.int64)
+    inside = token_ids < vocab_size
+    return mx.array(row_ids[inside].astype(np.int32)), mx.array(token_ids[inside].astype(np.int32))
+
+
+def column(values: Sequence[float], smallest: float = float(np.finfo(np.float32).tiny)) -> mx.array:
+    """One number a row, as a column; none becomes 0 or inf just because float32 has a smaller range."""
+    return mx.array(np.clip(values, smallest, LARGEST).astype(np.float32)[:, None])

@@ -1,0 +1,42 @@
+"""What the sampler must know of one request, and where its randomness comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mini_vllm.request import SamplingParams
+
+#: Two words of 32 bits, from the seed of a request and the index of the continuation.
+Key = tuple[int, int]
+
+
+@dataclass
+class SamplerRow:
+    """One row of the logits belongs to one request: these are its parameters, and its tokens so far."""
+
+    params: SamplingParams
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    #: Not sampled, like the stop ids, until there are ``min_tokens`` output tokens.
+    eos_token_ids: Collection[int]
+    #: From ``make_key``. With the number of output tokens so far, it decides the draw.
+    key: Key
+    #: Token sequences of ``params.bad_words``.
+    bad_words: Sequence[tuple[int, ...]] = ()
+
+
+def make_key(seed: int | None, index: int = 0) -> Key:
+    """The key of continuation ``index`` of a request. Without a seed, another one each time."""
+    first, second = np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(2)
+    return int(first), int(second)
+
+
+def is_plain(params: SamplingParams) -> bool:
+    """True if a token is the answer, and all of it: no logit changes by what came before, no log-probability is
+    reported. Such tokens can be chosen before the ones before them are known."""
+    return (params.repetition_penalty == 1 and params.presence_penalty == 0 and params.frequency_penalty == 0
+            and not params.logit_bias and params.allowed_token_ids is None and not params.bad_words
+            and params.min_tokens == 0 and params.logprobs is None)

@@ -1,0 +1,66 @@
+"""Which tokens may be drawn, and how likely each is: temperature, top-k, top-p, min-p, in this order."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from mini_vllm.backend import mx
+from mini_vllm.logit_rules import column
+from mini_vllm.sampler_row import SamplerRow
+
+#: A row that keeps at most this many tokens by top-k needs just these in order, not the whole vocabulary. The number
+#: is fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.
+NARROW_SORT_WIDTH = 1024
+
+
+def filter_scores(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """Logarithms of how likely each token is, relative to the likeliest; -inf for those that a filter drops."""
+    temperature = column([row.params.temperature for row in rows])
+    relative = (adjusted - mx.max(adjusted, axis=-1, keepdims=True)) / temperature
+    relative = _keep_top_k_and_top_p(relative, rows)
+    if any(row.params.min_p for row in rows):
+        min_p = column([row.params.min_p for row in rows], smallest=0)
+        relative = mx.where(relative >= mx.log(min_p), relative, -math.inf)
+    return relative
+
+
+def _keep_top_k_and_top_p(scores: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
+    """Write -inf over the ``scores`` that top-k and top-p drop. A row that uses neither is not touched, nor sorted."""
+    vocab_size = scores.shape[1]
+    top_k_of_row = [min(row.params.top_k or vocab_size, vocab_size) for row in rows]
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, (row, top_k) in enumerate(zip(rows, top_k_of_row)):
+        if top_k < vocab_size or row.params.top_p < 1:
+            num_sorted = vocab_size if top_k > NARROW_SORT_WIDTH else min(NARROW_SORT_WIDTH, vocab_size)
+            groups[num_sorted].append(index)
+    for num_sorted, indices in groups.items():
+        top_ks = mx.array([[top_k_of_row[index]] for index in indices])
+        top_ps = mx.array([[rows[index].params.top_p if rows[index].params.top_p < 1 else math.inf]
+                           for index in indices])
+        scores[mx.array(indices)] = _keep_most_likely(scores[mx.array(indices)], num_sorted, top_ks, top_ps)
+    return scores
+
+
+def _keep_most_likely(scores: mx.array, num_sorted: int, top_k: mx.array, top_p: mx.array) -> mx.array:
+    """Top-k, then top-p of what is left. Among equals the lowest ids stay.
+
+    The values are sorted, not the ids: they tell how many tokens stay and the score of the last one. Which of several
+    with that very score stay is counted off by id, so nothing hangs on whether the device's sort is stable.
+    """
+    vocab_size = scores.shape[1]
+    largest = scores if num_sorted == vocab_size else mx.topk(scores, num_sorted, axis=-1)
+    descending = -mx.sort(-largest, axis=-1)
+    within_k = mx.arange(num_sorted) < top_k
+    widths = mx.where(within_k, mx.exp(descending), 0.0)
+    mass_before = mx.cumsum(widths, axis=-1, inclusive=False)
+    mass = mass_before[:, -1:] + widths[:, -1:]
+    num_kept = mx.sum(within_k & (mass_before < top_p * mass), axis=-1, keepdims=True)
+    num_kept = mx.maximum(num_kept, 1)
+
+    last_kept = mx.take_along_axis(descending, num_kept - 1, axis=-1)
+    is_above, is_equal = scores > last_kept, scores == last_kept
+    num_equal_kept = num_kept - mx.sum(is_above, axis=-1, keepdims=True)
+    is_kept = is_above | (is_equal & (mx.cumsum(is_equal.astype(mx.int32), axis=-1) <= num_equal_kept))
+    return mx.where(is_kept, scores, -math.inf)
