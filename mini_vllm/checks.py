@@ -10,34 +10,43 @@ import math
 import numbers
 import reprlib
 from collections.abc import Iterable, Sequence
+from typing import SupportsFloat, TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 
-def whole_number(name: str, value: object, at_least: int | None = None, at_most: int | None = None, *,
-                 or_none: bool = False) -> int | None:
-    if or_none and value is None:
-        return None
-    is_fine = (isinstance(value, numbers.Integral) and not isinstance(value, bool)
-               and (at_least is None or value >= at_least) and (at_most is None or value <= at_most))
-    if not is_fine:
-        raise refusal(name, value, _or_none("a whole number" + _range(at_least, at_most), or_none))
-    return int(value)
+def whole_number(name: str, value: object, at_least: int | None = None, at_most: int | None = None) -> int:
+    """A whole number within its bounds, as an int."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        number = int(value)
+        if (at_least is None or number >= at_least) and (at_most is None or number <= at_most):
+            return number
+    raise refusal(name, value, "a whole number" + _range(at_least, at_most))
+
+
+def whole_number_or_none(name: str, value: object, at_least: int | None = None,
+                         at_most: int | None = None) -> int | None:
+    """The same, for an argument that may be left open."""
+    try:
+        return None if value is None else whole_number(name, value, at_least, at_most)
+    except ValueError:
+        raise refusal(name, value, "None or a whole number" + _range(at_least, at_most)) from None
 
 
 def real_number(name: str, value: object, at_least: float | None = None, at_most: float | None = None, *,
                 above: float | None = None, below: float | None = None) -> float:
-    """A finite number."""
-    is_fine = (is_number(value) and math.isfinite(value)
-               and (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
-               and (above is None or value > above) and (below is None or value < below))
-    if not is_fine:
-        lowest, highest = ("" if end is None else f", {word} {end}"
-                           for word, end in (("above", above), ("below", below)))
-        raise refusal(name, value, "a finite number" + lowest + _range(at_least, at_most) + highest)
-    return value if isinstance(value, (int, float)) else float(value)
+    """A finite number within its bounds. An int stays one."""
+    if is_number(value) and math.isfinite(value):
+        number = value if isinstance(value, (int, float)) else float(value)
+        if ((at_least is None or number >= at_least) and (at_most is None or number <= at_most)
+                and (above is None or number > above) and (below is None or number < below)):
+            return number
+    lowest, highest = ("" if end is None else f", {word} {end}" for word, end in (("above", above), ("below", below)))
+    raise refusal(name, value, "a finite number" + lowest + _range(at_least, at_most) + highest)
 
 
-def is_number(value: object) -> bool:
-    """Whether it is one that a float can hold."""
+def is_number(value: object) -> TypeGuard[SupportsFloat]:
+    """Whether it is a number, and one that a float can hold."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     try:
@@ -46,10 +55,17 @@ def is_number(value: object) -> bool:
         return False
 
 
-def flag(name: str, value: object, *, or_none: bool = False) -> bool | None:
+def flag(name: str, value: object) -> bool:
     """True and False themselves: 0 and 1 are numbers that somebody meant for another argument."""
-    if not (isinstance(value, bool) or (or_none and value is None)):
-        raise refusal(name, value, "True, False or None" if or_none else "True or False")
+    if not isinstance(value, bool):
+        raise refusal(name, value, "True or False")
+    return value
+
+
+def flag_or_none(name: str, value: object) -> bool | None:
+    """The same, for an argument that may be left open."""
+    if value is not None and not isinstance(value, bool):
+        raise refusal(name, value, "True, False or None")
     return value
 
 
@@ -76,13 +92,15 @@ def token_ids(name: str, value: object, vocab_size: int | None = None) -> list[i
     end = math.inf if vocab_size is None else vocab_size
     for token_id in value:
         if type(token_id) is not int or not 0 <= token_id < end:  # the usual case costs one comparison
-            if not isinstance(token_id, numbers.Integral) or isinstance(token_id, bool) or not 0 <= token_id < end:
+            is_whole = isinstance(token_id, numbers.Integral) and not isinstance(token_id, bool)
+            if not is_whole or not 0 <= int(token_id) < end:
                 bound = "a whole number, at least 0" if vocab_size is None else f"from 0 to {vocab_size - 1}"
                 raise ValueError(f"{name} has the token id {reprlib.repr(token_id)}, must be {bound}")
     return [int(token_id) for token_id in value]
 
 
-def an_instance(name: str, value: object, *kinds: type) -> object:
+def an_instance(name: str, value: object, *kinds: type[T]) -> T:
+    """One of these classes, or of one derived from them."""
     if not isinstance(value, kinds):
         raise refusal(name, value, " or ".join(f"{_article(kind.__name__)} {kind.__name__}" for kind in kinds))
     return value
@@ -92,7 +110,7 @@ def _article(noun: str) -> str:
     return "an" if noun[0] in "AEIOUaeiou" else "a"
 
 
-def one_each(name: str, values: object, kind: type, num_wanted: int, of_what: str) -> list:
+def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what: str) -> list[T]:
     """A list with one ``kind`` for each of ``num_wanted`` things."""
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise refusal(name, values, f"a {kind.__name__}, or a list of one for each of {num_wanted} {of_what}")
@@ -102,11 +120,8 @@ def one_each(name: str, values: object, kind: type, num_wanted: int, of_what: st
 
 
 def refusal(name: str, value: object, bound: str) -> ValueError:
+    """The error that says so; a long value is cut."""
     return ValueError(f"{name} is {reprlib.repr(value)}, must be {bound}")
-
-
-def _or_none(bound: str, or_none: bool) -> str:
-    return f"None or {bound}" if or_none else bound
 
 
 def _range(at_least: float | None, at_most: float | None) -> str:

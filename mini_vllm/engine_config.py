@@ -8,7 +8,15 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.block_pool import BlockPool
-from mini_vllm.checks import an_instance, flag, real_number, refusal, whole_number
+from mini_vllm.checks import (
+    an_instance,
+    flag,
+    flag_or_none,
+    real_number,
+    refusal,
+    whole_number,
+    whole_number_or_none,
+)
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.models.loader import DEFAULT_MODEL
@@ -48,22 +56,24 @@ class EngineConfig:
     enable_lookahead: bool | None = None
 
     def __post_init__(self) -> None:
-        """Every field by itself; what depends on the model, the engine checks."""
-        checked = {
+        """Every field by itself, then those that hang together; what depends on the model, the engine checks."""
+        checked: dict[str, object] = {
             "model": an_instance("model", self.model, str, Path),
             "block_size": whole_number("block_size", self.block_size, 1),
-            "num_blocks": whole_number("num_blocks", self.num_blocks, 2, or_none=True),
+            "num_blocks": whole_number_or_none("num_blocks", self.num_blocks, 2),
             "max_num_seqs": whole_number("max_num_seqs", self.max_num_seqs, 1),
-            "max_num_batched_tokens": whole_number("max_num_batched_tokens", self.max_num_batched_tokens, 1,
-                                                   or_none=True),
-            "max_num_chunk_tokens": whole_number("max_num_chunk_tokens", self.max_num_chunk_tokens, 1, or_none=True),
-            "max_model_len": whole_number("max_model_len", self.max_model_len, 2, or_none=True),
+            "max_num_batched_tokens": whole_number_or_none("max_num_batched_tokens", self.max_num_batched_tokens, 1),
+            "max_num_chunk_tokens": whole_number_or_none("max_num_chunk_tokens", self.max_num_chunk_tokens, 1),
+            "max_model_len": whole_number_or_none("max_model_len", self.max_model_len, 2),
             "watermark": real_number("watermark", self.watermark, 0, below=1),
             "aging_rate": real_number("aging_rate", self.aging_rate, 0),
             "enable_prefix_caching": flag("enable_prefix_caching", self.enable_prefix_caching),
-            "enable_lookahead": flag("enable_lookahead", self.enable_lookahead, or_none=True),
+            "enable_lookahead": flag_or_none("enable_lookahead", self.enable_lookahead),
         }
         parse_memory(self.kv_memory)
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(f"max_num_batched_tokens is {self.max_num_batched_tokens}, must be at least max_num_seqs "
+                             f"({self.max_num_seqs}): each running request computes a token a step")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -87,7 +97,7 @@ class EngineParts:
         for part in fields(self):
             value = getattr(self, part.name)
             if not callable(value) and not (value is None and part.name == "prefix_tree"):
-                raise refusal(part.name, value, f"a class like {part.default.__name__}")
+                raise refusal(part.name, value, f"a class like {getattr(part.default, '__name__', part.name)}")
 
 
 @dataclass(frozen=True)
@@ -125,5 +135,5 @@ def parse_memory(memory: str | int) -> int:
     except (ValueError, KeyError):
         raise ValueError(f"kv_memory is {memory!r}, must be a number of bytes or like '512MB', '2GiB'") from None
     if not 0 < value < 2**63:
-        raise ValueError(f"kv_memory is {memory!r}, must be more than 0")
+        raise ValueError(f"kv_memory is {memory!r}, must be more than 0 and less than 2 ** 63 bytes")
     return int(value)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from mini_vllm.checks import flag, is_hashable, is_number, real_number, refusal, texts, token_ids, whole_number
+from mini_vllm.checks import (
+    flag,
+    is_hashable,
+    is_number,
+    real_number,
+    refusal,
+    texts,
+    token_ids,
+    whole_number,
+    whole_number_or_none,
+)
 
 
 class Priority(enum.IntEnum):
@@ -25,7 +35,7 @@ def checked_priority(priority: object) -> Priority:
     return Priority(int(priority))
 
 
-def checked_extra_keys(extra_keys: object) -> tuple | None:
+def checked_extra_keys(extra_keys: object) -> tuple[Hashable, ...] | None:
     """What keeps equal texts apart: a tuple of hashable values, or None. Raises ValueError for anything else."""
     if extra_keys is not None and not (isinstance(extra_keys, tuple) and is_hashable(extra_keys)):
         raise refusal("extra_keys", extra_keys, "a tuple of hashable values, or None")
@@ -33,6 +43,8 @@ def checked_extra_keys(extra_keys: object) -> tuple | None:
 
 
 class RequestStatus(enum.Enum):
+    """Where a request stands. The value of a finished one is its finish reason."""
+
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -96,8 +108,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Every field is checked by name, and put into the type that the engine counts on."""
-        checked = {
-            "max_tokens": whole_number("max_tokens", self.max_tokens, 1, or_none=True),
+        max_tokens = whole_number_or_none("max_tokens", self.max_tokens, 1)
+        checked: dict[str, object] = {
+            "max_tokens": max_tokens,
+            "min_tokens": whole_number("min_tokens", self.min_tokens, 0, max_tokens),
             "temperature": real_number("temperature", self.temperature, 0),
             "top_k": max(whole_number("top_k", self.top_k, -1), 0),
             "top_p": real_number("top_p", self.top_p, at_most=1, above=0),
@@ -107,9 +121,9 @@ class SamplingParams:
             "frequency_penalty": real_number("frequency_penalty", self.frequency_penalty, -2, 2),
             "logit_bias": _checked_bias(self.logit_bias),
             "bad_words": texts("bad_words", self.bad_words),
-            "seed": whole_number("seed", self.seed, 0, or_none=True),
-            "logprobs": whole_number("logprobs", self.logprobs, 0, 20, or_none=True),
-            "prompt_logprobs": whole_number("prompt_logprobs", self.prompt_logprobs, 0, 20, or_none=True),
+            "seed": whole_number_or_none("seed", self.seed, 0),
+            "logprobs": whole_number_or_none("logprobs", self.logprobs, 0, 20),
+            "prompt_logprobs": whole_number_or_none("prompt_logprobs", self.prompt_logprobs, 0, 20),
             "stop": texts("stop", self.stop),
             "stop_token_ids": _different("stop_token_ids", () if self.stop_token_ids is None else self.stop_token_ids),
             "include_stop_str_in_output": flag("include_stop_str_in_output", self.include_stop_str_in_output),
@@ -117,11 +131,11 @@ class SamplingParams:
             "skip_special_tokens": flag("skip_special_tokens", self.skip_special_tokens),
             "n": whole_number("n", self.n, 1),
         }
-        checked["min_tokens"] = whole_number("min_tokens", self.min_tokens, 0, checked["max_tokens"])
         if self.allowed_token_ids is not None:
-            checked["allowed_token_ids"] = _different("allowed_token_ids", self.allowed_token_ids)
-            if not checked["allowed_token_ids"]:
+            allowed = _different("allowed_token_ids", self.allowed_token_ids)
+            if not allowed:
                 raise refusal("allowed_token_ids", self.allowed_token_ids, "None or a list of at least 1 token id")
+            checked["allowed_token_ids"] = allowed
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -164,7 +178,7 @@ class Usage:
         """``usage["prompt_tokens"]``, as in the API's JSON."""
         return self.to_dict()[name]
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "total_tokens": self.total_tokens}
 
 
@@ -268,7 +282,7 @@ class Request:
 
     def __init__(self, request_id: str, prompt_token_ids: Sequence[int], sampling_params: SamplingParams | None = None,
                  priority: Priority = Priority.NORMAL, arrival_time: float | None = None,
-                 extra_keys: tuple | None = None) -> None:
+                 extra_keys: tuple[Hashable, ...] | None = None) -> None:
         if len(prompt_token_ids) == 0:
             raise ValueError(f"request {request_id!r}: the prompt is empty, it needs at least 1 token")
         self.request_id = request_id
@@ -286,7 +300,7 @@ class Request:
         self.num_cached_tokens = 0
         #: How often its blocks were taken away again.
         self.num_preemptions = 0
-        #: How many sequences it will be: it is forked into so many once its prompt has been computed.
+        #: How many sequences it will be: it is forked into that many once its prompt has been computed.
         self.num_sequences = 1
         self.output_token_ids: list[int] = []
         self.all_token_ids = list(prompt_token_ids)

@@ -64,8 +64,6 @@ class PriorityQueueWithAging:
         Raises ValueError if one of that id is waiting already, or if it never was in a queue.
         """
         self._check_absent(request)
-        if request.arrival_time is None:
-            raise ValueError(f"request {request.request_id!r} has no arrival time: put it in before it can come back")
         self._push(request, next(self._tickets_before))
 
     def get(self) -> Request:
@@ -99,7 +97,14 @@ class PriorityQueueWithAging:
         return request.priority - waited_s * self.aging_rate
 
     def order(self, request: Request) -> tuple[float, float]:
-        """What puts requests in order, whenever it is asked: of two, the one with the smaller is served first."""
+        """What puts requests in order, whenever it is asked: of two, the one with the smaller is served first.
+
+        The first number compares as the effective priorities do, at any time, but does not depend on the time. The
+        second decides when the first are equal: who came first is served first, whatever its base.
+        Raises ValueError for a request that never was in a queue, and so has no arrival time.
+        """
+        if request.arrival_time is None:
+            raise ValueError(f"request {request.request_id!r} has no arrival time: put it in before it can come back")
         return request.priority + request.arrival_time * self.aging_rate, request.arrival_time
 
     def __len__(self) -> int:
@@ -119,7 +124,8 @@ class PriorityQueueWithAging:
             raise ValueError(f"request id {request.request_id!r} is in the queue already")
 
     def _push(self, request: Request, ticket: int) -> None:
-        if not math.isfinite(request.arrival_time):
-            raise ValueError(f"request {request.request_id!r}: arrival_time is {request.arrival_time}, must be finite")
+        order, arrival_time = self.order(request)
+        if not math.isfinite(arrival_time):
+            raise ValueError(f"request {request.request_id!r}: arrival_time is {arrival_time}, must be finite")
         self._waiting[request.request_id] = ticket, request
-        heapq.heappush(self._heap, (*self.order(request), ticket, request.request_id))
+        heapq.heappush(self._heap, (order, arrival_time, ticket, request.request_id))

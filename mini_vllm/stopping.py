@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from mini_vllm.checks import texts
 from mini_vllm.request import SamplingParams
 
 
@@ -28,8 +29,8 @@ class StopChecker:
     def __init__(self, params: SamplingParams, eos_token_ids: Collection[int]) -> None:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
-        self._stop_strings = params.stop
-        self._stop_token_ids = frozenset(params.stop_token_ids)
+        self._stop_strings = texts("stop", params.stop)
+        self._stop_token_ids = frozenset(params.stop_token_ids or ())
         self._eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self._min_tokens = params.min_tokens
         self._max_tokens = math.inf if params.max_tokens is None else params.max_tokens

@@ -176,3 +176,9 @@ def test_nobody_is_overtaken_by_who_comes_later_than_the_bound(data):
         assert served.arrival_time < bound_s or served.arrival_time == 0, f"{served} overtook after {bound_s} s"
         num_before += 1
     assert num_before <= num_allowed
+
+
+def test_a_request_that_never_came_has_no_order():
+    queue = PriorityQueueWithAging()
+    with pytest.raises(ValueError, match="request 'r' has no arrival time"):
+        queue.order(Request("r", [1]))
