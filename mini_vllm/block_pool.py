@@ -26,7 +26,7 @@ class KVCacheBlock:
 
     block_id: int
     ref_cnt: int = 0
-    #: Set while the block is full and findable by its content.
+    #: Set while the block can be found by its content: it is full, or a prefix tree keeps it half-filled.
     block_hash: Hashable | None = None
     is_null: bool = False
     #: Links of the free queue, which alone may touch them. Both are None while the block is outside it.

@@ -40,7 +40,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
     max_num_batched_tokens: int | None = None
-    #: Tokens that a prompt with nobody waiting behind it gets in a step in which others decode; fewer the more of it is
+    #: Tokens that a prompt with nobody waiting after it gets in a step in which others decode; fewer the more of it is
     #: computed, half after 1024, at least a quarter. None: 96 on a CPU, so that such a step takes a few times as long
     #: as without it (beside 16 that decode, 2 to 3 times); else what ``max_num_batched_tokens`` leaves.
     max_num_chunk_tokens: int | None = None
@@ -102,6 +102,8 @@ class EngineParts:
 
 @dataclass(frozen=True)
 class EngineMetrics:
+    """What sharing has saved so far."""
+
     num_requests: int
     num_prompt_tokens: int
     #: Tokens found in the cache instead of computed.

@@ -119,17 +119,14 @@ class KVCacheManager:
         What it holds stays findable; with a prefix tree, the half-filled tail too, but not what a planned step was to
         write and now will not.
         """
-        for block in self._tables.get(request.request_id, []):
+        table = self._tables.get(request.request_id)
+        if table is None:
+            return
+        for block in table:
             key_of(block)  # which raises, if it must, before anything changes
-        table = self._tables.pop(request.request_id, [])
-        num_written = min(request.num_computed_tokens, request.num_tokens)
-        unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
-        if unwritten:
-            self.block_pool.evict_blocks(table[i].block_id for i in unwritten)
-            first = unwritten[0]
-            num_written = min(num_written, first * self.block_size + self._num_written[table[first].block_id])
-        if table:
-            self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
+        del self._tables[request.request_id]
+        num_written = min(request.num_computed_tokens, request.num_tokens, self._forget_unwritten(table))
+        self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, the half-filled tail included. No tensor is copied here."""
@@ -196,6 +193,14 @@ class KVCacheManager:
         table[index] = self.block_pool.fork_block(block)
         self.block_pool.free_blocks([block])
         return table[index]
+
+    def _forget_unwritten(self, table: list[KVCacheBlock]) -> int:
+        """Take the blocks that the planned step has yet to write out of the index. How many tokens lie before them."""
+        unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
+        if not unwritten:
+            return len(table) * self.block_size
+        self.block_pool.evict_blocks(table[i].block_id for i in unwritten)
+        return unwritten[0] * self.block_size + self._num_written[table[unwritten[0]].block_id]
 
     def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int) -> None:
         """Remember which indexed blocks the planned step is to write from ``first_slot`` on."""

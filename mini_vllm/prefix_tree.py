@@ -36,6 +36,8 @@ MAX_EQUALS = 64
 
 @dataclass(frozen=True)
 class PrefixTreeStats:
+    """How much of the pool can be found. A node is a block that has a ``block_hash``."""
+
     num_nodes: int
     num_tokens: int
     #: Nodes whose block is in use, and so cannot be evicted.

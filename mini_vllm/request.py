@@ -158,6 +158,8 @@ def _checked_bias(bias: object) -> dict[int, float] | None:
 
 @dataclass(frozen=True)
 class PromptTokensDetails:
+    """What the prompt was spared."""
+
     #: Prompt tokens whose K/V was found instead of computed.
     cached_tokens: int = 0
 

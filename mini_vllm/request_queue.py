@@ -33,7 +33,8 @@ DEFAULT_AGING_RATE = 0.1
 
 
 class PriorityQueueWithAging:
-    """Waiting requests, the one to serve next in front. ``put``, ``get``, ``requeue`` and ``remove`` are O(log n).
+    """Waiting requests, the one to serve next in front. ``put``, ``get`` and ``requeue`` are O(log n), ``remove`` is
+    on average: now and then it makes the heap anew.
 
     A request ages from its ``arrival_time``, which ``put`` sets if it has none. It keeps that for good: one that was
     served and comes back by ``requeue`` is as old as ever.
@@ -49,14 +50,14 @@ class PriorityQueueWithAging:
         self._heap: list[tuple[float, float, int, str]] = []
         #: Request id → its ticket and itself.
         self._waiting: dict[str, tuple[int, Request]] = {}
-        self._tickets_behind, self._tickets_before = itertools.count(), itertools.count(-1, -1)
+        self._tickets_after, self._tickets_before = itertools.count(), itertools.count(-1, -1)
 
     def put(self, request: Request) -> None:
         """Take a request in. Raises ValueError if one of that id is waiting already."""
         self._check_absent(request)
         if request.arrival_time is None:
             request.arrival_time = self.clock()
-        self._push(request, next(self._tickets_behind))
+        self._push(request, next(self._tickets_after))
 
     def requeue(self, request: Request) -> None:
         """Take back a request that was served in part. It keeps its age, and goes before its equals.

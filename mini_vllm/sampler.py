@@ -42,6 +42,8 @@ SMALLEST_UNIFORM = 2.0 ** -33
 
 @dataclass
 class SamplerOutput:
+    """The next token of each row, and how likely it was."""
+
     token_ids: list[int]
     #: None where the request did not ask.
     logprobs: list[TokenLogprob | None]
