@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import course.child
 import course.runner
+from course.labs import PROJECT_ROOT
+from course.loading import load_file
 from course.runner import run_lab, run_lab_together
 from course.starters import shipped_starter
 
@@ -117,6 +120,17 @@ def test_stubs_broken_files_and_time_limits_speak_through_workers(project, lab1,
 def test_one_file_for_several_labs_is_refused_on_several_cores_too(project, lab1):
     code, output = plain_pytest(project, "-q", "--impl", str(lab1.solution), "-n", "2")
     assert code == 4 and "is one file, but several labs are selected: 1.1 adder, 1.2 again" in output
+
+
+@pytest.mark.parametrize("num_workers, given, expected", [(2, {}, "1"), (None, {}, None),
+                                                           (2, {"OMP_NUM_THREADS": "4"}, "4")])
+def test_each_of_several_processes_multiplies_with_one_thread(monkeypatch, num_workers, given, expected):
+    conftest = load_file(PROJECT_ROOT / "conftest.py")
+    environment = dict(given)
+    monkeypatch.setattr(conftest.os, "environ", environment)
+    conftest.pytest_configure(SimpleNamespace(getoption=lambda name, default: num_workers))
+    assert environment.get("OMP_NUM_THREADS") == expected
+    assert environment.get("MKL_NUM_THREADS") == ("1" if num_workers else None)
 
 
 # ---- the runner, in a process of its own

@@ -219,7 +219,7 @@ def test_prompts_of_text_in_all_spellings(llm):
     assert [row.prompt_token_ids for row in rows] == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("prompts", [None, 5, 2.5, b"hello", {1, 2}, object()], ids=lambda prompts: type(prompts).__name__)
+@pytest.mark.parametrize("prompts", [None, 5, 2.5, b"hello", {1, 2}, object()], ids=lambda given: type(given).__name__)
 def test_what_is_neither_a_prompt_nor_a_list_is_refused(llm, prompts):
     with pytest.raises(ValueError, match="^prompts is .*, must be a prompt .* or a list of prompts"):
         llm.generate(prompts, GREEDY)

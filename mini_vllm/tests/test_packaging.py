@@ -31,7 +31,7 @@ INSTALLER = re.compile(r"\b(?:pip[\d.]*|pipx|uvx?)\b(?:\s+-?[\w-]+)*?\s+(?:insta
 def text_files():
     """The project's own texts: what is hidden or built is left out, except what runs on every change."""
     for folder, inner, files in os.walk(ROOT):
-        inner[:] = [name for name in inner if name == ".ci" or not name.startswith((".", "__"))
+        inner[:] = [name for name in inner if name in (".ci", ".github") or not name.startswith((".", "__"))
                     and not name.endswith(".egg-info") and name not in ("assets", "build", "dist")]
         yield from (path for name in files if (path := Path(folder, name)).suffix in SUFFIXES or name in NAMES)
 
@@ -67,7 +67,7 @@ def test_advice_to_install_either_name_is_recognised(command, expected, name):
 
 def test_no_text_advises_to_install_either_name_from_the_index():
     paths = list(text_files())
-    assert {"pyproject.toml", "Makefile", "README.md", "AUTHORING.md", "doctor.py", "run"} <= {p.name for p in paths}
+    assert {"pyproject.toml", "Makefile", "README.md", "AUTHORING.md", "doctor.py", "run", "test.yml"} <= {p.name for p in paths}
     found = {str(path.relative_to(ROOT)): name for path in paths
              for name in advised(path.read_text(encoding="utf-8")) if name in (STRANGER, OURS)}
     assert not found, f"these advise to install a project of that name from the index: {found}"
