@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import resource
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,8 +93,6 @@ def where(path: Path, error: BaseException) -> str:
 
 
 def _file_limit_mb() -> int:
-    import resource  # not on Windows, where there is no such limit either
-
     return resource.getrlimit(resource.RLIMIT_FSIZE)[0] >> 20
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-#: The project, found from this file: labs are folders beside the package, and the package is installed in place.
+#: The project, found from this file: in a checkout, labs are folders beside the package, which is installed in place.
+#: Where it was installed from a wheel, there are none.
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 _PHASE = re.compile(r"phase-(\d+)-[\w-]+")

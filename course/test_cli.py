@@ -111,7 +111,7 @@ def test_the_lab_one_stands_in_counts_only_while_it_does_not_pass(course, lab1, 
     assert terminal.getvalue().count("Next: lab 1.2, The again.") == 2
 
 
-def test_after_a_lab_passed_out_of_order_comes_the_one_behind_it(course, lab1, lab2, project, terminal):
+def test_after_a_lab_passed_out_of_order_comes_the_one_after_it(course, lab1, lab2, project, terminal):
     lab3 = project / "phase-01-sums" / "labs" / "lab-03-more"
     shutil.copytree(lab2.folder, lab3)
     course = Course(project, course.console)
@@ -120,7 +120,7 @@ def test_after_a_lab_passed_out_of_order_comes_the_one_behind_it(course, lab1, l
     assert "Next: lab 1.3" in terminal.getvalue()
     write_starter(course.labs[2])
     course.next()
-    assert "Next: lab 1.1" in terminal.getvalue(), "none is left behind it, so the first"
+    assert "Next: lab 1.1" in terminal.getvalue(), "none is left after it, so the first"
 
 
 def test_next_follows_the_unwritten_body_that_stops_a_test(course, lab1, terminal):

@@ -67,7 +67,8 @@ def test_advice_to_install_either_name_is_recognised(command, expected, name):
 
 def test_no_text_advises_to_install_either_name_from_the_index():
     paths = list(text_files())
-    assert {"pyproject.toml", "Makefile", "README.md", "AUTHORING.md", "doctor.py", "run", "test.yml"} <= {p.name for p in paths}
+    some = {"pyproject.toml", "Makefile", "README.md", "AUTHORING.md", "doctor.py", "run", "test.yml"}
+    assert some <= {path.name for path in paths}
     found = {str(path.relative_to(ROOT)): name for path in paths
              for name in advised(path.read_text(encoding="utf-8")) if name in (STRANGER, OURS)}
     assert not found, f"these advise to install a project of that name from the index: {found}"
