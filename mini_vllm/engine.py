@@ -4,9 +4,9 @@
                       ▲                                                │
                       └────────────── one more token ──────────────────┘
 
-What else belongs to it stands beside it: ``input_processor`` (what may come in), ``executor`` (how a plan is computed),
-``lookahead`` (the next step, begun early), ``recovery`` (a step that breaks), ``idle`` (steps that move nobody),
-``sequences`` (the text of each output), ``engine_sizes`` (how many blocks, and other numbers).
+What else belongs to it stands beside it: ``lookahead`` (the next step, begun early), ``recovery`` (a step that breaks),
+``sequences`` (the text of each output), and in ``engine_room`` what may come in, how a plan is computed, what happens
+when nothing can be planned, and how many blocks there are.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from mini_vllm.checks import an_instance
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
-from mini_vllm.engine_sizes import EngineSizes
-from mini_vllm.executor import Executor, StepResult
-from mini_vllm.idle import IdleSteps, StalledError
-from mini_vllm.input_processor import InputProcessor
+from mini_vllm.engine_room.executor import Executor, StepResult
+from mini_vllm.engine_room.idle import IdleSteps, StalledError
+from mini_vllm.engine_room.input_processor import InputProcessor
+from mini_vllm.engine_room.sizes import EngineSizes
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel, load

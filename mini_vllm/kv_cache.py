@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from mini_vllm.block_index import BlockIndex, NoIndex, PrefixIndex, key_of
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
-from mini_vllm.cache_stats import PrefixCacheCounter, PrefixCacheStats
+from mini_vllm.caching.block_index import BlockIndex, NoIndex, PrefixIndex, key_of
+from mini_vllm.caching.slot_checks import check_arguments, check_hits, check_keys
+from mini_vllm.caching.stats import PrefixCacheCounter, PrefixCacheStats
 from mini_vllm.request import Request
-from mini_vllm.slot_checks import check_arguments, check_hits, check_keys
 
 DEFAULT_BLOCK_SIZE = 32
 

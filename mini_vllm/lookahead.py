@@ -28,7 +28,7 @@ from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampler_row import SamplerRow
+from mini_vllm.sampling.row import SamplerRow
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.sequences import LiveRequests
 
@@ -44,7 +44,7 @@ class ChosenTokens:
 
     def begin(self) -> None:
         """Let the device compute them, without waiting for it."""
-        mx.async_eval(self.token_ids, self.largest)  # type: ignore[no-untyped-call]  # MLX's stub gives no types
+        mx.async_eval(self.token_ids, self.largest)
 
     def wait(self) -> list[int]:
         """The tokens. Raises ValueError if a largest logit is no number that one can choose by: then the model is

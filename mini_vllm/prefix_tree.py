@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from mini_vllm.block_index import BlockIndex, PrefixMatch, key_of
 from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
+from mini_vllm.caching.block_index import BlockIndex, PrefixMatch, key_of
 
 #: Of children that share as much, at most this many are asked for their age: as many as run at once by default.
 MAX_EQUALS = 64

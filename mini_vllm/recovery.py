@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mini_vllm.attention import PagedKVCache
-from mini_vllm.executor import StepResult
+from mini_vllm.engine_room.executor import StepResult
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.request import Request, RequestStatus

@@ -30,11 +30,11 @@ import numpy as np
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
 from mini_vllm.fast.streams import in_halves
-from mini_vllm.logit_rules import adjust, check_token_ids
-from mini_vllm.logprobs import report_logprobs
 from mini_vllm.request import TokenLogprob
-from mini_vllm.sampler_row import SamplerRow
-from mini_vllm.token_filters import filter_scores
+from mini_vllm.sampling.filters import filter_scores
+from mini_vllm.sampling.logit_rules import adjust, check_token_ids
+from mini_vllm.sampling.logprobs import report_logprobs
+from mini_vllm.sampling.row import SamplerRow
 
 #: Half a step of the generator, which gives multiples of 2 ** -32 from 0 on: no token has infinite noise.
 SMALLEST_UNIFORM = 2.0 ** -33
@@ -76,7 +76,7 @@ class Sampler:
         logits = logits.astype(mx.float32)
         adjusted = adjust(logits, rows)
         chosen = _choose(adjusted, rows)
-        mx.async_eval(chosen)  # type: ignore[no-untyped-call]  # MLX's stub gives it no types
+        mx.async_eval(chosen)
         _check_distributions(logits, adjusted)
         token_ids = cast(list[int], chosen.tolist())
         return SamplerOutput(token_ids, _logprobs(logits, token_ids, rows))

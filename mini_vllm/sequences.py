@@ -21,7 +21,7 @@ from mini_vllm.request import (
     TokenLogprob,
     Usage,
 )
-from mini_vllm.sampler_row import SamplerRow, make_key
+from mini_vllm.sampling.row import SamplerRow, make_key
 from mini_vllm.stopping import StopChecker
 
 #: The finish reasons by which an output ends of itself.

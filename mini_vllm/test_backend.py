@@ -15,6 +15,7 @@ from rich.console import Console
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
+from mini_vllm.benchmark.products import measure_gflops
 from mini_vllm.cli import doctor
 
 on_linux_cpu = pytest.mark.skipif(backend.mlx_build() != "cpu", reason="MLX needs no BLAS here")
@@ -364,7 +365,7 @@ def test_models_that_ship_and_models_that_were_pulled_are_listed(monkeypatch, tm
 @pytest.mark.parametrize("num_rows, seconds, complaint", [(0, 0.1, "num_rows is 0"), (1, 0.0, "seconds is 0.0")])
 def test_a_measurement_of_nothing_is_refused(num_rows, seconds, complaint):
     with pytest.raises(ValueError, match=complaint):
-        doctor.measure_gflops(num_rows, seconds)
+        measure_gflops(num_rows, seconds)
 
 
 def test_the_command_prints_just_the_number(capsys):

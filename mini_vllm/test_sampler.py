@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mini_vllm.backend import mx
 from mini_vllm.fuzz.sampler import chi_square_bound
 from mini_vllm.fuzz.sampler_reference import reference
-from mini_vllm.logit_rules import adjust
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler, gumbel_noise
-from mini_vllm.sampler_row import SamplerRow, is_plain, make_key
-from mini_vllm.token_filters import filter_scores
+from mini_vllm.sampling.filters import filter_scores
+from mini_vllm.sampling.logit_rules import adjust
+from mini_vllm.sampling.row import SamplerRow, is_plain, make_key
 
 INF = math.inf
 

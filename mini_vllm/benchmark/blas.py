@@ -13,14 +13,14 @@ ROUNDS = 3
 
 def _gflops(num_rows: int, blas: str | None) -> float:
     environment = {**os.environ, **({"MINI_VLLM_BLAS": blas} if blas else {})}
-    run = subprocess.run([sys.executable, "-m", "mini_vllm.cli.doctor", "--gflops", str(num_rows)], env=environment,
-                         capture_output=True, text=True, check=True)
+    code = f"from mini_vllm.benchmark.products import measure_gflops; print(measure_gflops({num_rows}))"
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return float(run.stdout)
 
 
 def print_blas() -> None:
     from mini_vllm.backend import blas, mx
-    from mini_vllm.cli.doctor import measure_gflops
+    from mini_vllm.benchmark.products import measure_gflops
     from mini_vllm.fast.products import project
     print(f"GFLOP/s of x[M, 512] @ W[1536, 512].T; fast: {blas.name} ({blas.note})")
     print("ours: the same product as the model computes it, weights first or token by token where that is faster")

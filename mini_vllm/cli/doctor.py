@@ -10,20 +10,16 @@ import argparse
 import os
 import platform
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
+from mini_vllm.benchmark.products import measure_gflops, product_error
 from mini_vllm.models import catalogue
 
-#: The product that is measured: x[num_rows, 512] @ W[1536, 512].T, the size of a small model's projections.
-WIDTH_IN, WIDTH_OUT = 512, 1536
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
 TOLERANCE = 1e-2
 
@@ -34,30 +30,6 @@ ADVICE = {
     backend.LEFT_PLAIN: "for faster products: unset MINI_VLLM_PLAIN",
     backend.TOO_LATE: "for faster products: import mini_vllm before mlx.core",
 }
-
-
-def measure_gflops(num_rows: int, seconds: float = 0.3,
-                   multiply: Callable[[mx.array, mx.array], mx.array] = lambda x, weight: x @ weight.T) -> float:
-    """GFLOP/s of one product after another for at least ``seconds``, the cost of starting each included."""
-    if num_rows < 1:
-        raise ValueError(f"num_rows is {num_rows}, must be at least 1")
-    if seconds <= 0:
-        raise ValueError(f"seconds is {seconds}, must be above 0")
-    x, weight = _operands(num_rows)
-    mx.eval(multiply(x, weight))  # the first product starts threads and takes memory
-    num_products = 0
-    start = time.perf_counter()
-    while (elapsed_s := time.perf_counter() - start) < seconds:
-        mx.eval(multiply(x, weight))
-        num_products += 1
-    return 2 * num_rows * WIDTH_IN * WIDTH_OUT * num_products / elapsed_s / 1e9
-
-
-def product_error() -> float:
-    """The largest difference between MLX's product and the same one in float64."""
-    x, weight = _operands(num_rows=5)
-    expected = np.array(x, dtype=np.float64) @ np.array(weight, dtype=np.float64).T
-    return float(np.abs(np.array(x @ weight.T) - expected).max())
 
 
 def memory_bytes() -> tuple[int, int | None]:
@@ -110,13 +82,6 @@ def run_doctor(console: Console) -> int:
             console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
             title = ""
     return 0 if is_right else 1
-
-
-def _operands(num_rows: int) -> tuple[mx.array, mx.array]:
-    x = mx.random.normal((num_rows, WIDTH_IN), key=mx.random.key(0))
-    weight = mx.random.normal((WIDTH_OUT, WIDTH_IN), key=mx.random.key(1))
-    mx.eval(x, weight)
-    return x, weight
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
 from mini_vllm.fast.span import Span
-from mini_vllm.sampler_row import SamplerRow
+from mini_vllm.sampling.row import SamplerRow
 
 Method = Callable[..., object]
 

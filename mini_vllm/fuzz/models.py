@@ -85,7 +85,7 @@ def write_case(folder: Path, drawn: Case, seed: int) -> Path:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints what it did
             model, config = quantize_model(model, config, options["group_size"], options["bits"], options["mode"],
                                            quant_predicate=_predicate(model, options))
-        parameters = model.parameters()  # type: ignore[no-untyped-call]  # MLX gives it no types
+        parameters = model.parameters()
         mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(parameters)))
         (folder / "config.json").write_text(json.dumps(config))
     return folder

@@ -19,7 +19,7 @@ def float32_oracle(folder: Path) -> nn.Module:
     from mlx.utils import tree_map
     model = load_without_windows(folder)
 
-    leaves = model.leaf_modules()  # type: ignore[no-untyped-call]  # MLX gives it no types
+    leaves = model.leaf_modules()
     model.update_modules(tree_map(_in_floats, leaves, is_leaf=nn.Module.is_module))
     model.set_dtype(mx.float32)
     return model

@@ -23,7 +23,7 @@ from mini_vllm.backend import mx
 from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampler_row import SamplerRow, make_key
+from mini_vllm.sampling.row import SamplerRow, make_key
 
 Logits = npt.NDArray[np.float32]
 

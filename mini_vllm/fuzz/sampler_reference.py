@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mini_vllm.request import SamplingParams
-from mini_vllm.sampler_row import SamplerRow
+from mini_vllm.sampling.row import SamplerRow
 
 
 def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.fields import LoadError
 from mini_vllm.models.find import find_model
@@ -26,6 +27,13 @@ class LoadedModel:
     model: Model
     config: ModelConfig
     tokenizer: Tokenizer
+
+    @property
+    def num_bytes(self) -> int:
+        """What its parameters take."""
+        from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
+        parameters: dict[str, mx.array] = dict(tree_flatten(self.model.parameters()))
+        return sum(array.nbytes for array in parameters.values())
 
 
 def load(name: str | Path) -> LoadedModel:

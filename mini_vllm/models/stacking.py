@@ -68,8 +68,8 @@ def unstack(model: Model) -> dict[str, mx.array]:
     """The weights as a checkpoint has them: the opposite of ``stack``. Packed ones are expanded."""
     from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
     config = model.config
-    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))  # type: ignore[no-untyped-call]  # MLX gives it no types
-    modules = model.named_modules()  # type: ignore[no-untyped-call]  # nor this
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    modules = model.named_modules()
     packings = {path: Packing(module.group_size, module.bits, module.mode) for path, module in modules
                 if hasattr(module, "bits")}
     if packings:

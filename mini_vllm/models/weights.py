@@ -37,7 +37,7 @@ def make_model(config: ModelConfig, weights: dict[str, mx.array]) -> Model:
     if packings:
         nn.quantize(model, class_predicate=lambda path, _: packings[path]._asdict() if path in packings else False)
     model.load_weights(list(arrays.items()))
-    mx.eval(model.parameters())  # type: ignore[no-untyped-call]  # MLX gives it no types
+    mx.eval(model.parameters())
     return model
 
 

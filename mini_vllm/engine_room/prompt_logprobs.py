@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_vllm.backend import mx
-from mini_vllm.logprobs import report_logprobs
 from mini_vllm.model_runner import RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Request
+from mini_vllm.sampling.logprobs import report_logprobs
 from mini_vllm.sequences import SequenceGroup, with_texts
 
 

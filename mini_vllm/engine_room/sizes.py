@@ -68,6 +68,4 @@ def _max_num_lookahead(config: EngineConfig, loaded: LoadedModel) -> int:
     """See EngineConfig.enable_lookahead."""
     if config.enable_lookahead is not None:
         return config.max_num_seqs if config.enable_lookahead else 0
-    from mlx.utils import tree_flatten  # not above: the backend must be the first to import MLX
-    num_bytes = sum(array.nbytes for array in dict(tree_flatten(loaded.model.parameters())).values())
-    return tuning.max_lookahead(config.max_num_seqs, num_bytes)
+    return tuning.max_lookahead(config.max_num_seqs, loaded.num_bytes)

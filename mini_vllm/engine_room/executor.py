@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mini_vllm.backend import mx
+from mini_vllm.engine_room.prompt_logprobs import positions_told_first, take_prompt_logprobs
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead, choose_tokens
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
-from mini_vllm.prompt_logprobs import positions_told_first, take_prompt_logprobs
 from mini_vllm.request import Request, TokenLogprob
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampler_row import is_plain
+from mini_vllm.sampling.row import is_plain
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests, SequenceState
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mini_vllm.block_index import BlockIndex, NoIndex, key_of
 from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+from mini_vllm.caching.block_index import BlockIndex, NoIndex, key_of
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.block_index import is_full, key_of
 from mini_vllm.block_pool import BlockHash, KVCacheBlock
+from mini_vllm.caching.block_index import is_full, key_of
 from mini_vllm.request import Request
 
 

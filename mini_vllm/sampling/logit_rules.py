@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from mini_vllm.backend import mx
-from mini_vllm.sampler_row import SamplerRow
+from mini_vllm.sampling.row import SamplerRow
 
 LARGEST = float(np.finfo(np.float32).max)
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from mini_vllm.backend import mx
-from mini_vllm.logit_rules import column
-from mini_vllm.sampler_row import SamplerRow
+from mini_vllm.sampling.logit_rules import column
+from mini_vllm.sampling.row import SamplerRow
 
 #: A row that keeps at most this many tokens by top-k needs just these in order, not the whole vocabulary. The number
 #: is fixed, rather than the largest top_k of the batch, so that a row is always computed the same way.

@@ -1,0 +1,44 @@
+"""How fast MLX multiplies matrices on this machine, and how right: for ``doctor`` and ``benchmark blas``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from mini_vllm.backend import mx
+
+#: The product that is measured: x[num_rows, 512] @ W[1536, 512].T, the size of a small model's projections.
+WIDTH_IN, WIDTH_OUT = 512, 1536
+
+
+def measure_gflops(num_rows: int, seconds: float = 0.3,
+                   multiply: Callable[[mx.array, mx.array], mx.array] = lambda x, weight: x @ weight.T) -> float:
+    """GFLOP/s of one product after another for at least ``seconds``, the cost of starting each included."""
+    if num_rows < 1:
+        raise ValueError(f"num_rows is {num_rows}, must be at least 1")
+    if seconds <= 0:
+        raise ValueError(f"seconds is {seconds}, must be above 0")
+    x, weight = _operands(num_rows)
+    mx.eval(multiply(x, weight))  # the first product starts threads and takes memory
+    num_products = 0
+    start = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - start) < seconds:
+        mx.eval(multiply(x, weight))
+        num_products += 1
+    return 2 * num_rows * WIDTH_IN * WIDTH_OUT * num_products / elapsed_s / 1e9
+
+
+def product_error() -> float:
+    """The largest difference between MLX's product and the same one in float64."""
+    x, weight = _operands(num_rows=5)
+    expected = np.array(x, dtype=np.float64) @ np.array(weight, dtype=np.float64).T
+    return float(np.abs(np.array(x @ weight.T) - expected).max())
+
+
+def _operands(num_rows: int) -> tuple[mx.array, mx.array]:
+    x = mx.random.normal((num_rows, WIDTH_IN), key=mx.random.key(0))
+    weight = mx.random.normal((WIDTH_OUT, WIDTH_IN), key=mx.random.key(1))
+    mx.eval(x, weight)
+    return x, weight
