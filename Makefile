@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 
-.PHONY: test demo lint check install clean
+.PHONY: test demo lint check map install clean
 
 # The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
 # neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
@@ -23,6 +23,10 @@ lint: $(INSTALLED)
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
+
+# The lines that docs/engine.md links to, set anew.
+map: $(INSTALLED)
+	$(RUN) tools/line_links.py docs/engine.md
 
 install: $(INSTALLED)
 
