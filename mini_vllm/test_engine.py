@@ -15,6 +15,7 @@ from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.trace.recorder import NoTrace
 
 
 @pytest.fixture(scope="module")
@@ -793,6 +794,28 @@ def test_parts_are_replaceable(loaded):
     engine.add_request("hello", GREEDY, "r")
     run(engine)
     assert used == {"manager", "scheduler", "sampler"}
+
+
+def test_who_listens_hears_of_every_part_of_a_step(loaded):
+    heard = []
+
+    class Listener(NoTrace):
+        def start_step(self, scheduler):
+            heard.append("start")
+
+        def record_plan(self, scheduler, plan):
+            heard.append(sum(plan.num_scheduled_tokens.values()))
+
+        def record_computed(self):
+            heard.append("computed")
+
+        def end_step(self, plan, sampled):
+            heard.append(list(sampled))
+
+    engine = LLMEngine(EngineConfig(num_blocks=20, block_size=8, max_num_seqs=4), None, loaded, Listener())
+    engine.add_request([1, 2, 3], SamplingParams(max_tokens=2, temperature=0, ignore_eos=True), "r")
+    run(engine)
+    assert heard == ["start", 3, "computed", ["r"], "start", 1, "computed", ["r"]]
 
 
 def test_the_package_exports_the_engine_without_importing_it():
