@@ -63,10 +63,7 @@ class _ComputeTimer(NoTrace):
 
 def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: OnToken,
           drawing: Drawing = GREEDY) -> tuple[BenchmarkResult, list[list[int]]]:
-    """Run a workload through our engine: what it took, and the token ids of each request.
-
-    (Longer than 40 lines: it is one measurement from the clock's start to its end.)
-    """
+    """Run a workload through our engine: what it took, and the token ids of each request."""
     settings = workload.settings.copy()
     if arm == ONE_AT_A_TIME:
         settings["max_num_seqs"] = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.fast.span import Span
+from mini_vllm.model_runner import Batch
 from mini_vllm.sampling.row import SamplerRow
 
 Method = Callable[..., object]
@@ -59,12 +59,13 @@ class Poison:
 
     def _put_into_runner(self, engine: LLMEngine, request_id: str, names: list[str]) -> None:
         def around(real: Method) -> Method:
-            def forward(token_ids: mx.array, spans: Sequence[Span], wanted: object) -> object:
+            def forward(token_ids: mx.array, batch: Batch, wanted: object) -> object:
                 tables = [engine.kv_cache.get_block_ids(name) for name in names]
-                is_due = any(self._is_due(span.context_len) and list(span.block_ids) in tables for span in spans)
+                is_due = any(self._is_due(context_len) and list(table) in tables
+                             for table, context_len in zip(batch.block_tables, batch.context_lens))
                 if is_due and self.where == "before":
                     raise Poisoned(f"{request_id} before its step")
-                hidden = real(token_ids, spans, wanted)
+                hidden = real(token_ids, batch, wanted)
                 if is_due:
                     raise Poisoned(f"{request_id} after its step")
                 return hidden
