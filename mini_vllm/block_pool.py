@@ -134,7 +134,8 @@ class FreeKVCacheBlockQueue:
         return blocks
 
 
-def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: ExtraKeys = None) -> int:
+def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int],
+                      extra_keys: tuple | None = None) -> int:  # type: ignore[type-arg]  # the published signature has it bare
     """Hash one full block *in its context*: the parent's hash stands for every token before it.
 
     Equal tokens after different prefixes have different K/V, so they must have different hashes.

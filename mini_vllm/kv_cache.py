@@ -13,14 +13,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
 from mini_vllm.caching.block_index import BlockIndex, NoIndex, PrefixIndex, key_of
 from mini_vllm.caching.slot_checks import check_arguments, check_hits, check_keys
-from mini_vllm.caching.stats import PrefixCacheCounter, PrefixCacheStats
+from mini_vllm.caching.stats import PrefixCacheCounter
 from mini_vllm.request import Request
 
 DEFAULT_BLOCK_SIZE = 32
+
+@dataclass(frozen=True)
+class PrefixCacheStats:
+    """What the prefix cache did since the last reset.
+
+    A request counts once, when it gets its first slots. What it finds again after a preemption does not count.
+    """
+
+    num_queries: int = 0
+    num_query_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_evicted_blocks: int = 0
+    #: Of the last HIT_RATE_WINDOW requests alone.
+    recent_hit_rate: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
+
 
 class KVCacheManager:
     """Block tables of all requests, over one pool.
@@ -29,7 +49,7 @@ class KVCacheManager:
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
-                 pool_class: Callable[[int, bool], BlockPool] = BlockPool,
+                 pool_class: type[BlockPool] = BlockPool,
                  tree_class: Callable[[BlockPool, int], PrefixIndex] | None = None) -> None:
         """With a ``tree_class``, hits may end inside a block, and finished requests leave their half-filled tails.
         Without one they are whole blocks."""
@@ -146,7 +166,9 @@ class KVCacheManager:
 
     @property
     def stats(self) -> PrefixCacheStats:
-        return self._counter.stats(self.block_pool.num_evictions)
+        counter = self._counter
+        return PrefixCacheStats(counter.num_queries, counter.num_query_tokens, counter.num_hit_tokens,
+                                self.block_pool.num_evictions - counter.num_evictions_before, counter.recent_hit_rate)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content and start the statistics anew. Raises RuntimeError while any block is in use."""

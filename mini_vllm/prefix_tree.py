@@ -28,10 +28,23 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
-from mini_vllm.caching.block_index import BlockIndex, PrefixMatch, key_of
+from mini_vllm.caching.block_index import BlockIndex, key_of
 
 #: Of children that share as much, at most this many are asked for their age: as many as run at once by default.
 MAX_EQUALS = 64
+
+
+@dataclass(frozen=True)
+class PrefixMatch:
+    """The longest cached prefix of a sequence."""
+
+    #: Blocks whose every token matches.
+    blocks: list[KVCacheBlock]
+    #: One more block, of which the first ``num_partial_tokens`` match.
+    partial_block: KVCacheBlock | None
+    num_partial_tokens: int
+    #: All of it: the tokens of ``blocks`` and those of ``partial_block``.
+    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,8 @@ class PrefixTree(BlockIndex):
         self._places: dict[int, tuple[object, _Child]] = {}
         self._tickets = itertools.count()
 
-    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch:
+    def match(self, token_ids: Sequence[int],
+              extra_keys: tuple | None = None) -> PrefixMatch:  # type: ignore[type-arg]  # the published signature has it bare
         """Walk whole blocks from the front, then go as far as possible into one more.
 
         No block is touched and no count changes; the tree forgets the stale children that it meets.
@@ -104,7 +118,8 @@ class PrefixTree(BlockIndex):
             self._remove(child.block.block_id)  # stale
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
-               extra_keys: ExtraKeys = None, with_tail: bool = False) -> None:
+               extra_keys: tuple | None = None,  # type: ignore[type-arg]  # the published signature has it bare
+               with_tail: bool = False) -> None:
         """Make the blocks that hold the first ``num_tokens`` of ``token_ids`` findable.
 
         Blocks that are findable already stay as they are. A last, half-filled block is inserted only ``with_tail``.
@@ -136,7 +151,7 @@ class PrefixTree(BlockIndex):
             self._insert_one(parent, tail, extra_keys, block)
 
     def donate(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
-               extra_keys: ExtraKeys = None) -> None:
+               extra_keys: tuple | None = None) -> None:  # type: ignore[type-arg]  # the published signature has it bare
         """A request is done: its ``num_tokens`` computed tokens stay findable, its references go."""
         for block in blocks:
             key_of(block)  # which raises, if it must, before anything changes

@@ -17,23 +17,23 @@ from typing import Protocol
 from mini_vllm.block_pool import BlockHash, BlockPool, ExtraKeys, KVCacheBlock
 
 
-@dataclass(frozen=True)
-class PrefixMatch:
-    """The longest cached prefix of a sequence."""
+class Match(Protocol):
+    """What an index found; see PrefixMatch."""
 
-    #: Blocks whose every token matches.
-    blocks: list[KVCacheBlock]
-    #: One more block, of which the first ``num_partial_tokens`` match.
-    partial_block: KVCacheBlock | None
-    num_partial_tokens: int
-    #: All of it: the tokens of ``blocks`` and those of ``partial_block``.
-    num_tokens: int
+    @property
+    def blocks(self) -> list[KVCacheBlock]: ...
+
+    @property
+    def partial_block(self) -> KVCacheBlock | None: ...
+
+    @property
+    def num_partial_tokens(self) -> int: ...
 
 
 class PrefixIndex(Protocol):
     """What the manager calls. ``blocks`` is always a request's table: ``blocks[i]`` begins at ``i * block_size``."""
 
-    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch: ...
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> Match: ...
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: ExtraKeys = None) -> None: ...
@@ -44,6 +44,15 @@ class PrefixIndex(Protocol):
     def clear(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class BlockMatch:
+    """A cached prefix that ends between two blocks."""
+
+    blocks: list[KVCacheBlock]
+    partial_block: None = None
+    num_partial_tokens: int = 0
+
+
 class BlockIndex:
     """Finds whole blocks, by their keys."""
 
@@ -51,10 +60,9 @@ class BlockIndex:
         self.block_pool = block_pool
         self.block_size = block_size
 
-    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch:
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> Match:
         """The longest cached prefix of ``token_ids``. No block is touched, no count changes."""
-        blocks = self._match_blocks(token_ids, extra_keys)
-        return PrefixMatch(blocks, None, 0, len(blocks) * self.block_size)
+        return BlockMatch(self._match_blocks(token_ids, extra_keys))
 
     def _match_blocks(self, token_ids: Sequence[int], extra_keys: ExtraKeys) -> list[KVCacheBlock]:
         """Walk whole blocks from the front, up to the first miss."""
@@ -110,8 +118,8 @@ class BlockIndex:
 class NoIndex(BlockIndex):
     """Finds nothing and remembers nothing."""
 
-    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> PrefixMatch:
-        return PrefixMatch([], None, 0, 0)
+    def match(self, token_ids: Sequence[int], extra_keys: ExtraKeys = None) -> Match:
+        return BlockMatch([])
 
     def insert(self, token_ids: Sequence[int], blocks: Sequence[KVCacheBlock], num_tokens: int | None = None,
                extra_keys: ExtraKeys = None) -> None:

@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 #: Requests over which ``recent_hit_rate`` looks back.
 HIT_RATE_WINDOW = 100
 
 
-@dataclass(frozen=True)
-class PrefixCacheStats:
-    """What the prefix cache did since the last reset.
-
-    A request counts once, when it gets its first slots. What it finds again after a preemption does not count.
-    """
-
-    num_queries: int = 0
-    num_query_tokens: int = 0
-    num_hit_tokens: int = 0
-    num_evicted_blocks: int = 0
-    #: Of the last HIT_RATE_WINDOW requests alone.
-    recent_hit_rate: float = 0.0
-
-    @property
-    def hit_rate(self) -> float:
-        return self.num_hit_tokens / self.num_query_tokens if self.num_query_tokens else 0.0
-
-
 class PrefixCacheCounter:
-    """Counts queries. The pool counts evictions, since it was made; here is how many there were at the last reset."""
+    """Requests that got their first slots since the last reset: tokens they asked for, and tokens found for them."""
 
-    def __init__(self, num_evictions: int = 0) -> None:
-        self._num_evictions_before = num_evictions
-        self._num_queries = self._num_query_tokens = self._num_hit_tokens = 0
-        #: Tokens asked for, tokens found.
+    def __init__(self, num_evictions_before: int = 0) -> None:
+        """``num_evictions_before``: the pool counts evictions since it was made, and this many do not count here."""
+        self.num_evictions_before = num_evictions_before
+        self.num_queries = self.num_query_tokens = self.num_hit_tokens = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=HIT_RATE_WINDOW)
 
     def count(self, num_query_tokens: int, num_hit_tokens: int) -> None:
-        self._num_queries += 1
-        self._num_query_tokens += num_query_tokens
-        self._num_hit_tokens += num_hit_tokens
+        self.num_queries += 1
+        self.num_query_tokens += num_query_tokens
+        self.num_hit_tokens += num_hit_tokens
         self._recent.append((num_query_tokens, num_hit_tokens))
 
-    def stats(self, num_evictions: int) -> PrefixCacheStats:
+    @property
+    def recent_hit_rate(self) -> float:
         num_asked, num_found = (sum(column) for column in zip(*self._recent)) if self._recent else (0, 0)
-        return PrefixCacheStats(self._num_queries, self._num_query_tokens, self._num_hit_tokens,
-                                num_evictions - self._num_evictions_before,
-                                num_found / num_asked if num_asked else 0.0)
+        return num_found / num_asked if num_asked else 0.0

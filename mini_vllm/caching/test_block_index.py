@@ -46,7 +46,7 @@ def test_whole_blocks_are_found_as_comparing_with_all_texts_finds_them(index_cla
         for block, start in zip(match.blocks, range(0, num_wanted, SIZE)):
             assert block.block_hash.token_ids == tuple(wanted[start:start + SIZE])
         if index_class is BlockIndex:
-            assert (match.partial_block, match.num_partial_tokens, match.num_tokens) == (None, 0, num_wanted)
+            assert (match.partial_block, match.num_partial_tokens) == (None, 0)
 
 
 def test_only_full_blocks_are_inserted_and_a_donated_tail_is_lost():
@@ -58,9 +58,9 @@ def test_only_full_blocks_are_inserted_and_a_donated_tail_is_lost():
     index.insert(range(10), table)
     index.donate(range(10), table)
     assert ids(pool.free_block_queue.get_all_free_blocks())[-3:] == ids(table)[::-1]
-    assert index.match(range(10)).num_tokens == 8
+    assert index.match(range(10)).blocks == table[:2]
     index.clear()
-    assert index.match(range(10)).num_tokens == 0
+    assert index.match(range(10)).blocks == []
 
 
 def test_no_index_finds_nothing_and_gives_the_blocks_back():
@@ -68,7 +68,7 @@ def test_no_index_finds_nothing_and_gives_the_blocks_back():
     index = NoIndex(pool, SIZE)
     table = table_of(pool, 8)
     index.insert(range(8), table)
-    assert index.match(range(8)).num_tokens == 0 and table[0].block_hash is None
+    assert index.match(range(8)).blocks == [] and table[0].block_hash is None
     index.donate(range(8), table)
     assert pool.get_num_free_blocks() == 8
 
