@@ -19,8 +19,8 @@ from mini_vllm.fast.streams import joined, streams
 class FastAttention:
     """Attention of one engine, whose layers all have the same shape.
 
-    It is called once a layer, and plans once a step: it knows a step by the lists that it is given, which it holds, so
-    they must be the same objects in every layer and must not be changed. A new step's plan builds on that of the one
+    It is called once a layer, and plans once a step: it knows a step by the lists that it is given, which it holds. The
+    same objects are the same step, so they must not be changed in place. The plan of a step builds on that of the one
     before.
 
     It asks for more than ``paged_attention``: requests with one token come first, and slots after a context hold

@@ -16,13 +16,14 @@ from mini_vllm.backend import blas, is_cpu, mx
 #: Up to this many decoding requests are attended one by one: few products of whole contexts, not many of blocks.
 #: ``python -m mini_vllm.benchmark attention``, gather against split-KV.
 MAX_GATHERED_DECODES = 2
-#: Query tokens of a chunk that are attended at once; more at a time leave the caches of a CPU.
+#: Query tokens of a chunk that are attended at once. Smaller tiles skip more keys that they do not see, larger ones
+#: start fewer operations.
 #: ``mini-vllm bench throughput --workload long-arrival``
 QUERY_TILE = 128
 #: With fewer (request, block) pairs than this, a second stream costs more than it saves.
 #: ``python -m mini_vllm.benchmark attention``, split-KV against two streams.
 MIN_SPLITS_FOR_TWO_STREAMS = 40
-#: At most this many partial results of a request are added up at once; more would be mostly filling.
+#: At most this many partial results of a request are added up at once: the more, the more filling for those with few.
 #: ``python -m mini_vllm.benchmark attention``
 MAX_PARTIALS_PER_SUM = 16
 #: Tokens a run, on average, from which on writing run by run beats token by token; with 32 it is four times as fast.
@@ -70,7 +71,7 @@ def softmax_by_hand_is_faster() -> bool:
 
 
 def writing_runs_is_faster() -> bool:
-    """Whether tokens that stand side by side in a block are written together: a GPU scatters them as fast."""
+    """Whether tokens that stand side by side in a block are written together: on a GPU a scatter is one kernel."""
     return is_cpu()
 
 
