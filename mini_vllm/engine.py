@@ -64,11 +64,12 @@ class LLMEngine:
         self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache, self.lookahead)
         self.trace = NoTrace() if trace is None else trace
         self.num_steps = 0
-        self._inputs = InputProcessor(config, self.prompts, self._is_in_use, clock)
         self._clock = clock
         self._idle_steps = IdleSteps()
         #: Outputs of requests whose caller did not see the step that made them; see ``put_back``.
         self._unseen: dict[str, RequestOutput] = {}
+        live, unseen = self.live, self._unseen  # not self: in a circle, an engine would outlive its last owner
+        self._inputs = InputProcessor(config, self.prompts, lambda name: name in live or name in unseen, clock)
 
     # ---- requests come and go
 
@@ -80,9 +81,6 @@ class LLMEngine:
         self.scheduler.add_request(group.leader)  # it computes the prompt for all of them; see _fork
         self.live.add(group)
         return group.request_id
-
-    def _is_in_use(self, request_id: str) -> bool:
-        return request_id in self.live or request_id in self._unseen
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request wherever it is; its text so far is returned. None if there is no such request."""
@@ -239,8 +237,9 @@ class LLMEngine:
 
     def _with_unseen(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
         """These outputs, and those that were put back unless there is a newer one among these."""
-        unseen, self._unseen = self._unseen, {}
-        return list({**unseen, **{output.request_id: output for output in outputs}}.values())
+        newest = self._unseen | {output.request_id: output for output in outputs}
+        self._unseen.clear()
+        return list(newest.values())
 
 
 def _describe(error: Exception) -> str:

@@ -1,6 +1,8 @@
 """The engine: many requests at once give what each gives alone, and bad input costs nobody else anything."""
 
 import dataclasses
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -825,3 +827,19 @@ def test_the_package_exports_the_engine_without_importing_it():
             "from mini_vllm import LLM, SamplingParams; assert 'mlx.core' in sys.modules; print(LLM.__name__)")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "LLM\n", run.stderr
+
+
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_an_engine_nobody_holds_gives_its_memory_back_at_once(loaded, lookahead):
+    """Its K/V arrays are most of a process: they must not wait for the garbage collector, which counts objects."""
+    engine = make_engine(loaded, enable_lookahead=lookahead)
+    engine.add_request("hello", SamplingParams(max_tokens=4, temperature=0))
+    run(engine)
+    gone = weakref.ref(engine), weakref.ref(engine.runner), weakref.ref(engine.runner.cache)
+    gc.collect()
+    gc.disable()
+    try:
+        del engine
+        assert [ref() for ref in gone] == [None, None, None]
+    finally:
+        gc.enable()
