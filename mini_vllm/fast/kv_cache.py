@@ -31,7 +31,7 @@ class FastKVCache(PagedKVCache):
         if plan.single is not None:
             self.pools[layer] = mx.slice_update(pool, keys_values[:, :, None], plan.single, axes=(0, 2))
             return
-        if plan.num_apart:
+        if plan.vectors is not None:
             vectors = pool.reshape(-1, pool.shape[-1])
             vectors[plan.vectors] = keys_values[:plan.num_apart].reshape(-1, pool.shape[-1])
             self.pools[layer] = vectors.reshape(pool.shape)
@@ -53,14 +53,22 @@ class WritePlan:
     def __init__(self, slots: TokenArray, num_both: int, block_size: int) -> None:
         """``num_both`` vectors a token: one of keys and one of values for each KV head."""
         self.slots = slots
-        self.runs = find_runs(slots, block_size) if tuning.writing_runs_is_faster() else []
-        self.num_apart = len(slots) - sum(run.tokens.stop - run.tokens.start for run in self.runs)
-        blocks, offsets = np.divmod(slots[:self.num_apart], block_size)
+        self.runs: list[Run] = []
         #: Block and offset of the only token, if there is only one.
-        self.single = mx.array([int(blocks[0]), int(offsets[0])]) if len(slots) == self.num_apart == 1 else None
-        vectors = (blocks[:, None] * num_both + np.arange(num_both)) * block_size + offsets[:, None]
-        #: Where the vectors of tokens apart stand in the pool, seen as one long list of them.
-        self.vectors = mx.array(vectors.reshape(-1).astype(np.uint32))
+        self.single: mx.array | None = None
+        #: Where the vectors of tokens apart stand in the pool, seen as one long list of them; None if there are none.
+        self.vectors: mx.array | None = None
+        self.num_apart = len(slots)
+        if len(slots) == 1:
+            self.single = mx.array(divmod(int(slots[0]), block_size))
+            return
+        if tuning.writing_runs_is_faster():
+            self.runs = find_runs(slots, block_size)
+            self.num_apart -= sum(run.tokens.stop - run.tokens.start for run in self.runs)
+        if self.num_apart:
+            blocks, offsets = np.divmod(slots[:self.num_apart], block_size)
+            vectors = (blocks[:, None] * num_both + np.arange(num_both)) * block_size + offsets[:, None]
+            self.vectors = mx.array(vectors.reshape(-1).astype(np.uint32))
 
 
 def find_runs(slots: TokenArray, block_size: int) -> list[Run]:
