@@ -10,8 +10,8 @@ A step computes a flat batch of tokens, request after request, with no padding:
     request         A   B   C   D   D   D   D   D   E   E
     query_starts  [ 0,  1,  2,  3,                  8,      10 ]
 
-All K/V of the step is written before any of it is read, so requests of one step can share a block. The engine's own
-way to do this, with the same results, is in ``fast``.
+In each layer all K/V of the step is written before any of it is read, so requests of one step can share a block. The
+engine's own way to do this, with the same results, is in ``fast``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx
 
-#: One number a token: positions, slots.
+#: One number for each token: positions, slots.
 TokenArray = npt.NDArray[np.int64]
 
 
@@ -52,7 +52,7 @@ class PagedKVCache:
                  dtype: mx.Dtype) -> None:
         self.block_size = block_size
         self.pools = [mx.zeros((num_blocks, 2 * num_kv_heads, block_size, head_dim), dtype) for _ in range(num_layers)]
-        #: Blocks copied since the start, counted once and not once a layer.
+        #: Blocks copied since the start, counted once and not once per layer.
         self.num_copied_blocks = 0
         mx.eval(self.pools)
 
@@ -69,7 +69,7 @@ class PagedKVCache:
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination) in every layer, as if one after the other.
 
-        A source may be the destination of an earlier copy, whose own source then serves both.
+        If a source is itself an earlier destination, the earlier source is read.
         """
         if not copies:
             return
@@ -100,10 +100,11 @@ class PagedKVCache:
 def paged_attention(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                     context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
                     window: int | None = None) -> mx.array:
-    """What each token of a step sees, [num_tokens, num_heads, head_dim], like ``queries``.
+    """What each query sees, [num_queries, num_heads, head_dim], like ``queries``. There is a query for each token of
+    the step; in the last layer, only for tokens whose logits are wanted.
 
-    Request i has the tokens from ``query_starts[i]`` to ``query_starts[i + 1]``, the last of its ``context_lens[i]``.
-    Each of them attends to all tokens of its request up to itself; with a ``window``, to this many of the last ones,
+    Request i has the queries from ``query_starts[i]`` to ``query_starts[i + 1]``: the last of its ``context_lens[i]``
+    tokens. Each attends to all tokens of its request up to itself; with a ``window``, to this many of the last ones,
     itself included. A block table may be longer than the context needs. What is in slots after a context does not
     matter, whatever it is.
     """

@@ -8,6 +8,8 @@
                       touch: from anywhere  (what it holds is used again)
 
 A freed block keeps its hash: it is free *and* still findable, until it is given out again.
+
+The module is longer than most: labs and engine import block, queue, keys and pool from here, by these names.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 What else belongs to it stands beside it: ``lookahead`` (the next step, begun early), ``recovery`` (a step that breaks),
 ``sequences`` (the text of each output), and in ``engine_room`` what may come in, how a plan is computed, what happens
-when nothing can be planned, and how many blocks there are.
+when nothing can be planned, and how many blocks there are. This module is longer than most: whoever follows a request
+needs plan, compute and deliver, and how a request comes and goes, on one page.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class LLMEngine:
     def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
                  loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        """``trace`` records every step; see trace/recorder.py. ``clock`` gives the seconds of which ``timings`` speak.
-        """
+        """``trace`` records every step; see trace/recorder.py. ``clock`` returns seconds; ``RequestOutput.timings`` is
+        measured with it."""
         self.config = config = EngineConfig() if config is None else config
         an_instance("config", config, EngineConfig)
         parts = EngineParts() if parts is None else parts
@@ -95,8 +96,8 @@ class LLMEngine:
         return group.to_output()
 
     def fail_all(self, error: Exception) -> list[RequestOutput]:
-        """``step`` itself raised, and no request is to blame: end all of them with the error. The engine is empty then,
-        but for outputs of others that were put back.
+        """``step`` itself raised, and no request is to blame: end all of them with the error. Afterwards only outputs
+        kept by ``put_back`` are left.
 
         What the broken step was to write may have been indexed, so the whole prefix cache is let go.
         """
@@ -116,7 +117,7 @@ class LLMEngine:
         return bool(self.live.groups or self._unseen)
 
     def put_back(self, outputs: Iterable[RequestOutput]) -> None:
-        """Outputs of a step that are somebody else's: the next step returns them, unless it has newer ones."""
+        """Keep outputs that belong to another caller; the next step returns them, unless it has newer ones."""
         self._unseen.update({output.request_id: output for output in outputs})
 
     # ---- what one may ask
@@ -138,10 +139,11 @@ class LLMEngine:
     # ---- the step
 
     def step(self) -> list[RequestOutput]:
-        """Plan one step, compute it, and return the requests that it moved.
+        """Plan one step, compute it, and return the outputs of the requests that got a token, ended or failed.
 
         If the step fails, its requests are computed one by one: those that fail alone end with the error, and the
-        others, and the engine, go on. If nothing can be planned again and again, all requests end with a StalledError.
+        others, and the engine, go on. If nothing can be planned again and again, all requests end with a StalledError
+        as their ``error``; nothing is raised.
         """
         self.trace.start_step(self.scheduler)
         plan = self.scheduler.schedule()
@@ -166,7 +168,8 @@ class LLMEngine:
         if plan.requests:
             self.num_steps += 1
             return self.recovery.compute(plan, self.executor.compute)
-        self.runner.cache.copy_blocks(plan.copies)  # for blocks that were given back, but may be found
+        # Whoever planned these copies was preempted or has ended, but the copies may be in the index.
+        self.runner.cache.copy_blocks(plan.copies)
         return StepResult(errors=self._give_up() if has_stalled else {})
 
     def _give_up(self) -> dict[str, Exception]:
@@ -179,7 +182,7 @@ class LLMEngine:
         """Every sequence gets its token, and what has ended is let go. Returns an output of each request that moved."""
         self.scheduler.update_from_output(plan, result.token_ids)
         self._fork(plan, result)
-        # Failures after tokens: what other sequences of the same request got in this step counts.
+        # Failures last: siblings of a failed sequence keep the token that they got in this step.
         moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]
         groups = {group.request_id: group for group in moved}
         outputs = [group.to_output() for group in groups.values()]
@@ -189,7 +192,8 @@ class LLMEngine:
         return outputs
 
     def _fork(self, plan: SchedulerOutput, result: StepResult) -> None:
-        """Prompts of several sequences that were finished in this step: the others run on from the leader's blocks."""
+        """Requests with ``n`` > 1 whose prompt was completed in this step: the other sequences share all blocks of the
+        leader, which computed it, and run on from there."""
         for request in plan.requests:
             if request.request_id in result.token_ids and request.num_sequences > 1:
                 for sequence in self.live.group_of(request.request_id).sequences[1:]:
@@ -229,7 +233,11 @@ class LLMEngine:
         return failed
 
     def _finish(self, sequence: SequenceState, status: RequestStatus, reason: str) -> None:
-        """End one sequence and give its blocks back."""
+        """End one sequence and give its blocks back.
+
+        By ``abort_request``, not by ``finish``: the scheduler does not know a sequence that was not forked yet, and
+        ``abort_request`` returns None for it.
+        """
         self.lookahead.drop_step_of(sequence.request)
         sequence.end(reason)
         if self.scheduler.abort_request(sequence.request.request_id) is not None:

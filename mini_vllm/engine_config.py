@@ -40,7 +40,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     #: Tokens a step may compute. None: 256 on a CPU, where more is no faster and delays first tokens; else 2048.
     max_num_batched_tokens: int | None = None
-    #: Tokens that a prompt with nobody waiting after it gets in a step in which others decode; fewer the more of it is
+    #: Tokens that a prompt, if it is the only one, gets in a step in which others decode; fewer the more of it is
     #: computed, half after 1024, at least a quarter. None: 96 on a CPU, so that such a step takes a few times as long
     #: as without it (beside 16 that decode, 2 to 3 times); else what ``max_num_batched_tokens`` leaves.
     max_num_chunk_tokens: int | None = None
@@ -48,7 +48,7 @@ class EngineConfig:
     max_model_len: int | None = None
     #: The part of the pool that admission leaves free for running requests to grow into.
     watermark: float = WATERMARK
-    #: Priority levels that a waiting request gains a second.
+    #: Priority levels that a waiting request gains per second.
     aging_rate: float = DEFAULT_AGING_RATE
     enable_prefix_caching: bool = True
     #: Begin the next step of requests that decode while the last one computes. None: yes; but on a CPU, where building
@@ -89,8 +89,9 @@ class EngineParts:
     request_queue: type = PriorityQueueWithAging
     scheduler: type = Scheduler
     sampler: type = Sampler
-    #: A class is made once an engine, without arguments, and its object called; a function is called as it is. Both
-    #: like ``mini_vllm.attention.paged_attention``, and with ``window`` only where the model has one.
+    #: Called like ``mini_vllm.attention.paged_attention``, with ``window`` only where the model has one. Of a class one
+    #: object is made per engine, without arguments, and called. Requests with one query come first in a batch. Keep no
+    #: reference to ``pool``: every write would then copy all of it.
     attention: type | Callable[..., mx.array] = FastAttention
 
     def __post_init__(self) -> None:

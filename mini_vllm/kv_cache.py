@@ -1,12 +1,15 @@
 """Which blocks a request's tokens live in: block tables over the pool, and the search for a cached prefix.
 
-    request A  tokens 0………31 32………63 64…70        block table A: [4, 9, 2]
+    request A  tokens 0………31 32………63 64…70         block table A: [4, 9, 2]
     request B  tokens 0………31 32………63 64…………95 96   block table B: [4, 9, 7, 5]
-                      └── the same 64 tokens ──┘     blocks 4 and 9 have ref_cnt 2 and exist once
+                      └─ the same ─┘               blocks 4 and 9 have ref_cnt 2 and exist once
 
 The convention, once for all: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs, and
 position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
 ``ceil(that many slots / block_size)`` exceeds the table's length.
+
+The module is longer than most: the life of a table (found, grown, shared, freed) is one idea, and what could be told
+apart from it, the index and the checks, is in ``caching``.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ class KVCacheManager:
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
                  pool_class: type[BlockPool] = BlockPool,
                  tree_class: Callable[[BlockPool, int], PrefixIndex] | None = None) -> None:
-        """With a ``tree_class``, hits may end inside a block, and finished requests leave their half-filled tails.
-        Without one they are whole blocks."""
+        """With a ``tree_class``, hits may end inside a block, and a request that ends or is preempted leaves its
+        half-filled tail to be found. Without one, hits are whole blocks."""
         if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
             raise ValueError(f"block_size is {block_size!r}, must be a whole number of tokens, at least 1")
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 2:
@@ -61,20 +64,20 @@ class KVCacheManager:
         self.block_size = block_size
         self.enable_caching = enable_caching
         self.block_pool = pool_class(num_blocks, enable_caching)
-        #: The tree, if there is one; else an index of whole blocks, or of nothing, does its work.
+        #: None without a tree. ``_index`` is what is asked.
         self.prefix_tree = tree_class(self.block_pool, block_size) if tree_class and enable_caching else None
         self._index: PrefixIndex = (BlockIndex if enable_caching else NoIndex)(self.block_pool, block_size)
         if self.prefix_tree is not None:
             self._index = self.prefix_tree
         #: Request id → its blocks, in the order of its tokens. A request that holds nothing has no entry.
         self._tables: dict[str, list[KVCacheBlock]] = {}
-        #: Indexed blocks of which the planned step has yet to write a part → how many of their tokens are there now.
-        #: Others may adopt them whole, since a step writes before it reads; only what is there can be copied, since it
-        #: copies before it writes.
+        #: Blocks already findable that this step still has to write → how many of their tokens are written. Such a
+        #: block may be shared whole, because each layer of the model writes before it reads. Only the written part of
+        #: it may be copied, because a step makes its copies first. Empty without a tree; see ``_note_unwritten``.
         self._num_written: dict[int, int] = {}
         self._counter = PrefixCacheCounter()
 
-    # ---- the three calls of a request's life
+    # ---- a request's blocks: found, made, written, given back, shared
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
         """The longest cached prefix of ``request``: its blocks, and how many tokens they hold.
@@ -97,8 +100,8 @@ class KVCacheManager:
             [ computed before | hits: new_computed_blocks | num_new_tokens ]
               in the table      adopted here, not copied    slots made here
 
-        None means that it does not fit now, and nothing has changed: a hit that stands in the free queue is about to
-        leave it, so it is no room for new blocks. Shared blocks that the new tokens would write into are forked first.
+        None: it does not fit, and nothing has changed. Hits in the free queue do not count as free. Shared blocks that
+        the new tokens would write into are forked first.
         """
         hits = list(new_computed_blocks or ())
         num_hit_tokens = len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens
@@ -143,7 +146,7 @@ class KVCacheManager:
         if table is None:
             return
         for block in table:
-            key_of(block)  # which raises, if it must, before anything changes
+            key_of(block)  # raises for a hash that is no BlockHash, before anything changes
         del self._tables[request.request_id]
         num_written = min(request.num_computed_tokens, request.num_tokens, self._forget_unwritten(table))
         self._index.donate(request.all_token_ids, table, num_written, request.extra_keys)
@@ -183,7 +186,7 @@ class KVCacheManager:
         for block in self.block_pool.blocks:
             if block.ref_cnt != owners[block.block_id]:
                 raise RuntimeError(f"KV cache integrity: block {block.block_id} has ref_cnt {block.ref_cnt}, "
-                                   f"but {owners[block.block_id]} tables name it")
+                                   f"but {owners[block.block_id]} tables and pending copies name it")
 
     # ---- inside
 
@@ -192,12 +195,16 @@ class KVCacheManager:
 
     def _shared_and_written(self, request: Request, table: list[KVCacheBlock], hits: list[KVCacheBlock],
                             first_slot: int, num_slots: int) -> list[int]:
-        """Where in ``table`` stand the blocks that the new tokens would be written into, and that others rely on."""
+        """Indices of the blocks of ``table`` that must be forked before the new tokens are written."""
         written = range(first_slot // self.block_size, min(self._num_blocks_for(num_slots), len(table)))
         return [i for i in written if self._must_fork(request, i, table[i], table[i] in hits, first_slot)]
 
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
-        """Whether tokens about to be written from ``first_slot`` on would change what others, or the index, rely on."""
+        """Whether ``block`` must be copied before tokens are written into it from ``first_slot`` on.
+
+        It must if anybody else owns it, whatever is written. If nobody does, it must only if its key, by which the
+        index finds it, names other tokens than those that are written.
+        """
         if block.ref_cnt + is_hit > 1:
             return True
         key = key_of(block)
@@ -211,13 +218,14 @@ class KVCacheManager:
     def _fork_block(self, table: list[KVCacheBlock], index: int) -> KVCacheBlock:
         """Put a copy of the block at ``index`` in its place, and return it. The block itself stays as it is."""
         block = table[index]
-        self.block_pool.touch([block])  # for the index, which may be the only one beside us to rely on the block
+        self.block_pool.touch([block])  # a second owner, or fork_block would take it for private and not copy it
         table[index] = self.block_pool.fork_block(block)
         self.block_pool.free_blocks([block])
         return table[index]
 
     def _forget_unwritten(self, table: list[KVCacheBlock]) -> int:
-        """Take the blocks that the planned step has yet to write out of the index. How many tokens lie before them."""
+        """Take blocks that the planned step has yet to write out of the index. Returns how many slots lie before what
+        is unwritten."""
         unwritten = [i for i, block in enumerate(table) if block.block_id in self._num_written]
         if not unwritten:
             return len(table) * self.block_size
@@ -227,7 +235,9 @@ class KVCacheManager:
     def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int) -> None:
         """Remember which indexed blocks the planned step is to write from ``first_slot`` on."""
         if self.prefix_tree is None:
-            return  # a hit is a whole block, which is never copied
+            # A hit is a whole block, which is never copied. But ``free`` between plan and step would leave unwritten
+            # blocks findable here: Scheduler._take_back and Recovery take them out of the index before they free.
+            return
         size = self.block_size
         for index in range(first_slot // size, len(table)):
             key = key_of(table[index])

@@ -9,7 +9,8 @@ built and begun while the tokens that it takes in are still being computed:
                          │  begin 3   │  begin 4   │
 
 If the step that is then planned is the one that was begun, its tokens are taken. If not, it is dropped: it has written
-K/V only into slots that belong to no computed token, and which are written again when their token is.
+K/V only into slots that belong to no computed token, and which are overwritten when that token is computed (``drop``
+zeroes them).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ChosenTokens:
 
     #: [num_rows]
     token_ids: mx.array
-    #: The largest logit of each row, which is not a number if any of the row is not; [num_rows, 1].
+    #: The largest logit of each row, or NaN if there is one in the row; [num_rows, 1].
     largest: mx.array
 
     def begin(self) -> None:
@@ -47,10 +48,11 @@ class ChosenTokens:
         mx.async_eval(self.token_ids, self.largest)
 
     def wait(self) -> list[int]:
-        """The tokens. Raises ValueError if a largest logit is no number that one can choose by: then the model is
-        broken, and any token would be a lie.
+        """The tokens. Raises ValueError if the largest logit of a row is NaN or infinite: then the model is broken, and
+        any token would be a lie.
 
-        Nothing new is computed for the check: it would have to wait for the next step, which may have been begun.
+        Nothing new is computed for the check: such a computation would have to wait for the next step, which may have
+        been begun.
         """
         for row, (score,) in enumerate(cast(list[list[float]], self.largest.tolist())):
             if math.isnan(score):
@@ -63,7 +65,7 @@ class ChosenTokens:
 def choose_tokens(sampler: Sampler, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> ChosenTokens:
     """A token of each row, whose parameters are plain (``is_plain``). Nothing is computed yet."""
     if all(row.params.temperature == 0 for row in rows):
-        token_ids = sampler.greedy(logits)
+        token_ids = sampler.greedy(logits)  # argmax chooses a NaN where there is one, so it is found below
         return ChosenTokens(token_ids, mx.take_along_axis(logits, token_ids[:, None], axis=-1))
     largest = mx.where(mx.isnan(logits).any(axis=-1, keepdims=True), mx.nan, logits.max(axis=-1, keepdims=True))
     return ChosenTokens(sampler.draw(logits, rows, num_ahead), largest)
@@ -74,7 +76,7 @@ class StepAhead:
     """A step that was begun before it was planned."""
 
     requests: list[Request]
-    #: Where it writes: the last token of each context.
+    #: Where it writes: into the slot of the last token of each context (``block_tables`` and ``context_lens``).
     block_tables: list[list[int]]
     context_lens: list[int]
     #: The tokens that come of it.
@@ -109,9 +111,11 @@ class LookAhead:
         has_seat = sum(request.num_sequences for request in requests) < self.max_num_seqs
         return not (has_seat and self._scheduler.waiting) and all(
             len(request.output_token_ids) + 2 <= (request.sampling_params.max_tokens or math.inf)
-            for request in requests)
+            for request in requests)  # 2: this step's token and the next
 
     def _begin(self, requests: list[Request], chosen: ChosenTokens) -> None:
+        """Take a slot for each of ``requests``, and begin the step if there is one for all and nothing to copy. If not,
+        the slots taken are kept: the next plan wants the same ones."""
         for request in requests:
             if self._kv_cache.allocate_slots(request, 1) is None or self._kv_cache.block_pool.pending_copies:
                 return

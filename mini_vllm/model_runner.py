@@ -11,7 +11,7 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache, TokenArray, slot_mapping, token_positions
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.kv_cache import FastKVCache
+from mini_vllm.fast.paged_kv_cache import FastKVCache
 from mini_vllm.models.network import Model
 
 
@@ -23,14 +23,14 @@ class RequestStep:
     block_ids: Sequence[int]
     #: How many tokens of the request, these included, have K/V after the step.
     context_len: int
-    #: Whether its last token is the last one there is, so that the next must be sampled.
+    #: True if the step reaches the request's last token, so that a next one is sampled.
     needs_logits: bool
     #: Whether the logits of all its tokens are wanted, for the log-probabilities of a prompt.
     needs_all_logits: bool = False
 
 
 class Batch(NamedTuple):
-    """Whose tokens a step computes, as attention takes it."""
+    """Whose tokens a step computes: the three lists that attention is called with."""
 
     block_tables: list[Sequence[int]]
     context_lens: list[int]
@@ -55,12 +55,12 @@ class ModelRunner:
 
     def __init__(self, model: Model, num_blocks: int, block_size: int,
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:
-        """``attention`` is called like ``attention.paged_attention``; of a class an object is made, and that called."""
+        """``attention`` is a function called like ``attention.paged_attention``, or a class whose instance is."""
         config = model.config
         self.model = model
         self.scale = config.head_dim ** -0.5
         self.attention: Callable[..., mx.array] = attention() if isinstance(attention, type) else attention
-        #: The arguments that a layer's attention gets beside the usual ones: a function without windows serves too.
+        #: Extra keyword arguments for each layer: ``window`` only where there is one.
         self.options = [{} if window is None else {"window": window}
                         for window in map(config.window, range(config.num_layers))]
         self.cache: PagedKVCache = FastKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size,
@@ -70,8 +70,9 @@ class ModelRunner:
         """Logits [number of wanted tokens, vocab_size], in the order of ``requests``: of the last token of each that
         needs logits, or of all its tokens if it needs all.
 
-        Requests that compute one token come first. Block copies are made before anything is written. Raises ValueError
-        if keys or values of a chunk are not numbers: until it has logits, nothing else would show it.
+        Requests that compute one token must come first. Block copies are made before anything is written. A step
+        with a chunk in it raises ValueError if a key or value of any of its requests is NaN: until the chunk has
+        logits, nothing else would show it.
         """
         self.cache.copy_blocks(copies)
         token_ids = mx.array(np.concatenate([np.asarray(r.token_ids, dtype=np.int32) for r in requests]))
@@ -86,7 +87,7 @@ class ModelRunner:
 
     def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
                    context_lens: Sequence[int]) -> mx.array:
-        """Logits of a step of one token a request whose tokens are still being computed."""
+        """Logits of a step of one token for each request, while these tokens are still being computed."""
         batch = Batch.of(block_tables, context_lens, [1] * len(context_lens))
         return self.model.logits(self._forward(token_ids, batch, range(len(context_lens))))
 
@@ -111,9 +112,9 @@ class _Attend:
     def __init__(self, runner: ModelRunner, batch: Batch, positions: TokenArray) -> None:
         self._runner, self._batch = runner, batch
         self._slots = slot_mapping(batch.block_tables, positions, batch.query_starts, runner.cache.block_size)
-        #: What the last layer attends for, and whether it looks if its keys and values are numbers.
+        #: Whose tokens attend in the last layer, and whether its keys and values are searched for NaN.
         self.last_batch, self.checks_nan = batch, False
-        #: What it saw. Where keys or values of another layer are not numbers, neither are those of the last.
+        #: Whether any was found. NaN in any layer reaches the last, so looking there is enough.
         self.has_nan: mx.array | None = None
 
     def __call__(self, layer: int, queries: mx.array, keys_values: mx.array) -> mx.array:
@@ -124,5 +125,5 @@ class _Attend:
             if self.checks_nan:
                 self.has_nan = mx.isnan(keys_values).any()
         if not batch.block_tables:
-            return queries  # nobody's
+            return queries  # empty: nobody wants a token
         return runner.attention(queries, runner.cache.pools[layer], *batch, runner.scale, **runner.options[layer])

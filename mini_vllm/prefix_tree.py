@@ -15,6 +15,8 @@ where it would stand:
 
     [1 7 4 2]  [1 7 5]  [1 7 5 3]  [1 7 5 8]  [1 9 0 6]         1 7 5 6 would stand before [1 7 5 8], so 3 tokens
                └────── begin with 1 7 5 ─────┘                  are the most it shares with any of them
+
+The module is a little longer than most: to match, to insert and to evict is one piece of work in lab 3.3.
 """
 
 from __future__ import annotations

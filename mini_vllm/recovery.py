@@ -6,7 +6,8 @@ it breaks, nothing that it was to write is known to be there:
     a step of A, B, C and D breaks; D shares a block that B was to write
 
     A alone: fine    its token counts
-    B alone: fails   it ends with the error; its blocks are taken out of the index, and emptied
+    B alone: fails   it ends with the error; those of its blocks that nobody else holds are taken out of the index,
+                     and emptied
     C alone: fine    its token counts
     D                is not even tried: it is preempted, and computes again what it needs
 """
@@ -42,7 +43,7 @@ class Recovery:
                 result = self.compute_apart(plan, error, compute)
                 self.lookahead.drop()
                 return result
-        except BaseException:  # somebody pressed Ctrl-C; the requests may go on, or be aborted
+        except BaseException:  # Ctrl-C, or compute_apart itself raised; the requests may go on, or be aborted
             self.lookahead.drop()
             self.undo(plan)
             raise
@@ -75,8 +76,7 @@ class Recovery:
         return result
 
     def undo(self, plan: SchedulerOutput) -> None:
-        """The step was cut off, or so was ``compute_apart``: nothing of it counts, and its requests wait to be computed
-        again."""
+        """The step, or ``compute_apart``, was interrupted: nothing of it counts, and its requests are preempted."""
         unwritten = {destination for _, destination in plan.copies}
         running = [request for request in plan.requests if request.status is RequestStatus.RUNNING]
         for request in running:
@@ -95,14 +95,15 @@ class Recovery:
         self.cache.clear_blocks(given_back)
 
     def _take_back(self, request: Request, num_new: int) -> list[int]:
-        """These tokens do not count as computed; returns the blocks that they were to be written into (and more, if
-        they are taken back twice)."""
+        """These tokens do not count as computed; returns the blocks that they were to be written into. If
+        ``compute_apart`` took them back and was then interrupted, ``undo`` does so again, and gets more blocks."""
         request.num_computed_tokens = max(request.num_computed_tokens - num_new, 0)
         first = request.num_computed_tokens // self.kv_cache.block_size
         return self.kv_cache.get_block_ids(request.request_id)[first:]
 
     def _forget_unwritten(self, plan: SchedulerOutput, unwritten: set[int]) -> None:
-        """These blocks do not hold what the step was to write: they are not findable, and nobody counts on them."""
+        """``unwritten`` blocks do not hold what the step was to write: take them out of the index, end the step's
+        copies, and let no request of the step count what lies in them, or after them, as computed."""
         self.kv_cache.block_pool.evict_blocks(unwritten)
         self.kv_cache.finish_step()
         for request in plan.requests:

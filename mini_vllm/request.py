@@ -1,4 +1,7 @@
-"""A request, as the queue, the scheduler and the cache manager see it."""
+"""A request, as the queue, the scheduler and the cache manager see it; what it asks for, and what comes of it.
+
+The module is longer than most: callers and labs import these names together, and they only hold and check data.
+"""
 
 from __future__ import annotations
 
@@ -296,7 +299,8 @@ class Request:
         #: Requests share cached blocks only if these agree: a tenant's salt, say.
         self.extra_keys = extra_keys
         self.status = RequestStatus.WAITING
-        #: Tokens whose K/V is in the cache. The scheduler alone advances it.
+        #: Tokens whose K/V is in the cache; from the plan of a step to its end, those that the step is to write count
+        #: already. The scheduler alone advances it.
         self.num_computed_tokens = 0
         #: How many of them were found there instead of being computed.
         self.num_cached_tokens = 0

@@ -62,7 +62,7 @@ class Sampler:
         return _choose(logits.astype(mx.float32), rows, num_ahead)
 
     def sample(self, logits: mx.array, rows: Sequence[SamplerRow]) -> SamplerOutput:
-        """One token a row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
+        """One token for each row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
 
         Raises ValueError if a row's logits are no distribution (NaN, +inf, all -inf) or its parameters do not fit
         the vocabulary.
@@ -94,7 +94,7 @@ def _choose(adjusted: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) 
 
 
 def _draw(adjusted: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
-    """A token a row. Rows with equal keys at the same position get the same noise."""
+    """A token for each row. Rows with equal keys at the same position get the same noise."""
     keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
     noise = gumbel_noise(mx.array(keys.astype(np.uint32)), adjusted.shape[1])
     return mx.argmax(filter_scores(adjusted, rows) + noise, axis=-1)

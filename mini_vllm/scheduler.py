@@ -8,10 +8,10 @@ The rules, all of them:
  2. **Running before waiting.** Requests that run come first; among them those with one token to go, so that nobody who
     decodes waits for somebody's prompt. Otherwise they stand in the order in which they were admitted.
  3. **Chunks.** A request is given all its tokens that are not computed yet, or what the budget leaves. So a long prompt
-    is computed in chunks, in the same steps in which others decode. All wait for the whole step; so a prompt after
-    which nobody waits gets at most ``max_num_chunk_tokens`` while others decode, and fewer the more of it is computed,
-    because each token attends to all before it: half as many after 1024, but at least a quarter. If somebody waits, it
-    gets all.
+    is computed in chunks, in the same steps in which others decode. All wait for the whole step. So while others
+    decode, a prompt that is the only one, running or waiting, gets at most ``max_num_chunk_tokens`` in a step. It gets
+    fewer the more of it is computed, because each token attends to all before it: half as many after 1024 tokens, but
+    at least a quarter. If another request waits too, it gets all that the budget leaves.
  4. **Admission** is in the order of the queue, and nobody is passed over. The first in the queue is admitted if budget
     is left (then all that run have got what they need), if there are seats for all its sequences, and blocks for *all*
     its tokens, not just the first chunk, beside the watermark: a few blocks kept free for running ones to grow into.
@@ -27,6 +27,8 @@ The rules, all of them:
     grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. Nobody is preempted
     for it.
  9. **Abort** takes a request out wherever it is, and its blocks come home.
+
+The module is longer than most: the rules, and what they do to a request, belong together.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from mini_vllm.request_queue import PriorityQueueWithAging
 
 #: The part of the pool that admission leaves free.
 WATERMARK = 0.01
-#: After this many tokens one of a chunk costs about twice as much as at the beginning (``tiny-tales`` on a CPU).
+#: A prompt token costs about twice as much after this many tokens as at the start (``tiny-tales`` on a CPU).
 CONTEXT_THAT_DOUBLES_COST = 1024
 
 
@@ -67,7 +69,7 @@ class _Step:
 
     #: Tokens that may still be given out.
     budget: int
-    #: Tokens of a chunk at the beginning of a prompt: see rule 3. None for what the budget leaves.
+    #: Most tokens of a chunk at the beginning of a prompt: see rule 3. None: all that the budget leaves.
     max_chunk: int | None = None
     #: Request id → tokens given to it. Its slots exist; its ``num_computed_tokens`` is still what it was before.
     plan: dict[str, int] = field(default_factory=dict)
@@ -144,7 +146,7 @@ class Scheduler:
         return request
 
     def finish(self, request: Request, status: RequestStatus) -> None:
-        """A request that waits or runs here ends here. Its blocks come home; what they hold stays findable."""
+        """End a request that waits or runs. Its blocks come home; what they hold stays findable."""
         del self.requests[request.request_id]
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
@@ -169,7 +171,8 @@ class Scheduler:
     # ---- a step
 
     def schedule(self) -> SchedulerOutput:
-        """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is what it will be after it."""
+        """Plan a step: slots are made, prefix hits adopted, and ``num_computed_tokens`` is already advanced to its
+        value after the step."""
         step = _Step(self.max_num_batched_tokens, self._max_chunk())
         self._schedule_running(step)
         if not step.preempted:
@@ -189,10 +192,10 @@ class Scheduler:
                 request.append_output_token(token_ids[request.request_id])
 
     def _max_chunk(self) -> int | None:
-        """``max_num_chunk_tokens``, if somebody decodes beside one prompt, and nobody waits for that one to be done."""
+        """``max_num_chunk_tokens`` if somebody decodes and exactly one other request, running or waiting, does not."""
         num_decoding = sum(request.num_tokens - request.num_computed_tokens == 1 for request in self.running)
-        is_alone = len(self.running) - num_decoding + len(self.waiting) == 1
-        return self.max_num_chunk_tokens if num_decoding and is_alone else None
+        is_only_prompt = len(self.running) - num_decoding + len(self.waiting) == 1
+        return self.max_num_chunk_tokens if num_decoding and is_only_prompt else None
 
     # ---- inside: requests that run
 
@@ -233,15 +236,18 @@ class Scheduler:
         """``victim`` was given tokens earlier in this step, and is about to lose its blocks: its tokens return to the
         budget, and the blocks that it was to write are not findable.
 
-        Full blocks are in the index from the moment their slots are made, because a step writes before it reads. This
-        victim will not write. Whoever found its blocks would read what somebody else left there.
+        Full blocks are in the index from the moment their slots are made, because each layer of a step writes before it
+        reads. This victim will not write. Whoever found its blocks would read what somebody else left there.
         """
         step.budget += step.plan.pop(victim.request_id)
         first = victim.num_computed_tokens // self.kv_cache.block_size
         self.kv_cache.block_pool.evict_blocks(self.kv_cache.get_block_ids(victim.request_id)[first:])
 
     def preempt(self, request: Request) -> None:
-        """Take the blocks of a running request; it waits again, in front of its equals, with its output."""
+        """Take the blocks of a running request; it waits again, in front of its equals, with its output.
+
+        What was written into the blocks stays findable until they are given out again.
+        """
         self.running.remove(request)
         self.kv_cache.free(request)  # it reads num_computed_tokens: that much of the last block can be found again
         request.num_computed_tokens = 0
@@ -261,7 +267,7 @@ class Scheduler:
         """Admit from the front of the queue while there is budget, a seat and room."""
         while len(self.waiting) and step.budget:
             request = self.waiting.peek()
-            if self._has_outgrown(request.num_tokens):  # it was preempted when it asked for more than there is
+            if self._has_outgrown(request.num_tokens):  # it lost its blocks before it could ask for more
                 self._end_outgrown(request, step)
                 continue
             num_seats = self.max_num_seqs - sum(other.num_sequences for other in self.running)
@@ -293,7 +299,8 @@ class Scheduler:
     def _resume(self, request: Request, num_cached: int) -> None:
         """A preempted request is admitted; of its tokens ``num_cached`` were found in the cache.
 
-        They do not count in ``num_cached_tokens``, which goes on the bill: what it finds now it computed itself.
+        ``num_cached_tokens``, which is reported, stays as it was: most of what is found now, the request computed
+        itself.
         """
         request.num_computed_tokens = num_cached
         request.status = RequestStatus.RUNNING
@@ -307,14 +314,14 @@ class Scheduler:
         num_free = self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)
         num_new = self._num_blocks_for(request.num_tokens) - len(hits)
         if num_cached % self.kv_cache.block_size:
-            num_new += 1  # the last hit is copied before it is written into
+            num_new += 1  # for a copy of the last hit, which may turn out not to be needed (KVCacheManager._must_fork)
         return num_new + self._num_blocks_set_aside(request) <= num_free
 
     def _num_blocks_set_aside(self, request: Request) -> int:
-        """Blocks that must stay free when ``request`` is admitted: the watermark, and one for each of its sequences
-        after the first, which begins by copying the last block of the prompt.
+        """Blocks that must stay free when ``request`` is admitted: the watermark, and one for each of its sequences but
+        one. If the prompt ends inside a block, all of them share that block, and all but the last copy it.
 
-        None while nobody runs: who is alone may have the whole pool. If it waited, nobody would ever make more room.
+        0 while nobody runs: who is alone may have the whole pool. If it waited, nobody would ever make more room.
         """
         return self.num_watermark_blocks + request.num_sequences - 1 if self.running else 0
 

@@ -12,6 +12,8 @@ advances.
 
     step    0   1   2   3   4   5          a number: this many tokens of a prompt in one step
     a       8   8   4   ●   ●   ●          ●: one token     ✕: preempted     –: waiting
+
+The module is longer than most: the fake model, its clock and the picture make sense only together.
 """
 
 from __future__ import annotations

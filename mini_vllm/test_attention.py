@@ -12,7 +12,7 @@ from mini_vllm.attention import PagedKVCache, paged_attention, slot_mapping, tok
 from mini_vllm.backend import is_cpu, mx
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.kv_cache import FastKVCache
+from mini_vllm.fast.paged_kv_cache import FastKVCache
 
 CACHES = [PagedKVCache, FastKVCache]
 ATTENTIONS = {"plain": lambda: paged_attention, "fast": FastAttention}

@@ -490,7 +490,7 @@ def test_check_integrity_sees_a_reference_nobody_owns():
     manager = KVCacheManager(num_blocks=10, block_size=4)
     admit(manager, Request("a", prompt(6)))
     manager.block_pool.touch([manager.block_pool.blocks[2]])
-    with pytest.raises(RuntimeError, match="block 2 has ref_cnt 2, but 1 tables name it"):
+    with pytest.raises(RuntimeError, match="block 2 has ref_cnt 2, but 1 tables and pending copies name it"):
         manager.check_integrity()
 
 

@@ -1,7 +1,7 @@
 """From the plan of a step to its tokens: what the model runner computes, and who gets a token of it.
 
-    plan ──▶ RequestStep a request ──▶ model runner ──▶ logits ──▶ sampler ──▶ StepResult
-                                                          └─▶ log-probabilities of prompts
+    plan ──▶ RequestSteps ──▶ model runner ──▶ logits ──▶ sampler ──▶ StepResult
+                                                 └─▶ log-probabilities of prompts
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mini_vllm.backend import mx
-from mini_vllm.engine_room.prompt_logprobs import positions_told_first, take_prompt_logprobs
+from mini_vllm.engine_room.prompt_logprobs import newly_scored_positions, take_prompt_logprobs
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead, choose_tokens
 from mini_vllm.model_runner import ModelRunner, RequestStep
@@ -51,7 +51,11 @@ class Executor:
         self._lookahead, self._live, self._tokenizer = lookahead, live, tokenizer
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
-        """The next tokens, and their log-probabilities where asked for. Raises ValueError where something is NaN."""
+        """The next tokens, and their log-probabilities where asked for.
+
+        Raises ValueError if there is NaN among keys, values or logits, or if the largest logit of a row is infinite;
+        and whatever the model raises.
+        """
         chosen = self._lookahead.take(plan)
         if chosen is not None:
             self._lookahead.begin_next(plan.requests, chosen)
@@ -59,7 +63,7 @@ class Executor:
         logits = self._compute_logits(plan)
         wanting = [request for request in plan.requests if request.num_computed_tokens == request.num_tokens]
         if not wanting:
-            mx.eval(self._runner.cache.pools)  # no token will ask for what was computed
+            mx.eval(self._runner.cache.pools)  # MLX is lazy and no token is read: compute the K/V now
             return StepResult()
         return self._sample(plan, wanting, logits)
 
@@ -74,12 +78,12 @@ class Executor:
         return logits
 
     def _request_step(self, request: Request, num_tokens: int) -> RequestStep:
-        """The last ``num_tokens`` of those that count as computed: the scheduler has counted them already."""
+        """The ``num_tokens`` that are scheduled; ``num_computed_tokens`` already includes them."""
         end = request.num_computed_tokens
         start = end - num_tokens
-        told = positions_told_first(self._live.group_of(request.request_id), start, end)
+        scored = newly_scored_positions(self._live.group_of(request.request_id), start, end)
         return RequestStep(request.all_token_ids[start:end], self._kv_cache.get_block_ids(request.request_id), end,
-                           needs_logits=end == request.num_tokens, needs_all_logits=bool(told))
+                           needs_logits=end == request.num_tokens, needs_all_logits=bool(scored))
 
     def _sample(self, plan: SchedulerOutput, wanting: list[Request], logits: mx.array) -> StepResult:
         """A token for every sequence of the requests ``wanting`` one; ``logits`` has a row for each of these."""
@@ -92,7 +96,8 @@ class Executor:
             return StepResult(dict(zip(ids, result.token_ids)), {
                 request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
         chosen = choose_tokens(self._sampler, logits, rows)
-        have_begun = all(request.output_token_ids for request in plan.requests)  # a first token is waited for
+        # Looking ahead must not delay somebody's first token.
+        have_begun = all(request.output_token_ids for request in plan.requests)
         if have_begun and ids == _ids(plan.requests):
             self._lookahead.begin_next(plan.requests, chosen)
         return StepResult(dict(zip(ids, chosen.wait())))

@@ -3,7 +3,8 @@
     "a text", SamplingParams(n=2), "r"  ──▶  SequenceGroup "r" ─┬─ SequenceState "r#0"
                                                                 └─ SequenceState "r#1"
 
-All that can be wrong with a request by itself is found here, and the engine is unchanged until it has the group.
+What can be wrong with a request by itself is found here, all but a prompt that needs more blocks than there are, which
+the scheduler refuses. The engine is unchanged until both have let the request pass.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class InputProcessor:
         group = SequenceGroup(request_id, read.text, read.token_ids, arrived_s=self._clock())
         if params.prompt_logprobs is not None:
             group.prompt_logprobs = [None]
-            extra_keys = (*(extra_keys or ()), object())  # which no other request has: nothing is found in the cache
+            extra_keys = (*(extra_keys or ()), object())  # which no other request has, so nothing is found
         params = self._within_context(params, len(read.token_ids))
         bad_words = self._bad_words(params)
         for index in range(params.n):

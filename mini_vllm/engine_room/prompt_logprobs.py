@@ -1,11 +1,11 @@
 """How likely the tokens of a prompt were, for requests with ``prompt_logprobs``.
 
-The logits of each token are about the one after it. So a step that computes prompt tokens 4 to 7 tells of 5 to 8, and
-needs the logits of all its tokens, not just of the last:
+The logits of each token are about the one after it. So a step that computes prompt tokens 4 to 7 scores tokens 5 to 8,
+and needs the logits of all its tokens, not just of the last:
 
     prompt       t0   t1   t2   t3 │ t4   t5   t6   t7 │ t8
     this step                      │ ●    ●    ●    ●  │
-    it tells of                    │      t5   t6   t7 │ t8
+    it scores                      │      t5   t6   t7 │ t8
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mini_vllm.sampling.logprobs import report_logprobs
 from mini_vllm.sequences import SequenceGroup, with_texts
 
 
-def positions_told_first(group: SequenceGroup, start: int, end: int) -> range:
-    """Prompt tokens of which a step from ``start`` to ``end`` tells for the first time how likely they are."""
+def newly_scored_positions(group: SequenceGroup, start: int, end: int) -> range:
+    """Positions of the prompt tokens that a step from ``start`` to ``end`` scores, and no step before it has."""
     if group.prompt_logprobs is None:
         return range(0)
     return range(max(start + 1, len(group.prompt_logprobs)), min(end + 1, len(group.prompt_token_ids)))
@@ -31,7 +31,7 @@ def take_prompt_logprobs(requests: Sequence[Request], groups: Sequence[SequenceG
                          logits: mx.array, tokenizer: Tokenizer) -> mx.array:
     """Note in ``groups`` how likely the tokens of their prompts are, and return the rows that the sampler wants.
 
-    ``logits`` are those of a whole step, as the model runner returns them; there is a group and a step a request.
+    ``logits`` are those of a whole step, as the model runner returns them; each request has a group and a step.
     """
     end_row, wanted = 0, []
     for request, group, step in zip(requests, groups, steps):
@@ -43,11 +43,11 @@ def take_prompt_logprobs(requests: Sequence[Request], groups: Sequence[SequenceG
         if not step.needs_all_logits or num_top is None or known is None:
             continue
         start = step.context_len - len(step.token_ids)
-        positions = positions_told_first(group, start, step.context_len)
+        positions = newly_scored_positions(group, start, step.context_len)
         first_row += positions.start - 1 - start
         reports = report_logprobs(logits[first_row:first_row + len(positions)],
                                   [request.prompt_token_ids[position] for position in positions],
                                   [num_top] * len(positions))
-        known += [None] * (positions.start - len(known))  # there are some only if a prefix was found after all
+        known += [None] * (positions.start - len(known))  # none, unless a replaced cache ignores extra_keys
         known += [with_texts(report, tokenizer) for report in reports]
     return logits[mx.array(wanted)] if wanted else logits[:0]

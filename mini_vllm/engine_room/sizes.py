@@ -23,7 +23,7 @@ class EngineSizes:
 
     @classmethod
     def choose(cls, config: EngineConfig, loaded: LoadedModel) -> EngineSizes:
-        """Raises ValueError for a context that the model cannot have, and for memory that holds no two blocks."""
+        """Raises ValueError for a context that the model cannot have, or memory that holds fewer than two blocks."""
         max_model_len = _max_model_len(config, loaded)
         return cls(max_model_len, _num_blocks(config, loaded, max_model_len), _max_num_batched_tokens(config),
                    _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded))
@@ -38,7 +38,7 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
 
 
 def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
-    """As many as were asked for, or as the memory holds; but no more than all seats with full contexts can use."""
+    """As many as were asked for; else as many as the memory holds, but no more than full contexts in all seats use."""
     model, size = loaded.config, config.block_size
     if config.num_blocks is not None:
         return config.num_blocks

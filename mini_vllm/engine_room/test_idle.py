@@ -86,7 +86,7 @@ def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_step
     assert [output.request_id for output in outputs[-1]] == ["a", "b"]
     for output, whole in zip(outputs[-1], expected):
         assert output.finished and output.finish_reason == "error"
-        assert output.error.startswith("StalledError: nothing could be planned for 3 steps: request ")
+        assert output.error.startswith("StalledError: nothing could be planned for 3 steps: the scheduler gave ")
         assert output.token_ids == whole[:num_steps_before]
     check_is_clean(engine)
     engine.scheduler.num_refusals = 0
@@ -97,13 +97,13 @@ def test_all_requests_end_and_the_engine_serves_again(loaded, expected, num_step
     check_is_clean(engine)
 
 
-def test_the_error_names_the_blocks_wanted_and_free(loaded):
+def test_the_error_counts_the_blocks_wanted_and_free(loaded):
     engine = make_engine(loaded, num_blocks=9)
     leaked = engine.kv_cache.block_pool.get_new_blocks(5)  # which nobody gives back
     engine.add_request(list(range(50)), PARAMS, "r")
     (output,) = run(engine).values()
-    assert output.error == ("StalledError: nothing could be planned for 3 steps: request 'r' waits for 7 blocks, "
-                            "3 of 8 are free")
+    assert output.error == ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'r' no "
+                            "tokens; it needs 7 more blocks, 3 of 8 are free")
     engine.kv_cache.block_pool.free_blocks(leaked)
     check_is_clean(engine)
 
@@ -115,7 +115,7 @@ def test_samples_of_one_request_end_together(loaded):
     engine.scheduler.num_refusals = 3
     (output,) = run(engine).values()
     assert [each.finish_reason for each in output.outputs] == ["error"] * 3
-    assert "request 'r#0' waits for 1 block, 38 of 40 are free" in output.error
+    assert "request 'r#0' no tokens; it needs 1 more block, 38 of 40 are free" in output.error
     check_is_clean(engine)
 
 

@@ -19,9 +19,9 @@ from mini_vllm.fast.streams import joined, streams
 class FastAttention:
     """Attention of one engine, whose layers all have the same shape.
 
-    It is called once a layer, and plans once a step: it knows a step by the lists that it is given, which it holds. The
-    same objects are the same step, so they must not be changed in place. The plan of a step builds on that of the one
-    before.
+    It is called once per layer, and plans once per step: it knows a step by the lists that it is given, which it holds.
+    The same objects are the same step, so they must not be changed in place. The plan of a step builds on that of the
+    one before.
 
     It asks for more than ``paged_attention``: requests with one token come first, and slots after a context hold
     numbers, any numbers.

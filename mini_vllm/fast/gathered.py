@@ -24,7 +24,7 @@ from mini_vllm.fast.streams import joined, streams
 
 
 class GatherPlan:
-    """The blocks of a span, and the masks of its tiles; both are made once a step and used by every layer."""
+    """The blocks of a span, and the masks of its tiles; both are made once per step and used by every layer."""
 
     def __init__(self, span: Span, num_kv_heads: int, block_size: int, masks: CausalMasks) -> None:
         self.num_queries, self.context_len = span.num_queries, span.context_len

@@ -1,4 +1,4 @@
-"""What the attention of a step needs to know beforehand. Made once a step with numpy, then used by every layer."""
+"""What the attention of a step needs to know beforehand. Made once per step with numpy, then used by every layer."""
 
 from __future__ import annotations
 

@@ -115,5 +115,5 @@ def _places(token_ids_of_row: Mapping[int, Collection[int]], vocab_size: int) ->
 
 
 def column(values: Sequence[float], smallest: float = float(np.finfo(np.float32).tiny)) -> mx.array:
-    """One number a row, as a column; none becomes 0 or inf just because float32 has a smaller range."""
+    """One number for each row, as a column; none becomes 0 or inf just because float32 has a smaller range."""
     return mx.array(np.clip(values, smallest, LARGEST).astype(np.float32)[:, None])

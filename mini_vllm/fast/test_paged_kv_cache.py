@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mini_vllm.attention import PagedKVCache, slot_mapping, token_positions
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
-from mini_vllm.fast.kv_cache import FastKVCache, WritePlan, find_runs
+from mini_vllm.fast.paged_kv_cache import FastKVCache, WritePlan, find_runs
 
 
 @pytest.mark.parametrize("min_run", [1, 99])
