@@ -34,7 +34,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e ".[test,lint,fast-cpu]"
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[test,lint,fast-cpu]"
 	@touch $@
 
 clean:
