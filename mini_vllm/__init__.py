@@ -59,4 +59,4 @@ else:  # hidden from the checker: a module with __getattr__ has every name, also
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "importlib"})

@@ -1,6 +1,7 @@
 """Small random checkpoints in Hugging Face layout, for the suites of the engine."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,16 @@ def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: ob
     (folder / "config.json").write_text(json.dumps(config))
     write_byte_tokenizer(folder)
     return folder
+
+
+def make_talker(checkpoints, folder: Path) -> Path:
+    """A random model with a chat template, in a new folder inside ``folder``."""
+    talker = folder / "talker"
+    shutil.copytree(checkpoints("llama2"), talker)
+    config = {"eos_token": "<|endoftext|>",
+              "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}
+    (talker / "tokenizer_config.json").write_text(json.dumps(config))
+    return talker
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,8 @@ class EngineParts:
         for part in fields(self):
             value = getattr(self, part.name)
             if not callable(value) and not (value is None and part.name == "prefix_tree"):
-                raise refusal(part.name, value, f"a class like {getattr(part.default, '__name__', part.name)}")
+                kind = "a function or a class" if part.name == "attention" else "a class"
+                raise refusal(part.name, value, f"{kind} like {getattr(part.default, '__name__', part.name)}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.beam_search import beam_search
+from mini_vllm.conftest import make_talker
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.kv_cache import KVCacheManager
@@ -729,13 +730,7 @@ def test_params_may_be_one_a_prompt(loaded):
 
 
 def test_chat_goes_through_the_template(checkpoints, tmp_path):
-    import json
-    import shutil
-    folder = tmp_path / "talker"
-    shutil.copytree(checkpoints("llama2"), folder)
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "chat_template": template}))
-    llm = LLM(folder, num_blocks=40, block_size=8)
+    llm = LLM(make_talker(checkpoints, tmp_path), num_blocks=40, block_size=8)
     one = [{"role": "user", "content": "hello"}]
     expected = llm.generate("user: hello\nassistant:", GREEDY)[0].token_ids
     assert [output.token_ids for output in llm.chat(one, GREEDY)] == [expected]

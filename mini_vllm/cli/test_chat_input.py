@@ -17,7 +17,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from mini_vllm.cli.chat_input import drop_unread, piped_messages, questions, terminal_messages, terminal_session
-from mini_vllm.cli.test_cli import make_talker
+from mini_vllm.conftest import make_talker
 
 CTRL_C, CTRL_D, CTRL_J, ENTER, ALT_ENTER = "\x03", "\x04", "\n", "\r", "\x1b\r"
 #: A prompt that takes keys: pastes in brackets are asked for when the terminal is ready. (A plain one: a line's ">".)
@@ -145,7 +145,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(checkpoints, tmp_path):
-    started = Terminal("chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0")
+    started = Terminal("chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3", "--temperature", "0")
     yield started
     started.close()
 

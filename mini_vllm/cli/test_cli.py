@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from mini_vllm.cli import main
 from mini_vllm.cli.printing import TextPrinter, usage_line
+from mini_vllm.conftest import make_talker
 from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
 from mini_vllm.models.catalogue import cached_model
@@ -206,16 +206,6 @@ def test_chat_needs_a_template(model, capsys):
     assert "has no chat template; it continues texts" in capsys.readouterr().err
 
 
-def make_talker(checkpoints, folder):
-    """A random model with a chat template. Returns its folder."""
-    folder = folder / "talker"
-    shutil.copytree(checkpoints("llama2"), folder)
-    config = {"eos_token": "<|endoftext|>",
-              "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return str(folder)
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """The prompts that reach the engine, as texts."""
@@ -232,7 +222,7 @@ def asked(monkeypatch):
 
 def test_chat_keeps_the_conversation(checkpoints, tmp_path, capsys, monkeypatch, asked):
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
-    talker = make_talker(checkpoints, tmp_path)
+    talker = str(make_talker(checkpoints, tmp_path))
     assert main(["chat", talker, "--system", "Be brief.", "--max-tokens", "3", "--temperature", "0"]) == 0
     answers = capsys.readouterr().out.split("\n")
     assert asked[0] == "system: Be brief.\nuser: first\nassistant:"
@@ -242,7 +232,7 @@ def test_chat_keeps_the_conversation(checkpoints, tmp_path, capsys, monkeypatch,
 
 def test_chat_answers_every_question_of_a_pipe(checkpoints, tmp_path, capsys, monkeypatch, asked):
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\n\n  \nsecond\n\n"))
-    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert main(["chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3", "--temperature", "0"]) == 0
     assert len(asked) == 2 and asked[1].endswith("user: second\nassistant:")
     assert capsys.readouterr().err.count(" prompt tokens ") == 2
 
@@ -257,7 +247,7 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(checkpoints, tmp_path, caps
 
     monkeypatch.setattr(LLMEngine, "step", step)
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
-    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "9", "--temperature", "0"]) == 0
+    assert main(["chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "9", "--temperature", "0"]) == 0
     assert len(asked) == 2 and "2 completion tokens" in capsys.readouterr().err
 
 
@@ -271,7 +261,7 @@ def test_ctrl_c_before_the_first_token_does_not_end_the_chat(checkpoints, tmp_pa
 
     monkeypatch.setattr(Tokenizer, "encode_chat", encode_chat)
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
-    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert main(["chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3", "--temperature", "0"]) == 0
     assert len(asked) == 1 and asked[0].endswith("user: second\nassistant:")
 
 
@@ -285,7 +275,7 @@ def test_ctrl_c_as_an_answer_ends_does_not_end_the_chat(checkpoints, tmp_path, c
 
     monkeypatch.setattr("mini_vllm.cli.chat.usage_line", interrupted_once)
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
-    assert main(["chat", make_talker(checkpoints, tmp_path), "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert main(["chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3", "--temperature", "0"]) == 0
     assert len(asked) == 2 and asked[1] == "user: second\nassistant:", "the exchange is forgotten as a whole"
 
 

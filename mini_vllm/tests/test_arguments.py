@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.conftest import make_talker
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.llm import LLM
@@ -116,7 +117,8 @@ def test_every_field_has_a_row():
 @pytest.mark.parametrize("name, like", PARTS)
 def test_a_part_that_is_no_class_is_refused_by_name(name, like):
     for value in (5, "BlockPool", *([] if name == "prefix_tree" else [None])):
-        check_refused(EngineParts, name, value, f"must be a class like {like}")
+        kind = "a function or a class" if name == "attention" else "a class"
+        check_refused(EngineParts, name, value, f"must be {kind} like {like}")
 
 
 @pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logit_bias"])
@@ -323,13 +325,7 @@ def test_engines_take_configs_and_parts(config, parts, complaint):
 
 
 def test_what_is_no_conversation_gives_an_error_in_its_own_output(checkpoints, tmp_path):
-    import json
-    import shutil
-    folder = tmp_path / "talker"
-    shutil.copytree(checkpoints("llama2"), folder)
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "chat_template": template}))
-    llm = LLM(folder, num_blocks=40, block_size=8)
+    llm = LLM(make_talker(checkpoints, tmp_path), num_blocks=40, block_size=8)
     good = [{"role": "user", "content": "hello"}]
     outputs = llm.chat([good, [], [5], [{"content": "x"}], None, good], GREEDY)
     assert [output.error is None for output in outputs] == [True, False, False, False, False, True]

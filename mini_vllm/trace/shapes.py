@@ -8,24 +8,13 @@ import unicodedata
 from collections.abc import Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-from mini_vllm.trace.history import (
-    AGAIN,
-    CACHED,
-    DECODE,
-    FORKED,
-    IDLE,
-    KEPT,
-    PREEMPTED,
-    PROMPT,
-    SHARED,
-    USED,
-    WAITING,
-)
+from mini_vllm.trace import history
 
 #: Pale for few tokens, dark for many.
-SHADES = {PROMPT: ("#d3e5f8", "#0b4a94"), AGAIN: ("#e9d8f5", "#65189a")}
-COLOURS = {DECODE: "#3f9d5a", FORKED: "#b7dfc1", WAITING: "#a3a3a3", IDLE: "#5d86b3", PREEMPTED: "#d0021b",
-           USED: "#86a3bd", SHARED: "#22303c", CACHED: "#efe6c4", KEPT: "#c4c4c4"}
+SHADES = {history.PROMPT: ("#d3e5f8", "#0b4a94"), history.AGAIN: ("#e9d8f5", "#65189a")}
+COLOURS = {history.DECODE: "#3f9d5a", history.FORKED: "#b7dfc1", history.WAITING: "#a3a3a3", history.IDLE: "#5d86b3",
+           history.PREEMPTED: "#d0021b", history.USED: "#86a3bd", history.SHARED: "#22303c", history.CACHED: "#efe6c4",
+           history.KEPT: "#c4c4c4"}
 #: For the blocks of a request, if there are no more requests than colours.
 REQUEST_COLOURS = ("#4e79a7", "#f28e2b", "#2fa39a", "#d37295", "#edc948", "#9c755f", "#8d7cc3", "#a3b83c", "#e8776b",
                    "#63b7dc", "#6b7a2f", "#d9a6c2")
