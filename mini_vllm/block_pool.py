@@ -202,6 +202,7 @@ class BlockPool:
             block.pool = self
         #: Twins, two blocks of one content, arise when two requests compute the same block; either may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
+        #: How many cached blocks were given out again, so that their content was lost.
         self.num_evictions = 0
         self.num_forks = 0
         #: Copies (source, destination) that the step must make before it writes; see fork_block.
@@ -222,6 +223,7 @@ class BlockPool:
         for block in blocks:
             if block.block_hash is not None:
                 self._maybe_evict(block)
+                self.num_evictions += 1
             block.ref_cnt = 1
         return blocks
 
@@ -302,7 +304,6 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable, ``blocks[i]`` under ``hashes[i]``; hashes beyond the last block are ignored.
 
-        A block that was indexed half-filled may be indexed anew when tokens have been added to it.
         Raises ValueError for too few hashes, RuntimeError for a block that is free or indexed under another hash.
         """
         if not self.enable_caching:
@@ -315,11 +316,10 @@ class BlockPool:
                 raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
             if block.ref_cnt == 0:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
-            if block.block_hash not in (None, block_hash) and not _is_longer(block_hash, block.block_hash):
+            if block.block_hash not in (None, block_hash):
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
                                    f"under {block.block_hash}, not under {block_hash}")
         for block, block_hash in zip(blocks, hashes):
-            self._unindex(block)
             block.block_hash = block_hash
             self._cached.setdefault(block_hash, {})[block.block_id] = block
 
@@ -329,7 +329,10 @@ class BlockPool:
         return next(iter(twins.values())) if twins else None
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Take blocks out of the index, wherever they are; they stay with their owners or in the queue."""
+        """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
+
+        None is given out, so this does not count in ``num_evictions``.
+        """
         block_ids = list(block_ids)
         for block_id in block_ids:
             if not 0 <= block_id < self.num_blocks:
@@ -348,19 +351,12 @@ class BlockPool:
 
     def _maybe_evict(self, block: KVCacheBlock) -> None:
         """Forget the content of ``block`` if it is indexed. A twin under the same hash stays."""
-        if self._unindex(block):
-            self.num_evictions += 1
-        block.reset_hash()
-
-    def _unindex(self, block: KVCacheBlock) -> bool:
-        """Take ``block``, and no twin of it, out of the index. Whether it was there."""
         twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
-        if twins is None or twins.get(block.block_id) is not block:
-            return False
-        del twins[block.block_id]
-        if not twins:
-            del self._cached[block.block_hash]
-        return True
+        if twins is not None and twins.get(block.block_id) is block:
+            del twins[block.block_id]
+            if not twins:
+                del self._cached[block.block_hash]
+        block.reset_hash()
 
     # ---- numbers
 
@@ -413,12 +409,6 @@ class BlockPool:
         _ensure(len(free_ids) == queue.num_free_blocks,
                 "{} blocks are queued, {} counted", len(free_ids), queue.num_free_blocks)
         return free_ids
-
-
-def _is_longer(new: Hashable, old: Hashable) -> bool:
-    """Whether ``new`` stands for the tokens of ``old`` and more of the same block."""
-    return (isinstance(new, BlockHash) and isinstance(old, BlockHash) and new.parent == old.parent
-            and new.extra_keys == old.extra_keys and new.token_ids[:len(old.token_ids)] == old.token_ids)
 
 
 def _ensure(condition: bool, complaint: str, *values: object) -> None:

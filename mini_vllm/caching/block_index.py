@@ -94,11 +94,16 @@ class BlockIndex:
 
     def _insert_one(self, parent: BlockHash | None, tokens: Sequence[int], extra_keys: ExtraKeys,
                     block: KVCacheBlock) -> BlockHash:
-        """Index ``block``, which holds ``tokens`` after ``parent``, and return its key."""
+        """Index ``block``, which holds ``tokens`` after ``parent``, and return its key.
+
+        One that was indexed with fewer tokens, and has grown since, gets the longer key in place of the old one.
+        """
         key = BlockHash(parent, tokens, extra_keys)
         twin = self.block_pool.get_cached_block(key)
         if twin is not None and isinstance(twin.block_hash, BlockHash):
             key = twin.block_hash  # one chain of objects for all twins: proofs stay short
+        if key_of(block) not in (None, key):
+            self.block_pool.evict_blocks([block.block_id])
         self.block_pool.cache_full_blocks([block], [key])
         return key
 

@@ -184,8 +184,8 @@ MUTANTS = [
     Mutant(
         name="a-stale-hash-after-eviction",
         story="The index is clean, but the block still carries the hash of what it held.",
-        replace="            self.num_evictions += 1\n        block.reset_hash()\n",
-        by="            self.num_evictions += 1\n",
+        replace="        block.reset_hash()\n        # END TASK\n\n    def evict_blocks",
+        by="        # END TASK\n\n    def evict_blocks",
         killed_by="test_task_8_giving_a_cached_block_out_again_forgets_its_content",
     ),
     Mutant(
@@ -193,8 +193,16 @@ MUTANTS = [
         story="Clears the block's hash and forgets the index, which now names a stranger's block.",
         replace="            del twins[block.block_id]\n            if not twins:\n"
                 "                del self._cached[block.block_hash]\n",
-        by="",
+        by="            pass\n",
         killed_by="test_task_8_giving_a_cached_block_out_again_forgets_its_content",
+    ),
+    Mutant(
+        name="counts-what-was-taken-out-on-purpose",
+        story="Every block that leaves the index counts as evicted, though nobody needed the room.",
+        replace="            self._maybe_evict(self.blocks[block_id])\n",
+        by="            self.num_evictions += self.blocks[block_id].block_hash is not None\n"
+           "            self._maybe_evict(self.blocks[block_id])\n",
+        killed_by="test_task_8_evict_blocks_leaves_owners_and_queue_alone",
     ),
     Mutant(
         name="reset-under-the-feet-of-users",

@@ -175,7 +175,7 @@ class BlockPool:
         #: Hash → the blocks that hold this content, by block id. Two requests that compute the same block at the same
         #: time make twins; either may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
-        #: How many blocks lost their cached content.
+        #: How many cached blocks were given out again, so that their content was lost.
         self.num_evictions = 0
 
     def get_num_free_blocks(self) -> int:
@@ -197,8 +197,8 @@ class BlockPool:
     def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
         """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
 
-        One that still holds cached content (``block_hash`` is set) is evicted from the index now, by ``_maybe_evict``:
-        this is the only place where cached content is lost to make room.
+        One that still holds cached content (``block_hash`` is set) is evicted from the index now, by ``_maybe_evict``,
+        and ``num_evictions`` is one more: this is the only place where cached content is lost to make room.
         Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
         """
         # TASK 5: BlockPool.get_new_blocks
@@ -208,6 +208,7 @@ class BlockPool:
         for block in blocks:
             if block.block_hash is not None:
                 self._maybe_evict(block)
+                self.num_evictions += 1
             block.ref_cnt = 1
         return blocks
         # END TASK
@@ -284,7 +285,7 @@ class BlockPool:
         """Forget the content of ``block`` if it is indexed.
 
         After: its hash is None and the index does not name it; a twin under the same hash is still found; an entry
-        with no block left is gone. ``num_evictions`` is one more if it was indexed.
+        with no block left is gone.
         """
         # TASK 8: BlockPool._maybe_evict
         twins = self._cached.get(block.block_hash) if block.block_hash is not None else None
@@ -292,14 +293,13 @@ class BlockPool:
             del twins[block.block_id]
             if not twins:
                 del self._cached[block.block_hash]
-            self.num_evictions += 1
         block.reset_hash()
         # END TASK
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
 
-        A block that is not indexed is left alone. Raises ValueError if an id is not one of the pool's; nothing changes
+        A block that is not indexed is left alone. Nothing is given out, so ``num_evictions`` does not count it. Raises ValueError if an id is not one of the pool's; nothing changes
         then.
         """
         # TASK 8: BlockPool.evict_blocks

@@ -333,4 +333,11 @@ MUTANTS = [
         by="self.block_size * len(nodes),\n",
         killed_by="test_task_7_stats_count_nodes_tokens_and_nodes_in_use",
     ),
+    Mutant(
+        name="a-grown-block-keeps-its-short-key",
+        story="Leaves a block that has grown under the key of the tokens it had at first.",
+        replace="            self.block_pool.evict_blocks([block.block_id])\n        self.block_pool.cache_full_blocks",
+        by="            return block.block_hash\n        self.block_pool.cache_full_blocks",
+        killed_by="test_task_4_one_adopter_writes_on_in_place_and_the_tail_is_indexed_anew",
+    ),
 ]

@@ -142,6 +142,9 @@ class PrefixTree:
         After: the pool finds it under its key (``cache_full_blocks``), and it hangs under ``parent`` (``_hang``).
         If the pool has a twin already, another block of the same content, then the twin's key *object* is used for
         this block too: one chain for all twins. Both stay findable.
+
+        Task 4: a block that was indexed with fewer tokens, and has grown since, has a shorter key. The pool refuses a
+        second one, so take the old one out first (``block_pool.evict_blocks``, by block id).
         """
         raise NotImplementedError("Task 2: PrefixTree._insert_one")
 
@@ -179,7 +182,7 @@ class PrefixTree:
 
         Unless a child of ``parent`` begins with all of ``tail``: then it is found already, and a second block would
         only be one more to look at.
-        A block that was indexed with fewer tokens and has grown since is indexed anew; the pool allows a longer key.
+        A block that was indexed with fewer tokens and has grown since is indexed anew: ``_insert_one`` sees to it.
         """
         raise NotImplementedError("Task 4: PrefixTree._insert_tail")
 
