@@ -27,6 +27,8 @@ class _Settings:
 
     title: str
     engine: str | None
+    base: str | None
+    parts: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Lab:
         path = self.folder / "lab.json"
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
-            return _Settings(settings["title"], settings["engine"])
+            return _Settings(settings["title"], settings["engine"], settings.get("base"),
+                             dict(settings.get("parts", {})))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -85,6 +88,16 @@ class Lab:
     def engine(self) -> str | None:
         """The engine module with the same joint, tested by the same tests."""
         return self._settings.engine
+
+    @property
+    def base(self) -> str | None:
+        """The number of the lab that this one extends; see ``course.base``."""
+        return self._settings.base
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """What the lab gives the engine: a slot of ``EngineParts`` → the name in the lab's file that fills it."""
+        return self._settings.parts
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)

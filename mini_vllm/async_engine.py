@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar, cast
 
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
-from mini_vllm.engine import LLMEngine
+from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
 from mini_vllm.engine_thread import EngineThread
 from mini_vllm.models.prompts import Prompt, PromptTokens
@@ -57,7 +57,7 @@ class AsyncLLMEngine:
         if make_engine is not None and not callable(make_engine):
             raise refusal("make_engine", make_engine, "None or a function that makes an LLMEngine")
         self._num_submitted = 0
-        self._thread = EngineThread(make_engine or (lambda: LLMEngine(config, parts)))
+        self._thread = EngineThread(make_engine or functools.partial(engine_of, config, parts))
         self._thread.start()
 
     # ---- one request

@@ -57,7 +57,8 @@ class LLMEngine:
                                          parts.request_queue(config.aging_rate), config.watermark)
         self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
         self.sampler = parts.sampler()
-        self.runner = ModelRunner(self.loaded.model, sizes.num_blocks, config.block_size, parts.attention)
+        self.runner: ModelRunner = parts.model_runner(self.loaded.model, sizes.num_blocks, config.block_size,
+                                                      parts.attention)
         self.live = LiveRequests()
         self.lookahead = LookAhead(sizes.max_num_lookahead, config.max_num_seqs, self.scheduler, self.kv_cache,
                                    self.runner, self.sampler, self.live)
@@ -248,6 +249,13 @@ class LLMEngine:
         newest = self._unseen | {output.request_id: output for output in outputs}
         self._unseen.clear()
         return list(newest.values())
+
+
+def engine_of(config: EngineConfig | None = None, parts: EngineParts | None = None,
+              loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None) -> LLMEngine:
+    """An engine of the class that ``parts`` names, of these parts."""
+    engine_class: type[LLMEngine] = parts.engine if parts is not None and parts.engine is not None else LLMEngine
+    return engine_class(config, parts, loaded, trace)
 
 
 def _describe(error: Exception) -> str:

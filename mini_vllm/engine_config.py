@@ -19,6 +19,7 @@ from mini_vllm.checks import (
 )
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
+from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import DEFAULT_MODEL
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request_queue import DEFAULT_AGING_RATE, PriorityQueueWithAging
@@ -93,11 +94,14 @@ class EngineParts:
     #: object is made per engine, without arguments, and called. Requests with one query come first in a batch. Keep no
     #: reference to ``pool``: every write would then copy all of it.
     attention: type | Callable[..., mx.array] = FastAttention
+    model_runner: type = ModelRunner
+    #: None: LLMEngine. Whoever makes an engine of parts makes one of this class; see ``engine_of``.
+    engine: type | None = None
 
     def __post_init__(self) -> None:
         for part in fields(self):
             value = getattr(self, part.name)
-            if not callable(value) and not (value is None and part.name == "prefix_tree"):
+            if not callable(value) and not (value is None and part.name in ("prefix_tree", "engine")):
                 kind = "a function or a class" if part.name == "attention" else "a class"
                 raise refusal(part.name, value, f"{kind} like {getattr(part.default, '__name__', part.name)}")
 

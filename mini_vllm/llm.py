@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from mini_vllm.beam_search import Beam, beam_search_all
 from mini_vllm.checks import an_instance, one_each
-from mini_vllm.engine import LLMEngine
+from mini_vllm.engine import engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import DEFAULT_MODEL
 from mini_vllm.models.prompts import Prompt, as_list
@@ -28,7 +28,7 @@ class LLM:
 
     def __init__(self, model: str | Path = DEFAULT_MODEL, *, parts: EngineParts | None = None,
                  **settings: Any) -> None:  # each of its own type; EngineConfig checks them by name
-        self.engine = LLMEngine(EngineConfig(model=model, **settings), parts)
+        self.engine = engine_of(EngineConfig(model=model, **settings), parts)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -299,8 +299,8 @@ class BlockPool:
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
 
-        A block that is not indexed is left alone. Nothing is given out, so ``num_evictions`` does not count it. Raises ValueError if an id is not one of the pool's; nothing changes
-        then.
+        A block that is not indexed is left alone. Nothing is given out, so nothing counts in ``num_evictions``.
+        Raises ValueError if an id is not one of the pool's; nothing changes then.
         """
         # TASK 8: BlockPool.evict_blocks
         block_ids = list(block_ids)
