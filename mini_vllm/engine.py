@@ -22,6 +22,7 @@ from mini_vllm.engine_room.executor import Executor, StepResult
 from mini_vllm.engine_room.idle import IdleSteps, StalledError
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.sizes import EngineSizes
+from mini_vllm.joints.fit import checked, fit, make_kv_cache
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel, load
@@ -29,7 +30,7 @@ from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams
-from mini_vllm.scheduler import SchedulerOutput
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.sequences import STATUS_OF, LiveRequests, SequenceGroup, SequenceState
 from mini_vllm.trace.recorder import NoTrace, StepTrace
 
@@ -46,21 +47,23 @@ class LLMEngine:
         an_instance("config", config, EngineConfig)
         parts = EngineParts() if parts is None else parts
         an_instance("parts", parts, EngineParts)
+        parts = fit(parts)
         self.loaded = loaded or load(config.model)
         self.tokenizer = self.loaded.tokenizer
         sizes = EngineSizes.choose(config, self.loaded)
         self.max_model_len, self.max_num_batched_tokens = sizes.max_model_len, sizes.max_num_batched_tokens
         self.prompts = PromptReader(self.tokenizer, self.loaded.config.vocab_size, self.max_model_len)
-        self.kv_cache = parts.kv_cache_manager(sizes.num_blocks, config.block_size, config.enable_prefix_caching,
-                                               pool_class=parts.block_pool, tree_class=parts.prefix_tree)
-        self.scheduler = parts.scheduler(self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens,
-                                         parts.request_queue(config.aging_rate), config.watermark)
+        self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
+        self.scheduler: Scheduler = checked("scheduler", parts.scheduler(
+            self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
+            config.watermark))
         self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
         self.sampler = parts.sampler()
-        self.runner: ModelRunner = parts.model_runner(self.loaded.model, sizes.num_blocks, config.block_size,
-                                                      parts.attention)
+        self.runner: ModelRunner = checked("model_runner", parts.model_runner(
+            self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
         self.live = LiveRequests()
-        self.lookahead = LookAhead(sizes.max_num_lookahead, config.max_num_seqs, self.scheduler, self.kv_cache,
+        max_num_lookahead = sizes.max_num_lookahead if hasattr(self.runner, "step_ahead") else 0
+        self.lookahead = LookAhead(max_num_lookahead, config.max_num_seqs, self.scheduler, self.kv_cache,
                                    self.runner, self.sampler, self.live)
         self.executor = Executor(self.kv_cache, self.runner, self.sampler, self.lookahead, self.live, self.tokenizer)
         self.recovery = Recovery(self.scheduler, self.kv_cache, self.runner.cache, self.lookahead)
@@ -133,8 +136,9 @@ class LLMEngine:
     def metrics(self) -> EngineMetrics:
         """What sharing has saved so far."""
         stats, pool = self.kv_cache.stats, self.kv_cache.block_pool
+        recent_hit_rate = getattr(stats, "recent_hit_rate", stats.hit_rate)  # a simpler manager does not count it
         return EngineMetrics(stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens, stats.hit_rate,
-                             stats.recent_hit_rate, sum(block.ref_cnt > 1 for block in pool.blocks), pool.num_forks,
+                             recent_hit_rate, sum(block.ref_cnt > 1 for block in pool.blocks), pool.num_forks,
                              self.runner.cache.num_copied_blocks, stats.num_evicted_blocks, self.num_steps)
 
     # ---- the step

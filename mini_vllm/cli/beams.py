@@ -12,15 +12,14 @@ from dataclasses import asdict
 from mini_vllm import beam_search
 from mini_vllm.beam_search import Beam
 from mini_vllm.cli.exit_status import FAILED
-from mini_vllm.cli.generate import engine_config
+from mini_vllm.cli.generate import engine_config, make_engine
 from mini_vllm.cli.printing import title
-from mini_vllm.engine import LLMEngine
 from mini_vllm.request import PromptTokensDetails, Usage
 
 
 def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
     """The beams of one prompt after the other, each printed when its search is over."""
-    engine = LLMEngine(engine_config(arguments))
+    engine = make_engine(arguments, engine_config(arguments))
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     beam_search.check_arguments(engine, arguments.beams, arguments.max_tokens, length_penalty, ignore_eos=False)
     started_s = time.perf_counter()

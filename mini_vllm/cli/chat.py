@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from mini_vllm.cli import chat_input
+from mini_vllm.cli.generate import make_engine
 from mini_vllm.cli.printing import usage_line
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
@@ -15,7 +16,7 @@ from mini_vllm.request import RequestOutput, SamplingParams
 
 
 def run_chat(arguments: argparse.Namespace, params: SamplingParams) -> int:
-    engine = LLMEngine(EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
+    engine = make_engine(arguments, EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
     if engine.tokenizer.chat_template is None:
         raise ValueError(f"{arguments.model} has no chat template; it continues texts: "
                          f"mini-vllm generate --model {arguments.model} \"...\"")

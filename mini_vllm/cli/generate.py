@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
 from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter, usage_line
-from mini_vllm.engine import LLMEngine
+from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.joints.parts_file import load_parts
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
 
@@ -18,7 +19,7 @@ from mini_vllm.trace.recorder import StepTrace
 def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: SamplingParams) -> int:
     """Texts go to standard output; refusals, usage and ``--stats`` to standard error."""
     trace = StepTrace() if arguments.trace else None
-    engine = LLMEngine(engine_config(arguments), trace=trace)
+    engine = make_engine(arguments, engine_config(arguments), trace)
     started_s = time.perf_counter()
     generation = Generation(engine, _make_printer(arguments, len(prompts) * params.n))
     generation.add(prompts, params)
@@ -30,6 +31,12 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
     if trace is not None:
         trace.save(arguments.trace)
     return INTERRUPTED if is_interrupted else FAILED if generation.num_refused else 0
+
+
+def make_engine(arguments: argparse.Namespace, config: EngineConfig, trace: StepTrace | None = None) -> LLMEngine:
+    """Of the parts in ``--parts``, where there are any. What is wrong with them is told before the model is loaded."""
+    parts = load_parts(arguments.parts) if arguments.parts else None
+    return engine_of(config, parts, trace=trace)
 
 
 def engine_config(arguments: argparse.Namespace) -> EngineConfig:

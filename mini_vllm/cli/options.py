@@ -47,6 +47,8 @@ def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> N
     parser.add_argument("--seed", type=int, help="the same seed gives the same text")
     parser.add_argument("--stop", action="append", help="text that ends the output; may be given several times")
     parser.add_argument("--kv-memory", default="512MB", help="memory for keys and values (default: %(default)s)")
+    parser.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with parts of one's own: "
+                        "parts = EngineParts(...), or classes named as the engine's, BlockPool or Scheduler")
 
 
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:

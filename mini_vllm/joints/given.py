@@ -1,0 +1,116 @@
+"""What a simpler part is given: copy on write to a pool and a manager without it, preemption to a scheduler that waits.
+
+A part that has none of it is put under a class of this module, which calls the part's own methods:
+
+    block_pool        no fork_block    CopyOnWrite over it
+    kv_cache_manager  no fork          Forking over it
+    scheduler         no preempt       Preempting over it
+    sampler           no sample        SamplesByRules over it
+
+Where a part begins to do such a thing itself, it must do all of it: what is missing then is refused, not given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from mini_vllm.block_pool import KVCacheBlock
+from mini_vllm.request import Request
+from mini_vllm.scheduler import Scheduler
+
+if TYPE_CHECKING:  # what they are put over: any part, or for the type checker the reference's
+    from mini_vllm.block_pool import BlockPool as _Pool
+    from mini_vllm.kv_cache import KVCacheManager as _Manager
+    from mini_vllm.scheduler import Scheduler as _Scheduler
+else:
+    _Pool = _Manager = _Scheduler = object
+
+
+class CopyOnWrite(_Pool):
+    """A pool that shares blocks, over one that does not know of copies."""
+
+    def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+        super().__init__(num_blocks, enable_caching)
+        self.num_forks = 0
+        self.pending_copies: list[tuple[KVCacheBlock, KVCacheBlock]] = []
+        self._kept_for_copy: set[int] = set()
+
+    def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
+        num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+        if block.is_null or num_owners == 0:
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+        if num_owners == 1:
+            return block
+        copy = self.get_new_blocks(1)[0]
+        block.ref_cnt -= 1
+        self.num_forks += 1
+        self.pending_copies.append((block, copy))
+        return copy
+
+    def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """The last owner of a block that a pending copy needs leaves its reference to the copy."""
+        blocks = [*blocks]
+        needed = {block for copy in self.pending_copies for block in copy}
+        staying = []
+        for block, num_drops in Counter(block for block in blocks if block in needed).items():
+            num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+            if num_drops > num_owners:
+                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops} times, "
+                                   f"but has {num_owners} owners")
+            if num_drops == block.ref_cnt:
+                staying.append(block)
+        for block in staying:
+            blocks.remove(block)
+        super().free_blocks(blocks)
+        self._kept_for_copy.update(block.block_id for block in staying)
+
+    def finish_copies(self) -> None:
+        kept = [self.blocks[block_id] for block_id in sorted(self._kept_for_copy)]
+        self.pending_copies = []
+        self._kept_for_copy = set()
+        super().free_blocks(kept)
+
+
+class Forking(_Manager):
+    """A manager whose tables can be forked, over one that finds prefixes only. It reads and writes ``_tables``."""
+
+    def fork(self, parent: Request, child: Request) -> None:
+        table = list(self._tables.get(parent.request_id, []))
+        self.block_pool.touch(table)
+        if table:
+            self._tables[child.request_id] = table
+
+    def allocate_slots(self, request: Request, num_new_tokens: int,
+                       new_computed_blocks: Sequence[KVCacheBlock] | None = None,
+                       num_new_computed_tokens: int | None = None) -> list[KVCacheBlock] | None:
+        """Shared blocks of the table that the new tokens are written into are copied first."""
+        table, size = self._tables.get(request.request_id, []), self.block_size
+        num_blocks = -(-(request.num_computed_tokens + num_new_tokens) // size)
+        written = range(request.num_computed_tokens // size, min(num_blocks, len(table)))
+        shared = [index for index in written if table[index].ref_cnt > 1]
+        num_fresh = max(num_blocks - len(table), 0)
+        if shared and len(shared) + num_fresh > self.block_pool.get_num_free_blocks():
+            return None
+        for index in shared:
+            table[index] = self.block_pool.fork_block(table[index])
+        fresh = super().allocate_slots(request, num_new_tokens, new_computed_blocks, num_new_computed_tokens)
+        return fresh if fresh is None else [*(table[index] for index in shared), *fresh]
+
+    def finish_step(self) -> None:
+        self.block_pool.finish_copies()
+
+    def check_integrity(self) -> None:
+        """Its own look counts tables only, so it waits until no copy is pending."""
+        if self.block_pool.pending_copies:
+            self.block_pool.check_integrity()
+        else:
+            super().check_integrity()
+
+
+class Preempting(_Scheduler):
+    """A scheduler that can take a request's blocks back, which is needed after a step that broke."""
+
+    num_preemptions = 0
+    preempt = Scheduler.preempt
