@@ -69,7 +69,7 @@ class Child:
                 on_poll()
                 time.sleep(0.02)
         finally:
-            _kill_group(self.process)
+            kill_group(self.process)
         self._read_report()
         return reason
 
@@ -101,7 +101,7 @@ class Child:
             by_test[name] = verdict
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
     """End the process and all it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)

@@ -6,12 +6,14 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from course.commands import Course
 from course.hints import LEVELS
 from course.labs import LabError
+from course.running import DEFAULT_PROMPT, Wish
 
-COMMANDS = ("status", "next", "test", "watch", "hint", "reset", "solution", "check", "sync")
+COMMANDS = ("status", "next", "test", "watch", "hint", "run", "reset", "solution", "check", "sync")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -30,6 +32,14 @@ def make_parser() -> argparse.ArgumentParser:
     hint.add_argument("lab", nargs="?", help=lab_help)
     hint.add_argument("--level", type=int, choices=LEVELS, default=1, help="1 a nudge, 2 the idea, 3 nearly the code")
     hint.add_argument("--task", type=int, help="another task than the one you are at")
+    run = command("run", "decode with your own pieces in the engine, and compare with the reference")
+    run.add_argument("prompt", nargs="?", default=DEFAULT_PROMPT, help="default: %(default)s")
+    run.add_argument("--model", default="tiny-tales", help="default: %(default)s")
+    which = run.add_mutually_exclusive_group()
+    which.add_argument("--lab", action="append", default=[], metavar="2.1,4.2",
+                       help="just the pieces of these labs, whether they pass or not")
+    which.add_argument("--strict", action="store_true", help="every part must be yours; then the capstone")
+    run.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `mini-vllm trace FILE`")
     reset = command("reset", "put the shipped starter.py back, keeping a backup of yours")
     reset.add_argument("lab", nargs="?", help=lab_help)
     solution = command("solution", "the solution of a lab that you have passed")
@@ -65,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return course.watch(arguments.lab)
             case "hint":
                 return course.hint(arguments.lab, arguments.level, arguments.task)
+            case "run":
+                names = [name for names in arguments.lab for name in names.split(",") if name]
+                return course.run(Wish(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
             case "reset":
                 return course.reset(arguments.lab)
             case "solution":

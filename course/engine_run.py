@@ -1,0 +1,200 @@
+"""Run an engine of a student's pieces in a process of its own, and find the piece that is to blame if it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from course.child import kill_group
+from course.engine_spec import STACK_SIGNAL, Spec
+from course.labs import Lab
+from course.pieces import Pieces, Seat, bases_of
+
+#: A process that reports nothing for this long hangs: no step of a small workload takes a second.
+SILENCE_S = 20.0
+#: The first report comes after imports and the loading of a model.
+STARTUP_S = 120.0
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """How a run failed."""
+
+    #: refused, raised, invariant, differs, never ends, lost, hangs, died
+    kind: str
+    message: str
+    #: What was being run: "the tale", or a workload.
+    what: str
+    step: int = 0
+    #: The line of a student's file, if one is known.
+    place: str = ""
+    slot: str = ""
+
+    def sentence(self) -> str:
+        where = f" in step {self.step}" if self.step else ""
+        at = f" ({self.place})" if self.place else ""
+        match self.kind:
+            case "refused":
+                return f"it was refused: {self.message}"
+            case "differs":
+                return f"the tokens of “{self.what}” are not the reference's: {self.message}"
+            case "invariant":
+                return f"it broke an invariant{where} of “{self.what}”: {self.message}{at}"
+            case "hangs":
+                return f"it hangs{where} of “{self.what}”{at}: {self.message}"
+        return f"it failed{where} of “{self.what}”: {self.message}{at}"
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    #: What gave the reference's tokens → how many.
+    equal: dict[str, int] = field(default_factory=dict)
+    #: Tokens a second, mine and the reference's.
+    speed: tuple[float, float] | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who makes a run fail: the labs whose pieces fail, alone or only together."""
+
+    labs: list[Lab]
+    problem: Problem
+    #: Whether one piece alone, with the reference's for all others, fails.
+    is_alone: bool
+
+
+def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
+               silence_s: float = SILENCE_S) -> Outcome:
+    """Run what ``spec`` asks for with these pieces. Never raises for anything that they do."""
+    spec = replace(spec, root=str(root), files={number: str(path) for number, path in pieces.files.items()},
+                   labs=[lab.number for lab in pieces.labs])
+    with tempfile.TemporaryDirectory() as folder:
+        return _Process(spec, Path(folder), root, on_event, silence_s).wait()
+
+
+def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: Sequence[Lab],
+               silence_s: float = SILENCE_S) -> Blame:
+    """Put the pieces in one at a time, each on the reference's bases, then one more at a time, until it fails again."""
+    spec = _again(spec, problem)
+    own = sorted((lab for lab in labs if pieces.files.get(lab.number) not in (None, lab.solution)), key=labs.index)
+    for lab in own:
+        files = {lab.number: pieces.files[lab.number]} | {below.number: below.solution for below in bases_of(lab, labs)}
+        alone = run_pieces(root, Pieces([Seat(slot, lab) for slot in lab.parts], files), spec, silence_s=silence_s)
+        if alone.problem is not None:
+            return Blame([lab], alone.problem, is_alone=True)
+    for count in range(2, len(own) + 1):
+        some = own[:count]
+        seats = {slot: Seat(slot, lab) for lab in some for slot in lab.parts}
+        files = {below.number: below.solution for lab in some for below in bases_of(lab, labs)}
+        files |= {lab.number: pieces.files[lab.number] for lab in some}
+        together = run_pieces(root, Pieces(list(seats.values()), files), spec, silence_s=silence_s)
+        if together.problem is not None and together.problem.kind != "refused":
+            return Blame(some, together.problem, is_alone=False)
+    return Blame(own, problem, is_alone=False)
+
+
+def _again(spec: Spec, problem: Problem) -> Spec:
+    """Just what failed."""
+    if problem.what in spec.workloads:
+        return replace(spec, prompt=None, trace=None, workloads=(problem.what,), measures_speed=False)
+    return replace(spec, trace=None, measures_speed=False)
+
+
+class _Process:
+    def __init__(self, spec: Spec, folder: Path, root: Path, on_event: OnEvent, silence_s: float) -> None:
+        self._on_event, self._silence_s = on_event, silence_s
+        self._report, self._output = folder / "report.jsonl", folder / "output.txt"
+        self._report.touch()
+        spec_file = folder / "spec.json"
+        spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
+        self._files = {str(Path(path).resolve()): number for number, path in spec.files.items()}
+        self._num_bytes_read = 0
+        self._what, self._step, self._has_ended = "loading", 0, False
+        self._outcome = Outcome()
+        with open(self._output, "wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "course.engine_child", str(spec_file), str(self._report)], cwd=root,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait(self) -> Outcome:
+        heard_s = time.monotonic()
+        limit_s = STARTUP_S
+        try:
+            while self._process.poll() is None:
+                if self._read():
+                    heard_s, limit_s = time.monotonic(), self._silence_s
+                if time.monotonic() - heard_s > limit_s:
+                    self._outcome.problem = Problem("hangs", f"nothing happened for {limit_s:g} s", self._what,
+                                                    self._step, self._stack())
+                    break
+                time.sleep(0.02)
+        finally:
+            kill_group(self._process)
+        self._read()
+        if self._outcome.problem is None and not self._has_ended:
+            last = self._printed()[-300:].strip().replace("\n", " | ")
+            self._outcome.problem = Problem("died", f"its process ended with status {self._process.returncode}"
+                                            + (f"; it printed: {last}" if last else ""), self._what, self._step)
+        return self._outcome
+
+    def _read(self) -> bool:
+        with open(self._report, "rb") as file:
+            file.seek(self._num_bytes_read)
+            lines = file.read().split(b"\n")
+        self._num_bytes_read += sum(len(line) + 1 for line in lines[:-1])
+        for line in lines[:-1]:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                continue  # not ours: a piece wrote there
+        return len(lines) > 1
+
+    def _take(self, event: Event) -> None:
+        match event["event"]:
+            case "begin":
+                self._what, self._step = event["what"], 0
+            case "step":
+                self._step = event["step"]
+            case "equal":
+                self._outcome.equal[event["what"]] = event["num_tokens"]
+            case "speed":
+                self._outcome.speed = event["mine"], event["reference"]
+            case "problem":
+                self._outcome.problem = Problem(event["kind"], event["message"], self._what, event["step"],
+                                                event["place"], event.get("slot", ""))
+            case "end":
+                self._has_ended = True
+        self._on_event(event)
+
+    def _stack(self) -> str:
+        """The line of a student's file at which the process stands."""
+        try:
+            self._process.send_signal(STACK_SIGNAL)
+            time.sleep(0.5)
+        except (ProcessLookupError, OSError):
+            return ""
+        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._printed()):
+            if file in self._files:
+                return f"{Path(file).name} of lab {self._files[file]}, line {line}, in {function}"
+        return ""
+
+    def _printed(self) -> str:
+        return self._output.read_text(encoding="utf-8", errors="replace")
+
+

@@ -1,0 +1,162 @@
+"""``course run``: the student's own pieces in the engine, what they say, and how they compare with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from course.engine_run import Blame, Event, Outcome, find_blame, run_pieces
+from course.engine_spec import Spec
+from course.labs import Lab, LabError, find_lab
+from course.pieces import Pieces, bases_of, choose, just, slots_of
+from course.progress import Progress, State
+from course.showing import state_text
+
+DEFAULT_PROMPT = "Once upon a time"
+#: Names of ``course.trial.WORKLOADS``, which would import MLX to say so.
+WORKLOADS = ("greedy", "seeded", "samples", "turns", "cache off", "preempts")
+CAPSTONE = "capstone"
+#: What an engine of one's own pieces should reach of the reference's speed.
+ENOUGH_SPEED = 0.5
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command was given."""
+
+    prompt: str = DEFAULT_PROMPT
+    model: str = "tiny-tales"
+    #: Just the pieces of these labs, by number.
+    lab_names: Sequence[str] = ()
+    is_strict: bool = False
+    trace: Path | None = None
+
+
+def choose_pieces(labs: Sequence[Lab], progress: Progress, wish: Wish | None = None) -> Pieces:
+    """Whose pieces run. Raises LabError for labs that do not exist, and, if strict, for labs that do not pass."""
+    wish = wish or Wish()
+
+    def passes(lab: Lab) -> bool:
+        return progress.of(lab).state is State.PASSED
+
+    if wish.lab_names:
+        wanted = [find_lab(name, list(labs)) for name in wish.lab_names]
+        for lab in wanted:
+            if progress.of(lab).state is State.NOT_STARTED:
+                raise LabError(f"Lab {lab} is not started: there is no piece of yours to run.")
+        return just(labs, wanted, passes, lambda lab: lab.starter)
+    if wish.is_strict:
+        missing = [lab for lab in needed_for_all(labs) if not passes(lab)]
+        if missing:
+            raise LabError("Not every part is yours yet. Still to pass:\n" + "\n".join(
+                f"  {lab.number}  {lab.title}: {state_text(progress.of(lab))}" for lab in missing))
+    return choose(labs, passes, lambda lab: lab.starter)
+
+
+def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
+    """The labs without which some part of the engine is not a student's: the last of every slot, and their bases."""
+    last = [filling[-1] for filling in slots_of(labs).values()]
+    needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
+    return sorted(needed.values(), key=labs.index)
+
+
+class RunCommand:
+    """One ``course run``, shown on a console."""
+
+    def __init__(self, root: Path, labs: Sequence[Lab], progress: Progress, console: Console) -> None:
+        self.root, self.labs, self.progress, self.console = root, labs, progress, console
+        self._is_telling = False
+
+    def run(self, wish: Wish) -> int:
+        pieces = choose_pieces(self.labs, self.progress, wish)
+        show_whose(pieces, self.console)
+        if not pieces.labs:
+            self.console.print("\nNo piece is yours yet. From lab 2.1 on, a lab that passes is put in.")
+        self.console.print()
+        outcome = self._run(pieces, wish, self.spec(wish, is_own=bool(pieces.labs)))
+        if outcome.problem is None:
+            self._show_success(pieces, outcome, wish)
+            return 0
+        self._show_problem(pieces, outcome, wish)
+        return 1
+
+    def spec(self, wish: Wish, is_own: bool = True) -> Spec:
+        """Another model than the small one just tells its tale, and so does an engine with no piece of one's own."""
+        is_small = wish.model == "tiny-tales" and is_own
+        return Spec(root=str(self.root), files={}, labs=[], model=wish.model, prompt=wish.prompt,
+                    trace=None if wish.trace is None else str(wish.trace.resolve()),
+                    workloads=(*WORKLOADS, *[CAPSTONE] * wish.is_strict) if is_small else (), measures_speed=is_small)
+
+    def _run(self, pieces: Pieces, wish: Wish, spec: Spec) -> Outcome:
+        silence_s = {} if wish.model == "tiny-tales" else {"silence_s": 120.0}
+        self.console.print(Text(wish.prompt, style="bold"), end="")
+        outcome = run_pieces(self.root, pieces, spec, self._show_event, **silence_s)
+        self._end_tale()
+        return outcome
+
+    def _show_event(self, event: Event) -> None:
+        match event["event"]:
+            case "text":
+                self._is_telling = True
+                self.console.print(Text(event["text"]), end="", soft_wrap=True)
+            case "equal" | "begin" if event["what"] != "the tale":
+                self._end_tale()
+
+    def _end_tale(self) -> None:
+        if self._is_telling:
+            self.console.print("\n")
+        self._is_telling = False
+
+    def _show_success(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
+        num_tokens = sum(outcome.equal.values())
+        self.console.print(Text.assemble(("✓ ", "green"), f"{num_tokens} tokens, all as the reference's: "
+                                         f"{', '.join(outcome.equal)}."))
+        if outcome.speed is not None:
+            mine, reference = outcome.speed
+            what = "the capstone's 32 requests" if wish.is_strict else "8 requests at once"
+            self.console.print(f"  Speed: {mine:.0f} tokens/s, the reference {reference:.0f}: {mine / reference:.2f}×, "
+                               f"{what}.")
+        if wish.is_strict and outcome.speed is not None:
+            verdict = "done" if outcome.speed[0] >= ENOUGH_SPEED * outcome.speed[1] else "not yet"
+            self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
+        if wish.trace is not None:
+            self.console.print(f"  Every step is in {wish.trace}; to see it: mini-vllm trace {wish.trace}")
+        latest = max(pieces.labs, key=self.labs.index, default=None)
+        if latest is not None and latest.now:
+            self.console.print(Text(f"\n{latest.now}"))
+
+    def _show_problem(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
+        problem = outcome.problem
+        assert problem is not None
+        self.console.print(Text.assemble(("✗ ", "red"), f"Something is wrong: {problem.sentence()}."))
+        if not pieces.labs:
+            self.console.print("  All parts are the reference's: this is a fault of the course or of this machine.")
+            return
+        self.console.print("  Putting your pieces in one at a time …")
+        self._show_blame(find_blame(self.root, pieces, self.spec(wish), problem, self.labs))
+
+    def _show_blame(self, blame: Blame) -> None:
+        if blame.is_alone:
+            (lab,) = blame.labs
+            slots = ", ".join(lab.parts)
+            self.console.print(Text(f"  It is your {slots} of lab {lab.number}, {lab.title}: with the reference's for "
+                                    f"all others, {blame.problem.sentence()}."))
+            self.console.print(f"  Its tests: course test {lab.number}. Just this piece: course run --lab {lab.number}")
+            return
+        numbers = ", ".join(lab.number for lab in blame.labs)
+        self.console.print(Text(f"  Each piece works alone. Together, those of labs {numbers} do not: "
+                                f"{blame.problem.sentence()}."))
+
+
+def show_whose(pieces: Pieces, console: Console) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for seat in pieces.seats:
+        whose = "the reference’s" if seat.lab is None else f"yours, lab {seat.lab.number}"
+        table.add_row(Text(seat.slot), Text(whose, style="" if seat.lab is None else "green"), Text(seat.note, "dim"))
+    console.print("[bold]Your engine[/]")
+    console.print(table)
