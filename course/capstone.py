@@ -31,8 +31,8 @@ BEGINNINGS = (
     "A miller had a son who would rather sleep than work, and who dreamed every night of a golden castle at the end of "
     "the world. One day ",
 )
-ENDINGS = ("the door opened", "a stranger came", "the snow fell", "a bird sang", "the old king", "a fox said", "she found",
-           "nobody knew")
+ENDINGS = ("the door opened", "a stranger came", "the snow fell", "a bird sang", "the old king", "a fox said",
+           "she found", "nobody knew")
 MAX_TOKENS = (24, 40, 32, 48)
 NUM_TOKENS_BEFORE_ABORT = 3
 

@@ -55,8 +55,9 @@ class Course:
             table.add_row(row.lab.number, row.lab.title, state_text(row), f"{row.points}/{row.max_points}",
                           bar(row.points, row.max_points))
         self.console.print(table)
-        self.console.print()
-        show_whose(pieces, self.console)
+        if pieces.labs:
+            self.console.print()
+            show_whose(pieces, self.console)
         self.console.print(Text(f"\n{points} of {max_points} points. {self._what_next(rows)}"))
         return 0
 
