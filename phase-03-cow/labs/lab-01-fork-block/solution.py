@@ -8,90 +8,57 @@
 The pool moves no numbers. It keeps the books and a list of copies, ``pending_copies``. Once a step, whoever owns the
 memory makes all of them, in no particular order, then writes the step's new tokens; ``finish_copies`` reports that the
 copies are made.
+
+The pool of lab 2.1 is the base: ``from course.base import lab_2_1`` is that lab's solution in tests, and your own file
+in an engine of your own pieces.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from mini_vllm.block_pool import FreeKVCacheBlockQueue, KVCacheBlock
+from course.base import lab_2_1 as base
+
+KVCacheBlock = base.KVCacheBlock
 
 
-class BlockPool:
-    """The blocks of one model's K/V cache, handed out by reference count, copied when a shared one is to be written.
+class BlockPool(base.BlockPool):
+    """The pool of lab 2.1, whose shared blocks are copied when one of their owners wants to write.
 
-    Every method does its checking before its first write: a call that raises has changed nothing. The index of lab 2.1
-    is left out, so ``enable_caching`` has no effect here; the engine's pool has both.
+    From the base come the blocks, the free queue and the index: ``get_new_blocks``, ``touch``, ``cache_full_blocks``,
+    ``get_cached_block``, ``evict_blocks``, ``get_usage`` and the rest. New is a second kind of reference: beside its
+    owners, a pending copy may hold one. Every method does its checking before its first write: a call that raises has
+    changed nothing.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"num_blocks is {num_blocks}, must be at least 1: block 0 is the null block")
-        self.num_blocks = num_blocks
-        self.enable_caching = enable_caching
-        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
-        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
-        #: Block 0 pads block tables. It is never given out and never freed.
-        self.null_block = self.free_block_queue.popleft()
-        self.null_block.is_null = True
+        super().__init__(num_blocks, enable_caching)
         #: Copies (source, destination) that must be made before anything is written.
         self.pending_copies: list[tuple[KVCacheBlock, KVCacheBlock]] = []
-        #: Ids of blocks whose last owner left while a pending copy needed them: their one reference is the copy's.
+        #: Ids of blocks whose last owner left while a pending copy needed them. One reference of each is the copy's.
         self._kept_for_copy: set[int] = set()
-
-    # ---- given: as in lab 2.1
-
-    def get_num_free_blocks(self) -> int:
-        """How many blocks can be given out now."""
-        return self.free_block_queue.num_free_blocks
-
-    def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
-        """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1. Given.
-
-        Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
-        """
-        if not 0 <= n <= self.get_num_free_blocks():
-            raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
-        blocks = self.free_block_queue.popleft_n(n)
-        for block in blocks:
-            block.ref_cnt = 1
-        return blocks
-
-    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add an owner to each block; a free one leaves the queue. Given.
-
-        Raises RuntimeError if one is the null block or not of this pool; nothing changes then.
-        """
-        for block in blocks:
-            self._check_mine(block, "touch")
-        for block in blocks:
-            if block.ref_cnt == 0:
-                self.free_block_queue.remove(block)
-            block.ref_cnt += 1
-
-    def _check_mine(self, block: KVCacheBlock, caller: str) -> None:
-        """Raise RuntimeError unless ``block`` is one of this pool that may have owners. Given: call it first."""
-        if block.is_null:
-            raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
-        if not 0 <= block.block_id < self.num_blocks or self.blocks[block.block_id] is not block:
-            raise RuntimeError(f"{caller}: block {block.block_id} is not a block of this pool")
+        #: How many copies were asked for since the pool was made.
+        self.num_forks = 0
 
     # ---- Tasks 1 and 2
 
     def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
         """Return a block that the caller, an owner of ``block``, may write: ``block`` itself if no one else owns it.
 
-        A private block (``ref_cnt`` 1) comes back as it is, and nothing changes, not even when no block is free.
-        For a shared one (``ref_cnt`` above 1) return what ``_fork_shared`` gives.
-        Raises RuntimeError if ``block`` is free (nobody may write to it), the null block, or not of this pool; nothing
-        changes then.
+        A block has as many owners as ``ref_cnt`` says, less one if it is in ``_kept_for_copy``: that reference is the
+        copy's, and a copy writes nothing.
+        A private block (one owner) comes back as it is, and nothing changes, not even when no block is free. For a
+        shared one (two or more) return what ``_fork_shared`` gives.
+        Raises RuntimeError if ``block`` has no owner (nobody may write to it), is the null block, or is not of this
+        pool (``_check_mine`` of the base raises for these two); nothing changes then.
         """
         # TASK 1: BlockPool.fork_block
         self._check_mine(block, "fork_block")
-        if block.ref_cnt == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} is free, nobody may write to it")
-        if block.ref_cnt == 1:
+        num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+        if num_owners == 0:
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+        if num_owners == 1:
             return block
         return self._fork_shared(block)
         # END TASK
@@ -100,13 +67,16 @@ class BlockPool:
         """Take a fresh block to copy ``block`` into, and move the caller's reference to it.
 
         Before: ``block`` has at least two owners.
-        After: the fresh block (``get_new_blocks``) has ``ref_cnt`` 1, ``block`` one owner less, and the pair
-        ``(block, fresh block)`` is the last of ``pending_copies``. No content is copied here. Returns the fresh block.
+        After: the fresh block (``get_new_blocks``) has ``ref_cnt`` 1, ``block`` one owner less, the pair
+        ``(block, fresh block)`` is the last of ``pending_copies``, and ``num_forks`` is one more. No content is copied
+        here. Returns the fresh block. It has no hash: it is going to hold what its owner writes. ``block`` keeps its
+        hash, and is found as before.
         Raises ValueError if no block is free (``get_new_blocks`` does); nothing changes then.
         """
         # TASK 2: BlockPool._fork_shared
         copy = self.get_new_blocks(1)[0]
         block.ref_cnt -= 1
+        self.num_forks += 1
         self.pending_copies.append((block, copy))
         return copy
         # END TASK
@@ -118,29 +88,26 @@ class BlockPool:
 
         The exception: a block that a pending copy needs, as source or as destination, does not join the queue when its
         last owner leaves. The copy takes that owner's reference over: ``ref_cnt`` stays 1, and the block's id goes into
-        ``_kept_for_copy`` until ``finish_copies``. While other owners are left, it is a block like any other.
+        ``_kept_for_copy`` until ``finish_copies``. If it has a hash, it keeps it, and can be found and touched. While
+        other owners are left, it is a block like any other: the base's ``free_blocks`` knows what to do.
         A block may come twice if it has two owners. A reference that a copy has taken over is not an owner.
         Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
         then.
         """
         # TASK 3: BlockPool.free_blocks
         blocks = list(blocks)
-        num_drops: Counter[int] = Counter()
-        for block in blocks:
+        for block, num_drops in Counter(blocks).items():
             self._check_mine(block, "free_blocks")
-            num_drops[block.block_id] += 1
             num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
-            if num_drops[block.block_id] > num_owners:
-                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops[block.block_id]} times, "
+            if num_drops > num_owners:
+                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops} times, "
                                    f"but has {num_owners} owners")
         needed = {block.block_id for copy in self.pending_copies for block in copy}
         for block in blocks:
             if block.ref_cnt == 1 and block.block_id in needed:
                 self._kept_for_copy.add(block.block_id)
-                continue
-            block.ref_cnt -= 1
-            if block.ref_cnt == 0:
-                self.free_block_queue.append(block)
+            else:
+                super().free_blocks([block])
         # END TASK
 
     # ---- Task 4
@@ -160,18 +127,12 @@ class BlockPool:
         # END TASK
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError if the pool contradicts itself. Given: call it whenever you are in doubt."""
-        free = self.free_block_queue.get_all_free_blocks()
-        free_ids = {block.block_id for block in free}
-        if not len(free) == len(free_ids) == self.get_num_free_blocks():
-            raise RuntimeError(f"block pool integrity: the queue holds {[block.block_id for block in free]}, "
-                               f"but {self.get_num_free_blocks()} blocks are counted")
-        if self.null_block.ref_cnt or 0 in free_ids:
-            raise RuntimeError("block pool integrity: the null block is owned or in the free queue")
-        for block in self.blocks[1:]:
-            if block.ref_cnt < 0 or (block.ref_cnt == 0) != (block.block_id in free_ids):
-                raise RuntimeError(f"block pool integrity: free queue and ref_cnt disagree: {block}")
+        """As in the base; and both sides of a pending copy are held, and only they are kept for one. Given."""
+        super().check_integrity()
+        needed = set()
         for source, copy in self.pending_copies:
             if not (source.ref_cnt and copy.ref_cnt):
-                raise RuntimeError(f"block pool integrity: one side of the pending copy {source.block_id} → "
-                                   f"{copy.block_id} is free")
+                raise RuntimeError(f"one side of the pending copy {source.block_id} → {copy.block_id} is free")
+            needed |= {source.block_id, copy.block_id}
+        if not self._kept_for_copy <= needed:
+            raise RuntimeError(f"kept for a copy: {sorted(self._kept_for_copy)}, but copies need only {sorted(needed)}")

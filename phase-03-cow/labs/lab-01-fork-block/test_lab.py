@@ -26,7 +26,9 @@ def pending(pool):
 
 def state(pool):
     """What a call that fails must leave alone."""
-    return {"free queue": free_ids(pool), "ref_cnt": [block.ref_cnt for block in pool.blocks], "pending": pending(pool)}
+    return {"free queue": free_ids(pool), "ref_cnt": [block.ref_cnt for block in pool.blocks],
+            "block_hash": [block.block_hash for block in pool.blocks], "pending": pending(pool),
+            "num_forks": pool.num_forks, "num_evictions": pool.num_evictions}
 
 
 def assert_unchanged(pool, before, call):
@@ -51,10 +53,12 @@ def assert_refused(error, call, *args):
         raise caught.value
 
 
-def make_shared(lab, num_blocks, num_owners=2):
-    """A pool, and its block 1 with several owners."""
+def make_shared(lab, num_blocks, num_owners=2, block_hash=None):
+    """A pool, and its block 1 with several owners, in the index if it has a hash."""
     pool = lab.BlockPool(num_blocks)
     (block,) = pool.get_new_blocks(1)
+    if block_hash is not None:
+        pool.cache_full_blocks([block], [block_hash])
     for _ in range(num_owners - 1):
         pool.touch([block])
     return pool, block
@@ -76,7 +80,7 @@ class Memory:
 
     def write(self, block, offset, token, who="an owner"):
         assert block.ref_cnt == 1, (f"{who} writes token {token} into block {block.block_id}, whose ref_cnt is "
-                                    f"{block.ref_cnt}: only a sole owner may write. Did fork_block drop a reference?")
+                                    f"{block.ref_cnt}: only a sole owner may write. Did fork_block move a reference?")
         self.slots[block.block_id, offset] = token
 
     def read(self, table, num_tokens):
@@ -177,6 +181,27 @@ def test_task_2_the_last_owner_writes_in_place(lab):
     assert got == [1, 1, 1], f"three owners, three blocks {ids(copies)}: ref_cnt {got}, expected [1, 1, 1]"
 
 
+@pytest.mark.points(2)
+def test_task_2_every_copy_that_was_asked_for_is_counted(lab):
+    pool, block = make_shared(lab, 6, num_owners=3)
+    got = [pool.num_forks]
+    for _ in range(3):  # the third keeps block 1
+        pool.fork_block(block)
+        got.append(pool.num_forks)
+    assert got == [0, 1, 2, 2], (f"three owners fork block 1, the third of them is alone with it: num_forks reads "
+                                 f"{got}, expected [0, 1, 2, 2]. It counts copies that were asked for, not calls")
+
+
+@pytest.mark.points(2)
+def test_task_2_the_copy_has_no_hash_and_the_source_is_found_as_before(lab):
+    pool, block = make_shared(lab, 4, block_hash="once upon a time")
+    copy = pool.fork_block(block)
+    assert copy.block_hash is None, (f"block 1 is cached as 'once upon a time' and was forked: its copy has the hash "
+                                     f"{copy.block_hash!r}, expected None. Its owner is going to write something else")
+    got = pool.get_cached_block("once upon a time")
+    assert got is block, f"after the fork of block 1 its hash finds {got}, expected block 1: nothing of it has changed"
+
+
 @pytest.mark.points(3)
 def test_task_2_without_room_nothing_changes(lab):
     pool, block = make_shared(lab, 2)
@@ -264,6 +289,58 @@ def test_task_3_a_kept_block_can_be_owned_again(lab):
     assert_unchanged(pool, before, "free_blocks([1]) without an owner")
 
 
+@pytest.mark.points(2)
+def test_task_3_a_block_that_is_only_kept_for_a_copy_cannot_be_forked(lab):
+    pool, block = make_shared(lab, 5)
+    copy = pool.fork_block(block)
+    pool.free_blocks([block, copy])
+    before = state(pool)
+    for bad in (block, copy):
+        assert_refused(RuntimeError, pool.fork_block, bad)
+        assert_unchanged(pool, before, f"fork_block(block {bad.block_id}), whose one reference is the copy's,")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_copys_reference_does_not_make_a_block_shared(lab):
+    pool, block = make_shared(lab, 5)
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    pool.touch([block])
+    before = state(pool)
+    got = pool.fork_block(block)
+    assert got is block, (f"block 1 has one owner, and a reference that a copy holds; fork_block gave block "
+                          f"{got.block_id}, expected block 1 itself. The copy is made before anything is written")
+    assert_unchanged(pool, before, "fork_block(block 1), which has one owner,")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_kept_block_is_found_and_not_evicted(lab):
+    pool, block = make_shared(lab, 4, block_hash="once upon a time")
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    others = ids(pool.get_new_blocks(1))
+    assert others == [3], f"block 1 is kept for the copy 1 → 2, 3 is free: get_new_blocks(1) gave {others}, not [3]"
+    got = (pool.get_cached_block("once upon a time"), pool.num_evictions)
+    assert got == (block, 0), (f"block 1 was left by its last owner with a copy pending, and all free blocks were "
+                               f"given out: (what its hash finds, num_evictions) is {got}, expected (block 1, 0). It "
+                               "is held, so nothing may take its content away")
+    assert_refused(ValueError, pool.get_new_blocks, 1)
+
+
+@pytest.mark.points(1)
+def test_task_3_the_block_for_the_copy_forgets_what_it_held(lab):
+    pool = lab.BlockPool(3)
+    old, block = pool.get_new_blocks(2)
+    pool.cache_full_blocks([old], ["an old tale"])
+    pool.free_blocks([old])
+    pool.touch([block])
+    copy = pool.fork_block(block)
+    got = (copy.block_id, pool.get_cached_block("an old tale"), pool.num_evictions)
+    assert got == (1, None, 1), (f"the only free block, 1, is cached; a fork of block 2 takes it: (block, what 'an old "
+                                 f"tale' finds, num_evictions) is {got}, expected (1, None, 1). Take it with "
+                                 "get_new_blocks, which evicts")
+
+
 @pytest.mark.points(1)
 def test_task_3_the_null_block_and_strangers_cannot_be_freed(lab):
     pool, other = lab.BlockPool(4), lab.BlockPool(4)
@@ -298,8 +375,45 @@ def test_task_4_blocks_kept_for_a_copy_become_free(lab):
     pool.finish_copies()
     got = free_ids(pool)
     assert got == [3, 1, 2], (f"blocks 1 and 2 were kept for the copy 1 → 2 only; after finish_copies() the queue "
-                              f"reads {got}, expected [3, 1, 2]: behind block 3, lowest id first")
+                              f"reads {got}, expected [3, 1, 2]: after block 3, lowest id first")
     assert_sound(pool, "after finish_copies()")
+
+
+@pytest.mark.points(2)
+def test_task_4_kept_blocks_become_free_lowest_id_first(lab):
+    pool = lab.BlockPool(11)
+    blocks = pool.get_new_blocks(7)
+    pool.touch([blocks[0], blocks[3]])
+    copies = [pool.fork_block(blocks[3]), pool.fork_block(blocks[0])]  # 4 → 8 and 1 → 9
+    pool.free_blocks([*copies, blocks[3], blocks[0]])
+    pool.finish_copies()
+    got = free_ids(pool)
+    assert got == [10, 1, 4, 8, 9], (f"the blocks 8, 9, 4, 1 were left in this order, all needed by the copies 4 → 8 "
+                                     f"and 1 → 9; after finish_copies() the queue reads {got}, expected "
+                                     "[10, 1, 4, 8, 9]: lowest id first, so that a run can be repeated")
+
+
+@pytest.mark.points(2)
+def test_task_4_a_kept_block_is_still_cached_when_it_is_free(lab):
+    pool, block = make_shared(lab, 4, block_hash="once upon a time")
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    pool.finish_copies()
+    got = (pool.get_cached_block("once upon a time"), free_ids(pool))
+    assert got == (block, [3, 1]), (f"the copy of block 1 is made, nobody owns it: (what its hash finds, queue) is "
+                                    f"{got}, expected (block 1, [3, 1]). It is free and findable, as any freed block")
+    pool.get_new_blocks(2)
+    got = (pool.get_cached_block("once upon a time"), pool.num_evictions)
+    assert got == (None, 1), (f"then block 1 is given out again: (what its hash finds, num_evictions) is {got}, "
+                              "expected (None, 1)")
+
+
+@pytest.mark.points(1)
+def test_task_4_the_count_of_forks_is_never_reset(lab):
+    pool, block = make_shared(lab, 4)
+    pool.fork_block(block)
+    pool.finish_copies()
+    assert pool.num_forks == 1, f"one copy was asked for and made; num_forks reads {pool.num_forks}, expected 1"
 
 
 @pytest.mark.points(2)
