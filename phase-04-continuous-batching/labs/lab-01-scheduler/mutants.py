@@ -2,10 +2,10 @@
 
 from course.mutants import Mutant
 
-ADMISSION = """        while len(self.waiting) and budget:
+ADMISSION = """        while len(self.waiting) and step.budget:
             request = self.waiting.peek()
             num_seats = self.max_num_seqs - sum(other.num_sequences for other in self.running)
-            num_new_tokens = self._admit(request, budget) if request.num_sequences <= num_seats else 0
+            num_new_tokens = self._admit(request, step) if request.num_sequences <= num_seats else 0
             if num_new_tokens == 0:
                 return
             self.waiting.get()
@@ -39,6 +39,13 @@ MUTANTS = [
         replace="        else:\n            self.waiting.remove(request)\n",
         by="",
         killed_by="test_task_2_abort_takes_a_waiting_request_out_of_the_queue",
+    ),
+    Mutant(
+        name="knows-two-states-only",
+        story="Asks whether the request is WAITING. One that was preempted waits too; it stays in the queue for ever.",
+        replace="        else:\n            self.waiting.remove(request)\n",
+        by="        elif request.status is RequestStatus.WAITING:\n            self.waiting.remove(request)\n",
+        killed_by="test_task_2_whoever_does_not_run_waits_whatever_its_status_is_called",
     ),
     Mutant(
         name="abort-forgets-the-blocks",
@@ -80,22 +87,22 @@ MUTANTS = [
     Mutant(
         name="the-batch-is-sorted-by-size",
         story="Sorts the plan by its numbers: single tokens come first, and the chunks change places too.",
-        replace="        planned = sorted(plan.items(), key=lambda entry: entry[1] > 1)\n",
-        by="        planned = sorted(plan.items(), key=lambda entry: entry[1])\n",
+        replace="        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)\n",
+        by="        planned = sorted(step.plan.items(), key=lambda entry: entry[1])\n",
         killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
     ),
     Mutant(
         name="the-last-chunk-exceeds-the-budget",
         story="Asks whether there is budget, then gives all that is to go.",
-        replace="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, budget)\n",
-        by="            num_new_tokens = request.num_tokens - request.num_computed_tokens if budget > 0 else 0\n",
+        replace="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
+        by="            num_new_tokens = request.num_tokens - request.num_computed_tokens if step.budget > 0 else 0\n",
         killed_by="test_task_3_a_long_prompt_is_computed_in_chunks",
     ),
     Mutant(
         name="every-one-has-the-whole-budget",
         story="Forgets to take off what it has given.",
-        replace="            budget -= num_new_tokens\n        return budget\n",
-        by="        return budget\n",
+        replace="            step.budget -= num_new_tokens\n        # END TASK\n\n    def _complete",
+        by="        # END TASK\n\n    def _complete",
         killed_by="test_task_3_the_budget_is_one_for_all",
     ),
     Mutant(
@@ -118,7 +125,7 @@ MUTANTS = [
     ),
     Mutant(
         name="advances-twice",
-        story="Admission counts the first chunk as computed, and schedule() counts it once more.",
+        story="Admission counts the first chunk as computed, and _complete counts it once more.",
         replace="        request.num_computed_tokens = num_cached\n",
         by="        request.num_computed_tokens = num_cached + num_new_tokens\n",
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
@@ -148,14 +155,14 @@ MUTANTS = [
     Mutant(
         name="waiting-before-running",
         story="Newcomers take the budget first; a prompt that is half computed waits for everybody who comes.",
-        replace="""        budget = self._schedule_running(plan, self.max_num_batched_tokens)
+        replace="""        self._schedule_running(step)
         if len(self.waiting):
-            self._schedule_waiting(plan, budget)
+            self._schedule_waiting(step)
 """,
         by="""        before = list(self.running)
-        self._schedule_waiting(plan, self.max_num_batched_tokens)
+        self._schedule_waiting(step)
         admitted, self.running = self.running[len(before):], before
-        self._schedule_running(plan, self.max_num_batched_tokens - sum(plan.values()))
+        self._schedule_running(step)
         self.running = before + admitted
 """,
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
@@ -163,17 +170,17 @@ MUTANTS = [
     Mutant(
         name="static-batching",
         story="Admits a batch, and the next one when the last of it is done.",
-        replace="        if len(self.waiting):\n            self._schedule_waiting(plan, budget)\n",
-        by="        if len(self.waiting) and not self.running:\n            self._schedule_waiting(plan, budget)\n",
+        replace="        if len(self.waiting):\n            self._schedule_waiting(step)\n",
+        by="        if len(self.waiting) and not self.running:\n            self._schedule_waiting(step)\n",
         killed_by="test_task_4_a_late_request_joins_the_batch_at_once",
     ),
     Mutant(
         name="a-step-is-prompts-or-tokens",
         story="Does not mix: while a prompt is being computed, nobody decodes.",
-        replace="        budget = self._schedule_running(plan, self.max_num_batched_tokens)\n",
+        replace="        self._schedule_running(step)\n",
         by="""        everybody = self.running
         self.running = [r for r in everybody if r.num_tokens - r.num_computed_tokens > 1] or everybody
-        budget = self._schedule_running(plan, self.max_num_batched_tokens)
+        self._schedule_running(step)
         self.running = everybody
 """,
         killed_by="test_task_4_a_long_prompt_never_stalls_those_who_decode",
@@ -181,9 +188,17 @@ MUTANTS = [
     Mutant(
         name="the-admitted-cost-no-budget",
         story="Two prompts that come together are computed whole, in one step of twice the budget.",
-        replace="            budget -= num_new_tokens\n        # END TASK\n",
-        by="        # END TASK\n",
+        replace="            step.budget -= num_new_tokens\n        # END TASK\n\n    def _admit",
+        by="        # END TASK\n\n    def _admit",
         killed_by="test_task_4_random_traffic_keeps_the_limits_and_says_the_right_thing",
+    ),
+    Mutant(
+        name="the-admitted-cost-twice-the-budget",
+        story="_admit takes the tokens off the budget, and so does its caller.",
+        replace="        request.status = RequestStatus.RUNNING\n        return num_new_tokens\n",
+        by="        request.status = RequestStatus.RUNNING\n        step.budget -= num_new_tokens\n"
+           "        return num_new_tokens\n",
+        killed_by="test_task_4_a_small_mixed_case_step_by_step",
     ),
     Mutant(
         name="one-seat-too-many",
@@ -205,7 +220,7 @@ MUTANTS = [
         replace=ADMISSION,
         by="""        for request in list(self.waiting):
             num_seats = self.max_num_seqs - sum(other.num_sequences for other in self.running)
-            num_new_tokens = self._admit(request, budget) if budget and request.num_sequences <= num_seats else 0
+            num_new_tokens = self._admit(request, step) if step.budget and request.num_sequences <= num_seats else 0
             if num_new_tokens == 0:
                 continue
             self.waiting.remove(request)
@@ -229,8 +244,8 @@ MUTANTS = [
     Mutant(
         name="counts-cached-tokens-as-tokens-to-compute",
         story="Adopts the hits, and computes the whole prompt behind them once more.",
-        replace="        num_new_tokens = min(request.num_tokens - num_cached, budget)\n",
-        by="        num_new_tokens = min(request.num_tokens, budget)\n",
+        replace="        num_new_tokens = min(request.num_tokens - num_cached, step.budget)\n",
+        by="        num_new_tokens = min(request.num_tokens, step.budget)\n",
         killed_by="test_task_4_a_cached_prompt_computes_one_token",
     ),
     Mutant(
@@ -246,6 +261,24 @@ MUTANTS = [
         replace="self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)\n",
         by="self.kv_cache.block_pool.get_num_free_blocks()\n",
         killed_by="test_task_5_cached_blocks_that_are_free_are_no_room",
+    ),
+    Mutant(
+        name="blocks-for-the-tokens-that-are-not-cached",
+        story="Rounds up what is left after the hit. If that hit ends inside a block, this is one block too few: there "
+              "seems to be room, allocate_slots says no, and the request waits for ever.",
+        replace="""        num_new = self._num_blocks_for(request.num_tokens) - len(hits)
+        if num_cached % self.kv_cache.block_size:
+            num_new += 1
+""",
+        by="        num_new = self._num_blocks_for(request.num_tokens - num_cached)\n",
+        killed_by="test_task_5_tokens_after_half_a_block_may_need_a_block_more",
+    ),
+    Mutant(
+        name="counts-the-copy-twice",
+        story="Rounds up what is left after the hit, and adds a block for the copy, in which some of that lies.",
+        replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
+        by="        num_new = self._num_blocks_for(request.num_tokens - num_cached)\n",
+        killed_by="test_task_5_a_hit_inside_a_block_is_kept_if_its_copy_just_fits",
     ),
     Mutant(
         name="forgets-what-was-promised",

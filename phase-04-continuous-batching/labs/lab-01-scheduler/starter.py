@@ -17,7 +17,8 @@ The rules of this lab:
  5. **What can never fit** is refused when it comes.
  6. **Abort** takes a request out wherever it is, and its blocks come home.
 
-A running request that needs a block when there is none gets nothing in this step. Lab 4.2 does better.
+A running request that needs a block when there is none gets nothing in this step. Lab 4.2 does better: it extends the
+class that you write here, and calls its methods by the names and with the parameters that they have now.
 """
 
 from __future__ import annotations
@@ -48,6 +49,16 @@ class SchedulerOutput:
     preempted: list[Request] = field(default_factory=list)
     #: Requests that outgrew the pool. Empty in this lab.
     finished: list[Request] = field(default_factory=list)
+
+
+@dataclass
+class _Step:
+    """A step while it is being planned. Given."""
+
+    #: Tokens that may still be given out.
+    budget: int
+    #: Request id → tokens given to it. Its slots exist; its ``num_computed_tokens`` is still what it was before.
+    plan: dict[str, int] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -109,6 +120,7 @@ class Scheduler:
     def finish(self, request: Request, status: RequestStatus) -> None:
         """A request that waits or runs here ends here, with this status.
 
+        One whose status is RUNNING runs. All others wait, whatever their status is called.
         After: it is neither in ``requests`` nor in ``running`` nor in ``waiting``. If it ran, its blocks have come home
         (``kv_cache.free``), and its seat is free. ``request.status`` is ``status``.
         """
@@ -130,33 +142,40 @@ class Scheduler:
 
     # ---- Task 3: a step for those who run
 
-    def _schedule_running(self, plan: dict[str, int], budget: int) -> int:
-        """Give the running requests their tokens; return what is left of the budget.
+    def schedule(self) -> SchedulerOutput:
+        """Plan a step. The step itself is computed by somebody else, from what is returned here.
+
+        It begins as a ``_Step`` with a budget of ``max_num_batched_tokens`` and an empty plan. First
+        ``_schedule_running`` fills it; then, if anybody waits, ``_schedule_waiting`` (Task 4) gives out what is left of
+        the budget. Then the plan is complete. Returns what ``_complete`` makes of it.
+        """
+        raise NotImplementedError("Task 3: Scheduler.schedule")
+
+    def _schedule_running(self, step: _Step) -> None:
+        """Give the running requests their tokens.
 
         A request has ``num_tokens - num_computed_tokens`` tokens to go. They are served in the order of ``running``,
-        but those with one token to go before all others. Each gets all its tokens to go, or what the budget leaves. For
-        each, slots are made (``kv_cache.allocate_slots``), and then ``plan`` says under its id how many tokens it
-        computes.
+        but those with one token to go before all others. Each gets all its tokens to go, or what ``step.budget``
+        leaves. For each, slots are made (``kv_cache.allocate_slots``); then ``step.plan`` says under its id how many
+        tokens it computes, and they are taken off ``step.budget``.
         ``allocate_slots`` answers with the blocks that are new. An empty list is not None: the request had room in its
         last block, and goes on.
-        Who gets nothing is not in ``plan``: because the budget is spent, or because there is no block (allocate_slots
+        Who gets nothing is not in the plan: because the budget is spent, or because there is no block (allocate_slots
         gave None). Those behind it are served all the same. ``running`` and the requests themselves do not change here.
         """
         raise NotImplementedError("Task 3: Scheduler._schedule_running")
 
-    def schedule(self) -> SchedulerOutput:
-        """Plan a step. The step itself is computed by somebody else, from what is returned here.
+    def _complete(self, step: _Step) -> SchedulerOutput:
+        """The plan of ``step`` is complete: its requests move on, and the plan is returned as a SchedulerOutput.
 
-        First ``_schedule_running``, with the whole budget; then, if anybody waits, ``_schedule_waiting`` (Task 4) with
-        what is left. When the plan is complete, and not before, each of its requests moves on: its
-        ``num_computed_tokens`` grows by the tokens that it computes in this step.
+        After: ``num_computed_tokens`` of each request in ``step.plan`` is larger by the tokens that it computes in this
+        step. This happens here and nowhere else: until now slots were counted from the old number.
 
-        Returns the plan as a SchedulerOutput. Both ``num_scheduled_tokens`` and ``requests`` list those that compute
-        one token before those that compute more, and leave them in the order of ``plan`` otherwise: the model runner
-        wants it so. ``copies`` are the pairs (source's id, copy's id) of the blocks in
-        ``kv_cache.block_pool.pending_copies``.
+        Both ``num_scheduled_tokens`` and ``requests`` list those that compute one token before those that compute more,
+        and leave them in the order of ``step.plan`` otherwise: the model runner wants it so. ``copies`` are the pairs
+        (source's id, copy's id) of the blocks in ``kv_cache.block_pool.pending_copies``.
         """
-        raise NotImplementedError("Task 3: Scheduler.schedule")
+        raise NotImplementedError("Task 3: Scheduler._complete")
 
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """The step that ``output`` planned has run.
@@ -169,24 +188,24 @@ class Scheduler:
 
     # ---- Task 4: admission
 
-    def _schedule_waiting(self, plan: dict[str, int], budget: int) -> None:
+    def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the front of the queue, while somebody waits and there is budget.
 
         Seats: the ``num_sequences`` of all that run, and of the one to be admitted, are at most ``max_num_seqs``
         together. If there are seats for the first in the queue, and ``_admit`` gives it tokens, it leaves the queue,
-        joins the end of ``running``, and ``plan`` says how many tokens it computes. If not, it stays where it is, and
-        so do all behind it: nobody is passed over.
+        joins the end of ``running``, ``step.plan`` says how many tokens it computes, and they are taken off
+        ``step.budget``. If not, it stays where it is, and so do all behind it: nobody is passed over.
         """
         raise NotImplementedError("Task 4: Scheduler._schedule_waiting")
 
-    def _admit(self, request: Request, budget: int) -> int:
-        """Adopt what is cached of ``request``, and make slots for as many further tokens as the budget allows.
+    def _admit(self, request: Request, step: _Step) -> int:
+        """Adopt what is cached of ``request``, and make slots for as many further tokens as ``step.budget`` allows.
 
         ``get_computed_blocks`` finds the hits and says how many tokens they hold; ``allocate_slots`` adopts them
         together with the slots it makes, or gives None.
         Returns how many tokens it is to compute now, cached ones not counted. After: its ``num_computed_tokens`` and
-        its ``num_cached_tokens`` are what was found in the cache (``schedule`` adds what it computes), its status is
-        RUNNING.
+        its ``num_cached_tokens`` are what was found in the cache (``_complete`` adds what it computes), its status is
+        RUNNING. ``step``, the queue and ``running`` are the caller's business: they are as they were.
         Returns 0 if there is no room, and nothing has changed then.
 
         Task 5: before slots are made, ask ``_has_room``. If it says no, and the hit ends inside a block, try once more
@@ -208,8 +227,9 @@ class Scheduler:
     def _has_room(self, request: Request, hits: list[KVCacheBlock], num_cached: int) -> bool:
         """Whether *all* tokens of a waiting request fit, however few of them the next step would compute.
 
-        It needs new blocks for all its tokens, except what ``hits`` hold; and one block more if ``num_cached`` ends
-        inside a block, because the last hit is copied before it is written into. Beside these there must be room for
+        It needs the blocks of all its ``num_tokens`` tokens, less one for each hit; and one more if ``num_cached`` ends
+        inside a block, because the last hit is copied before it is written into. (Count blocks, not tokens that are not
+        cached: these need not begin where a block begins.) Beside these there must be room for
         ``_num_promised_blocks`` and for ``_num_blocks_set_aside``.
         Room is what is free in the pool. A hit that stands in the free queue (``ref_cnt`` 0) is about to leave it, so
         it is no room.

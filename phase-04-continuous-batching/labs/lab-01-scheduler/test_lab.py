@@ -266,6 +266,20 @@ def test_task_2_abort_takes_a_running_request_out_of_the_batch(lab, num_computed
 
 
 @pytest.mark.points(1)
+def test_task_2_whoever_does_not_run_waits_whatever_its_status_is_called(lab):
+    scheduler = make_scheduler(lab)
+    a = ask("a", 5)
+    scheduler.add_request(a)
+    a.status = RequestStatus.PREEMPTED  # so lab 4.2 and the engine call one that ran, lost its blocks and waits again
+    scheduler.abort_request("a")
+    got = names(scheduler.waiting), list(scheduler.requests), a.status
+    assert got == ([], [], RequestStatus.FINISHED_ABORTED), (
+        f"a waits, and its status is PREEMPTED; after abort_request('a') (waiting, requests, a's status) is {got}, "
+        "expected [], [], FINISHED_ABORTED. There are two places: running, for those whose status is RUNNING, and the "
+        "queue for all others")
+
+
+@pytest.mark.points(1)
 def test_task_2_abort_of_nobody_is_none(lab):
     scheduler = make_scheduler(lab)
     scheduler.add_request(ask("a", 5))
@@ -746,6 +760,37 @@ def test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit(lab):
         f"To keep that token, the fourth block would be copied into a fifth, which does not exist. num_cached_tokens "
         f"is {other.num_cached_tokens}, expected 12{picture(simulation)}")
     assert_all_home(simulation.scheduler, simulation)
+
+
+def after_a_cached_prefix(lab, num_cached, num_tokens, num_blocks):
+    """``other``, whose first `num_cached` tokens are cached, comes into an empty pool; it ran to its end."""
+    first, other = ask("first", 16), Request("other", [*range(num_cached), *range(80, 80 + num_tokens - num_cached)],
+                                             SamplingParams(max_tokens=1))
+    simulation = simulate(lab, first, num_blocks=num_blocks, budget=32, cache="tree")
+    simulation.add(other, at_s=1.0)
+    run(simulation)
+    assert_outputs([first, other], simulation)
+    assert_all_home(simulation.scheduler, simulation)
+    return other, simulation
+
+
+@pytest.mark.points(1)
+def test_task_5_a_hit_inside_a_block_is_kept_if_its_copy_just_fits(lab):
+    other, simulation = after_a_cached_prefix(lab, num_cached=13, num_tokens=16, num_blocks=5)
+    assert other.num_cached_tokens == 13, (
+        f"the pool has 5 blocks, and nobody runs. other has 16 tokens, 4 blocks, of which 13 are cached in 4 blocks; "
+        f"the fifth is for a copy of the fourth, and the last 3 tokens go into that copy. num_cached_tokens is "
+        f"{other.num_cached_tokens}, expected 13: all of it fits, so nothing is given up{picture(simulation)}")
+
+
+@pytest.mark.points(1)
+def test_task_5_tokens_after_half_a_block_may_need_a_block_more(lab):
+    other, simulation = after_a_cached_prefix(lab, num_cached=13, num_tokens=17, num_blocks=5)
+    assert other.num_cached_tokens == 12, (
+        f"the pool has 5 blocks. other has 17 tokens, 5 blocks, of which 13 are cached in 4 blocks. 4 tokens are left, "
+        f"as many as a block holds; but 3 of them lie in the copy of the fourth block and 1 in the block after it. "
+        f"That is 6 blocks, so the half one is given up. num_cached_tokens is {other.num_cached_tokens}, expected 12"
+        f"{picture(simulation)}")
 
 
 @pytest.mark.points(1)
