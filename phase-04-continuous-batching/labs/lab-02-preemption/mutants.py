@@ -2,37 +2,14 @@
 
 from course.mutants import Mutant
 
+END_OUTGROWN = """\
+        while len(self.waiting) and step.budget and self._has_outgrown(self.waiting.peek().num_tokens):
+            self._end_outgrown(self.waiting.peek(), step)
+            super()._schedule_waiting(step)
+"""
+
 MUTANTS = [
     # ---- Task 1
-    Mutant(
-        name="ignores-the-watermark",
-        story="Fills the pool to the last block; the next decoded token preempts whom it has just admitted.",
-        replace="        return self.num_watermark_blocks + request.num_sequences - 1\n",
-        by="        return request.num_sequences - 1\n",
-        killed_by="test_task_1_admission_leaves_the_watermark_free",
-    ),
-    Mutant(
-        name="keeps-the-watermark-in-an-empty-pool",
-        story="A prompt that needs the whole pool waits for blocks that are free already, for ever.",
-        replace="        if not self.running:\n            return 0\n",
-        by="",
-        killed_by="test_task_1_who_is_alone_may_have_the_whole_pool",
-    ),
-    Mutant(
-        name="forgets-the-copies-of-samples",
-        story="Three samples of a prompt begin with a copy of its last block each, but nobody left room.",
-        replace="        return self.num_watermark_blocks + request.num_sequences - 1\n",
-        by="        return self.num_watermark_blocks\n",
-        killed_by="test_task_1_samples_of_a_prompt_bring_their_copies",
-    ),
-    Mutant(
-        name="admits-by-the-first-chunk",
-        story="Asks for room for what the next step computes. The rest of the prompt then preempts others.",
-        replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
-        by="        num_new = self._num_blocks_for(min(request.num_tokens, num_cached + self.max_num_batched_tokens - "
-           "len(self.running))) - len(hits)\n",
-        killed_by="test_task_1_a_first_chunk_is_not_enough_to_be_admitted",
-    ),
     Mutant(
         name="admits-in-a-step-that-preempted",
         story="Gives the blocks that somebody has just lost to the next one in the queue.",
@@ -140,18 +117,31 @@ MUTANTS = [
     ),
     Mutant(
         name="bills-what-it-found-again",
+        story="Comes back through the base's admission, which writes what it finds on the bill.",
+        replace="        request.num_cached_tokens = num_cached_tokens\n",
+        by="",
+        killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+    ),
+    Mutant(
+        name="adds-what-it-found-again",
         story="cached_tokens grows with every preemption, up to more than the prompt has.",
-        replace="        request.num_computed_tokens = num_cached\n        request.status = RequestStatus.RUNNING\n",
-        by="        request.num_computed_tokens = request.num_cached_tokens = num_cached\n"
-           "        request.status = RequestStatus.RUNNING\n",
+        replace="        request.num_cached_tokens = num_cached_tokens\n",
+        by="        request.num_cached_tokens += num_cached_tokens\n",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
     ),
     Mutant(
         name="resumes-from-nothing",
         story="Adopts what the cache still has, and then counts it as not computed.",
-        replace="        request.num_computed_tokens = num_cached\n        request.status = RequestStatus.RUNNING\n",
-        by="        request.num_computed_tokens = 0\n        request.status = RequestStatus.RUNNING\n",
+        replace="        request.num_cached_tokens = num_cached_tokens\n",
+        by="        request.num_cached_tokens = num_cached_tokens\n        request.num_computed_tokens = 0\n",
         killed_by="test_task_2_it_finds_its_own_blocks_again",
+    ),
+    Mutant(
+        name="comes-back-without-its-tokens",
+        story="Lets the base admit it, and forgets to pass the answer on: it holds its blocks, and still waits.",
+        replace="        num_new_tokens = super()._admit(request, step)\n",
+        by="        super()._admit(request, step)\n        num_new_tokens = 0\n",
+        killed_by="test_task_2_all_its_tokens_are_computed_again_and_it_goes_on",
     ),
     # ---- Task 3
     Mutant(
@@ -227,6 +217,22 @@ MUTANTS = [
         killed_by="test_task_4_the_victims_tokens_return_to_the_budget",
     ),
     Mutant(
+        name="looks-at-the-budget-again-when-room-was-made",
+        story="A victim's tokens came back, so it takes more than it asked for. There are no slots for these.",
+        replace="            step.plan[request.request_id] = num_new_tokens\n",
+        by="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n"
+           "            step.plan[request.request_id] = num_new_tokens\n",
+        killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
+    ),
+    Mutant(
+        name="asks-for-more-when-room-was-made",
+        story="A victim's tokens came back, so it asks for slots for more, and others give way for them, too.",
+        replace="            if victim is request:\n                return False\n",
+        by="            if victim is request:\n                return False\n"
+           "            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
+        killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
+    ),
+    Mutant(
         name="unwritten-blocks-stay-findable",
         story="The index names a block that nobody has written. Whoever adopts it reads garbage.",
         replace="        self.kv_cache.block_pool.evict_blocks("
@@ -290,10 +296,33 @@ MUTANTS = [
     Mutant(
         name="tries-what-can-never-fit-for-ever",
         story="Leaves a request that has outgrown the pool in front of the queue, and everybody behind it.",
-        replace="            if self._has_outgrown(request.num_tokens):\n"
-                "                self._end_outgrown(request, step)\n                continue\n",
+        replace=END_OUTGROWN,
         by="",
         killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
+    ),
+    Mutant(
+        name="ends-only-who-is-first-before-the-step",
+        story="Looks at the front of the queue once, before anybody is admitted.",
+        replace="        super()._schedule_waiting(step)\n" + END_OUTGROWN,
+        by="""        if len(self.waiting) and step.budget and self._has_outgrown(self.waiting.peek().num_tokens):
+            self._end_outgrown(self.waiting.peek(), step)
+        super()._schedule_waiting(step)
+""",
+        killed_by="test_task_5_who_can_never_fit_ends_though_others_stand_before_it",
+    ),
+    Mutant(
+        name="outgrown-when-it-just-fits",
+        story="Ends a request that fills the pool to the last slot.",
+        replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
+        by="        return self._num_blocks_for(num_tokens) >= self.num_blocks\n",
+        killed_by="test_task_5_who_just_fits_comes_back",
+    ),
+    Mutant(
+        name="counts-the-null-block-as-room",
+        story="Preempts for a request that needs a block which is never given out, itself in the end.",
+        replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
+        by="        return self._num_blocks_for(num_tokens) > self.kv_cache.block_pool.num_blocks\n",
+        killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
     ),
     Mutant(
         name="ends-it-on-paper-only",
@@ -308,26 +337,5 @@ MUTANTS = [
         replace="        step.finished.append(request)\n",
         by="        pass\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
-    ),
-    Mutant(
-        name="refuses-what-just-fits",
-        story="A prompt that fills the pool to the last slot is turned away.",
-        replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
-        by="        return self._num_blocks_for(num_tokens) >= self.num_blocks\n",
-        killed_by="test_task_5_a_prompt_larger_than_the_pool_is_refused_at_once",
-    ),
-    Mutant(
-        name="counts-the-null-block-as-room",
-        story="A prompt one block too large is let in, and waits for ever for a block that is never given out.",
-        replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
-        by="        return self._num_blocks_for(num_tokens) > self.kv_cache.block_pool.num_blocks\n",
-        killed_by="test_task_5_a_prompt_larger_than_the_pool_is_refused_at_once",
-    ),
-    Mutant(
-        name="abort-forgets-the-queue",
-        story="Knows two states, waiting and running; one that was preempted stays in the queue and comes back.",
-        replace="        else:\n            self.waiting.remove(request)\n",
-        by="        elif request.status is RequestStatus.WAITING:\n            self.waiting.remove(request)\n",
-        killed_by="test_task_5_a_preempted_request_can_be_aborted",
     ),
 ]
