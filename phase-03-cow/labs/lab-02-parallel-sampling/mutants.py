@@ -12,10 +12,10 @@ MUTANTS = [
     ),
     Mutant(
         name="two-names-for-one-table",
-        story="Gives the child the parent's list object: whatever the parent gets later, the child has too.",
+        story="Gives the child the parent's list object: the copy that one of them gets, the other has too.",
         replace="        table = list(self._tables.get(parent.request_id, []))\n",
         by="        table = self._tables.get(parent.request_id, [])\n",
-        killed_by="test_task_2_tables_of_parent_and_child_are_two_lists",
+        killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
     ),
     Mutant(
         name="shares-full-blocks-only",
@@ -80,20 +80,20 @@ MUTANTS = [
     ),
     Mutant(
         name="none-after-forking",
-        story="Forks first and then finds that the fresh blocks do not fit.",
+        story="Forks and leaves the rest to the base, which then finds that the fresh blocks do not fit.",
         replace="""        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():
             return None
-
-        for index in shared:
-            table[index] = self.block_pool.fork_block(table[index])
 """,
         by="""        if len(shared) > self.block_pool.get_num_free_blocks():
             return None
-        for index in shared:
-            table[index] = self.block_pool.fork_block(table[index])
-        if num_fresh > self.block_pool.get_num_free_blocks():
-            return None
 """,
+        killed_by="test_task_2_a_fork_counts_as_room",
+    ),
+    Mutant(
+        name="asks-for-a-block-too-many",
+        story="Wants room to spare: a fork that just fits gets None, and somebody is preempted for nothing.",
+        replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
+        by="        if len(shared) + num_fresh >= self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_2_a_fork_counts_as_room",
     ),
     Mutant(
@@ -106,45 +106,92 @@ MUTANTS = [
     Mutant(
         name="returns-the-fresh-blocks-only",
         story="The copy was taken from the pool too; whoever counts blocks by this list loses one a fork.",
-        replace="        return forked + fresh\n",
-        by="        return fresh\n",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="        return super().allocate_slots(request, num_new_tokens)\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
     ),
     Mutant(
         name="fresh-blocks-first",
-        story="Takes the fresh blocks before the forks: the order of the list is not that of the table.",
-        replace="        return forked + fresh\n",
-        by="        return fresh + forked\n",
+        story="The order of the list is not that of the table: whoever appends it to a copy of the table goes wrong.",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="        return super().allocate_slots(request, num_new_tokens) + forked\n",
         killed_by="test_task_2_forked_blocks_come_before_fresh_ones",
     ),
     Mutant(
-        name="frees-for-everybody",
-        story="Frees a block until nobody owns it: when the child ends, the parent's prompt is gone.",
-        replace="        self.block_pool.free_blocks(reversed(table))\n",
-        by="""        for block in reversed(table):
-            self.block_pool.free_blocks([block] * block.ref_cnt)
+        name="grows-first-forks-after",
+        story="Calls the base before the forks: it indexes the block that is shared as if the child had written it.",
+        replace="""        for index in shared:
+            table[index] = self.block_pool.fork_block(table[index])
+        forked = [table[index] for index in shared]
+        return forked + super().allocate_slots(request, num_new_tokens)
 """,
-        killed_by="test_task_3_a_family_ends_in_any_order",
+        by="""        fresh = super().allocate_slots(request, num_new_tokens)
+        table = self._tables[request.request_id]
+        for index in shared:
+            table[index] = self.block_pool.fork_block(table[index])
+        return [table[index] for index in shared] + fresh
+""",
+        killed_by="test_task_2_a_copy_is_indexed_not_what_it_was_copied_from",
     ),
     Mutant(
-        name="frees-private-blocks-only",
-        story="'Somebody else still needs it' is not a reason to stay on the books as an owner.",
-        replace="        self.block_pool.free_blocks(reversed(table))\n",
-        by="        self.block_pool.free_blocks([block for block in reversed(table) if block.ref_cnt == 1])\n",
-        killed_by="test_task_3_beam_search_forks_and_drops",
+        name="grows-without-the-base",
+        story="Appends the fresh blocks itself, as before there was a base: what forked requests fill is never found.",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="""        fresh = self.block_pool.get_new_blocks(num_fresh)
+        table += fresh
+        return forked + fresh
+""",
+        killed_by="test_task_2_a_copy_is_indexed_not_what_it_was_copied_from",
     ),
     Mutant(
-        name="keeps-the-table-after-free",
-        story="A second free, as on abort after finish, takes away the other's reference.",
-        replace="        table = self._tables.pop(request.request_id, [])\n",
-        by="        table = self._tables.get(request.request_id, [])\n",
-        killed_by="test_task_3_a_name_can_be_used_again",
+        name="first-slots-without-the-cache",
+        story="Drops the hits on the way to the base: blocks that were found are computed again.",
+        replace="            return super().allocate_slots(request, num_new_tokens, hits, num_hit_tokens)\n",
+        by="            return super().allocate_slots(request, num_hit_tokens + num_new_tokens)\n",
+        killed_by="test_task_2_the_first_slots_are_the_bases_hits_and_all",
+    ),
+    Mutant(
+        name="hits-for-a-child-are-ignored",
+        story="Takes hits that a request with a table cannot have, and says nothing.",
+        replace="        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)\n",
+        by="",
+        killed_by="test_task_2_hits_for_a_child_are_refused",
+    ),
+    Mutant(
+        name="counts-the-child",
+        story="A child is counted as a query that found everything: the hit rate looks twice as good as it is.",
+        replace="            self._tables[child.request_id] = table\n",
+        by="""            self._tables[child.request_id] = table
+            self._num_queries += 1
+            self._num_query_tokens += child.num_tokens
+            self._num_hit_tokens += child.num_computed_tokens
+""",
+        killed_by="test_task_1_a_fork_is_no_query",
+    ),
+    Mutant(
+        name="forks-into-an-empty-table",
+        story="Gives the child of a waiting parent a table without blocks: it counts as one that has its first slots.",
+        replace="        if table:\n            self._tables[child.request_id] = table\n",
+        by="        self._tables[child.request_id] = table\n",
+        killed_by="test_task_1_the_child_of_a_waiting_parent_asks_the_cache_itself",
+    ),
+    Mutant(
+        name="writes-the-child",
+        story="Sets the child's num_computed_tokens: the scheduler does that too, and counts twice.",
+        replace="        table = list(self._tables.get(parent.request_id, []))\n",
+        by="""        child.num_computed_tokens = parent.num_computed_tokens
+        table = list(self._tables.get(parent.request_id, []))
+""",
+        killed_by="test_task_1_fork_writes_neither_request",
     ),
     Mutant(
         name="reports-copies-that-are-not-made",
-        story="Calls finish_copies in free(), to have everything clean: the copy is lost before it was made.",
-        replace="        self.block_pool.free_blocks(reversed(table))\n",
-        by="        self.block_pool.free_blocks(reversed(table))\n        self.block_pool.finish_copies()\n",
-        killed_by="test_task_3_ending_while_a_copy_is_pending_harms_nobody",
+        story="Calls finish_step while planning, to have everything clean: the copy is lost before it was made.",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="""        taken = forked + super().allocate_slots(request, num_new_tokens)
+        self.finish_step()
+        return taken
+""",
+        killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
     ),
 ]

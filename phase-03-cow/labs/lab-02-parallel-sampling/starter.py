@@ -7,9 +7,11 @@
                                                            │  └ ref_cnt 2
                                                            └─── ref_cnt 2
 
-The convention is that of lab 2.2: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs,
-and position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. The new tokens are written to
-positions ``num_computed_tokens`` and up. All before that is only read.
+The convention is that of lab 2.2, whose manager is the base: slots ``0 … num_computed_tokens + num_new_tokens - 1``
+must exist when a step runs, and position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. The
+new tokens are written to positions ``num_computed_tokens`` and up. All before that is only read.
+
+``from course.base import lab_2_2`` is that lab's solution in tests, and your own file in an engine of your own pieces.
 """
 
 from __future__ import annotations
@@ -17,73 +19,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mini_vllm.block_pool import BlockPool, KVCacheBlock
+from course.base import lab_2_2 as base
+from mini_vllm.block_pool import KVCacheBlock
 from mini_vllm.request import Request
 
-DEFAULT_BLOCK_SIZE = 32
 
+class KVCacheManager(base.KVCacheManager):
+    """The manager of lab 2.2, whose tables may fork. A block may be in many tables; only a private one is written.
 
-class KVCacheManager:
-    """Block tables of all requests, over one pool. A block may be in many tables; only a private one is written.
-
-    It reads ``request.num_computed_tokens`` and never writes it. The prefix cache of lab 2.2 is left out, so nothing is
-    indexed, whatever ``enable_caching`` says; the engine's manager has both.
+    From the base come the tables and the prefix cache: ``get_computed_blocks`` finds whole blocks, ``allocate_slots``
+    adopts them and makes room, ``_index_full_blocks`` makes full blocks findable, ``free``, ``stats`` and
+    ``reset_prefix_cache`` stay as they are. The pool (``pool_class``, as in the base) is one that can ``fork_block``:
+    what you wrote in lab 3.1, or ``mini_vllm.block_pool.BlockPool``.
     """
-
-    def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
-                 pool_class: type[BlockPool] = BlockPool) -> None:
-        if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
-            raise ValueError(f"block_size is {block_size!r}, must be a whole number of tokens, at least 1")
-        if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 2:
-            raise ValueError(f"num_blocks is {num_blocks!r}, must be a whole number, at least 2: "
-                             "block 0 is the null block and holds no tokens")
-        self.block_size = block_size
-        self.enable_caching = enable_caching
-        self.block_pool = pool_class(num_blocks, enable_caching)
-        #: Request id → its blocks, in the order of its tokens. A request that holds nothing has no entry.
-        self._tables: dict[str, list[KVCacheBlock]] = {}
-
-    # ---- given
-
-    def get_block_ids(self, request_id: str) -> list[int]:
-        """The block table of a request, as block ids in the order of its tokens; empty if it holds nothing. Given."""
-        return [block.block_id for block in self._tables.get(request_id, [])]
-
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        """How many blocks ``num_tokens`` tokens need. Given."""
-        return -(-num_tokens // self.block_size)
-
-    def _allocate_first_slots(self, request: Request, num_new_tokens: int) -> list[KVCacheBlock] | None:
-        """allocate_slots for a request that holds nothing, so that nothing is shared: as in lab 2.2. Given."""
-        num_blocks = self._num_blocks_for(num_new_tokens)
-        if num_blocks > self.block_pool.get_num_free_blocks():
-            return None
-        blocks = self.block_pool.get_new_blocks(num_blocks)
-        self._tables[request.request_id] = list(blocks)
-        return blocks
-
-    def _check_arguments(self, request: Request, num_new_tokens: int, hits: Sequence[KVCacheBlock],
-                         num_hit_tokens: int) -> None:
-        """Raise unless the arguments of allocate_slots make sense. Given."""
-        who = f"allocate_slots for request {request.request_id!r}"
-        if num_new_tokens < 1:
-            raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
-        if hits or num_hit_tokens:
-            raise ValueError(f"{who}: {len(hits)} computed blocks with {num_hit_tokens} tokens; "
-                             "this lab has no prefix cache, so there are no hits")
-        num_table_slots = len(self._tables.get(request.request_id, [])) * self.block_size
-        if request.num_computed_tokens > num_table_slots:
-            raise RuntimeError(f"{who}: num_computed_tokens is {request.num_computed_tokens}, "
-                               f"but its table has only {num_table_slots} slots")
 
     # ---- Task 1
 
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, the half-filled tail included. No block is taken or copied.
 
+        Before: the tokens of ``child`` begin with those of ``parent`` that are computed.
         After: the child's table names the same blocks, and each has one more owner (``touch``). The two tables are two
         lists: what happens to one later does not show in the other. If the parent holds nothing, neither does the
-        child. Neither request is written.
+        child. Neither request is written, and the child is no query in the statistics: it did not ask the cache.
         Raises RuntimeError if ``child`` holds blocks already; nothing changes then.
         """
         raise NotImplementedError("Task 1: KVCacheManager.fork")
@@ -97,40 +55,41 @@ class KVCacheManager:
 
             [ computed before: only read | num_new_tokens: written now ]
 
-        The first slots of a request are given. You write what follows: ``table`` is the request's own list of blocks.
-        A block of it that the new tokens are written into, and that has other owners too, is forked first
+        The base does all of it for a request that holds nothing, hits included: a hit is a whole block, and the new
+        tokens are written after it. That call is given, and so is the check of the arguments. You write what follows
+        for a request that has a table, from a prompt, from hits or from a fork.
+        A block of its table that the new tokens are written into, and that has other owners too, is forked first
         (``block_pool.fork_block``), and the copy takes its place in the table. A private one is written in place. A
-        shared one that is not written now stays shared. Behind them come as many fresh blocks as the convention asks
-        for.
+        shared one that is not written now stays shared. Then the base's ``allocate_slots`` appends the fresh blocks and
+        indexes what is full by now: copies, not the blocks that they were copied from.
         Returns the blocks newly taken from the pool: the forked ones in the order of the table, then the fresh ones.
         The list is empty if there are none.
-        Returns None if the forked and the fresh blocks together do not fit, and nothing has changed.
+        Returns None if the forked and the fresh blocks together do not fit, and nothing has changed: count both
+        (``_num_blocks_for``) before you fork.
         """
-        self._check_arguments(request, num_new_tokens, new_computed_blocks or (), num_new_computed_tokens or 0)
+        hits = list(new_computed_blocks or ())
+        num_hit_tokens = len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens
+        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)
         table = self._tables.get(request.request_id)
         if table is None:
-            return self._allocate_first_slots(request, num_new_tokens)
+            return super().allocate_slots(request, num_new_tokens, hits, num_hit_tokens)
         raise NotImplementedError("Task 2: KVCacheManager.allocate_slots")
 
-    # ---- Task 3
+    # ---- given
 
-    def free(self, request: Request) -> None:
-        """Give the blocks of ``request`` back, last one first. Those that others share stay with the others.
-
-        After: it holds nothing, and each of its blocks has one owner less. Harmless when it held nothing before.
-        """
-        raise NotImplementedError("Task 3: KVCacheManager.free")
+    def finish_step(self) -> None:
+        """The planned step has run: its copies are made and its K/V is written. Given."""
+        self.block_pool.finish_copies()
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if pool and tables disagree. Given: call it whenever you are in doubt.
 
-        Every reference belongs to a table, except that a pending copy may hold one of each of its two blocks.
+        Every reference belongs to a table, as in the base, or to a pending copy.
         """
         self.block_pool.check_integrity()
         owners = Counter(block.block_id for table in self._tables.values() for block in table)
-        needed = {block.block_id for copy in self.block_pool.pending_copies for block in copy}
+        owners.update(self.block_pool._kept_for_copy)
         for block in self.block_pool.blocks:
-            num_without_table = block.ref_cnt - owners[block.block_id]
-            if not 0 <= num_without_table <= (block.block_id in needed):
-                raise RuntimeError(f"KV cache integrity: block {block.block_id} has ref_cnt {block.ref_cnt}, "
-                                   f"but {owners[block.block_id]} tables name it")
+            if block.ref_cnt != owners[block.block_id]:
+                raise RuntimeError(f"block {block.block_id} has ref_cnt {block.ref_cnt}, "
+                                   f"but {owners[block.block_id]} tables and pending copies name it")
