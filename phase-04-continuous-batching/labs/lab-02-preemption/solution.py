@@ -144,8 +144,9 @@ class Scheduler(base.Scheduler):
         """Admit a preempted request like any other: as the base does (``super()._admit``), and with its answer.
 
         After: ``num_cached_tokens``, which goes on the bill, is what it was before. The base writes there what it finds
-        in the cache; but what is found now, the request computed itself, before it lost it. All else is as the base
-        left it: these tokens count as computed, and the request runs. If there was no room (0), nothing has changed.
+        in the cache; but most of what is found now, the request computed itself, before it lost it. All else is as the
+        base left it: what was found counts as computed, and the request runs. If there was no room (0), nothing has
+        changed.
         """
         # TASK 2: Scheduler._resume
         num_cached_tokens = request.num_cached_tokens
