@@ -55,7 +55,7 @@ def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]
             return [*problems, f"the tests could not be run:\n{failure}"], ""
     problems += _check_verdicts(lab, tests, stubs, usable, verdicts)
     num_tasks = len({stub.number for stub in stubs})
-    joint = f"solution and {lab.engine}" if lab.engine else "solution"
+    joint = " and ".join(["solution", *lab.engine])
     return problems, (f"{len(tests)} tests fail on the starter and pass on {joint}, {len(usable)} mutants die, "
                       f"{num_tasks} tasks have {num_tasks * len(LEVELS)} hints")
 
@@ -95,19 +95,24 @@ def _check_starter(lab: Lab, expected: str) -> list[str]:
 
 
 def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
-    """Every public name of the lab exists in the engine module, with its parameters and defaults first."""
+    """Every public name of the lab exists in one of the engine modules, with its parameters and defaults first."""
     if not lab.engine:
         return []
-    path = lab.root / (lab.engine.replace(".", "/") + ".py")
-    if not path.is_file():
-        return [f"lab.json names the engine module {lab.engine}, but there is no {lab.relative(path)}"]
-    engine = declarations(path.read_text(encoding="utf-8"))
+    engine: dict[str, tuple[str, str]] = {}  # symbol → the file that has it, its signature
+    for module in lab.engine:
+        path = lab.module_path(module)
+        if not path.is_file():
+            return [f"lab.json names the engine module {module}, but there is no {lab.relative(path)}"]
+        for symbol, (signature, _) in declarations(path.read_text(encoding="utf-8")).items():
+            engine[symbol] = lab.relative(path), signature
+    files = " and ".join(lab.relative(lab.module_path(module)) for module in lab.engine)
     problems = []
     for symbol, (signature, _) in declarations(solution).items():
-        if symbol not in engine:
-            problems.append(f"{lab.relative(path)}: {symbol}, which the lab teaches, is missing")
-        elif not extends(engine[symbol][0], signature):
-            problems.append(f"{lab.relative(path)}: the signature of {symbol} is {engine[symbol][0]}, "
+        file, engine_signature = engine.get(symbol, (files, None))
+        if engine_signature is None:
+            problems.append(f"{file}: {symbol}, which the lab teaches, is missing")
+        elif not extends(engine_signature, signature):
+            problems.append(f"{file}: the signature of {symbol} is {engine_signature}, "
                             f"in {lab.relative(lab.solution)} {signature}")
     return problems
 

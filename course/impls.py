@@ -14,12 +14,18 @@ CHOICES = ("auto", "starter", "solution", "engine")
 
 @dataclass(frozen=True)
 class Impl:
-    """One thing under test: a file, or a module of the engine."""
+    """One thing under test: a file, or modules of the engine, of which ``path`` is the last."""
 
     lab: Lab
     label: str
     path: Path
-    module_name: str | None = None
+    modules: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> str:
+        """What is under test, for people: paths from the root of the project."""
+        paths = [self.lab.module_path(name) for name in self.modules] or [self.path]
+        return " and ".join(map(self.lab.relative, paths))
 
 
 class Choice:
@@ -54,10 +60,10 @@ class Choice:
             case "starter":
                 return [starter]
             case "engine":
-                if lab.engine is None:
+                if not lab.engine:
                     self.notes[lab.number] = "this lab has no counterpart in the engine"
                     return []
-                return [Impl(lab, "engine", lab.root / (lab.engine.replace(".", "/") + ".py"), lab.engine)]
+                return [Impl(lab, "engine", lab.module_path(lab.engine[-1]), lab.engine)]
         path = (self._here / choice).resolve()
         if path.is_dir():
             path = path / "starter.py"

@@ -26,7 +26,7 @@ class _Settings:
     """What ``lab.json`` says."""
 
     title: str
-    engine: str | None
+    engine: tuple[str, ...]
     base: str | None
     parts: dict[str, str]
     adapter: str | None
@@ -76,8 +76,9 @@ class Lab:
         path = self.folder / "lab.json"
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
-            return _Settings(settings["title"], settings["engine"], settings.get("base"),
-                             dict(settings.get("parts", {})), settings.get("adapter"),
+            engine = settings["engine"] or []
+            return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
+                             settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
                              dict(settings.get("needs", {})), settings.get("now", ""))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
@@ -89,8 +90,9 @@ class Lab:
         return self._settings.title
 
     @property
-    def engine(self) -> str | None:
-        """The engine module with the same joint, tested by the same tests."""
+    def engine(self) -> tuple[str, ...]:
+        """The engine modules with the same joint, tested by the same tests as if they were one; a name that two of them
+        have is the later one's. Empty: the lab has no counterpart in the engine."""
         return self._settings.engine
 
     @property
@@ -117,6 +119,10 @@ class Lab:
     def now(self) -> str:
         """What a student has who passes this lab, in a sentence or two."""
         return self._settings.now
+
+    def module_path(self, module: str) -> Path:
+        """The file of a module of the project."""
+        return self.root / (module.replace(".", "/") + ".py")
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)

@@ -1,10 +1,12 @@
-"""Load a Python file by its path: lab folders carry hyphens, and no lab is imported by name."""
+"""Load what is under test: a file by its path, since lab folders carry hyphens, or modules of the engine by name."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -26,3 +28,14 @@ def load_file(path: Path) -> types.ModuleType:
         sys.modules.pop(name, None)
         raise
     return module
+
+
+def import_together(names: Sequence[str]) -> types.ModuleType:
+    """One module; of several, a module that has the names of all of them, the later one's where two have the same."""
+    modules = [importlib.import_module(name) for name in names]
+    if len(modules) == 1:
+        return modules[0]
+    together = types.ModuleType(" and ".join(names))
+    for module in modules:
+        vars(together).update((name, value) for name, value in vars(module).items() if not name.startswith("__"))
+    return together

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import types
 from collections.abc import Generator, Iterable
@@ -30,7 +29,7 @@ from course.failures import (
 from course.impls import CHOICES, Choice, Impl
 from course.labs import Lab, LabError, discover, lab_of_path
 from course.limits import limit_files, time_limit
-from course.loading import load_file
+from course.loading import import_together, load_file
 from course.points import Points, Score
 
 MAX_OUTPUT_CHARACTERS = 4_000
@@ -151,17 +150,17 @@ class LabSession:
         self.has_named_files = True
         for impl in impls:
             note = self.choice.notes.get(impl.lab.number)
-            terminal.write_line(f"lab {impl.lab.number} tests {impl.lab.relative(impl.path)}"
+            terminal.write_line(f"lab {impl.lab.number} tests {impl.files}"
                                 + (f"  ({note})" if note else ""))
 
     # ---- loading
 
     def load(self, impl: Impl) -> types.ModuleType:
         """The module under test. A file that failed once fails the same way, at once, for every later test."""
-        key = impl.module_name or str(impl.path)
+        key = " ".join(impl.modules) or str(impl.path)
         if key not in self.loaded:
             try:
-                self.loaded[key] = importlib.import_module(key) if impl.module_name else load_file(impl.path)
+                self.loaded[key] = import_together(impl.modules) if impl.modules else load_file(impl.path)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:

@@ -6,17 +6,23 @@ import ast
 
 
 def extends(engine: str, lab: str) -> bool:
-    """Whether ``engine`` is ``lab``, perhaps with more parameters that may be left out.
+    """Whether ``engine`` is ``lab``, perhaps with more parameters that may be left out, and defaults where it has none.
 
     Both as ``course.starters.declarations`` writes them: ``(a: int, b: int=1)``, of a class ``(a: int; b: int = 1)``.
     """
     engine_positional, engine_by_name = _parameters(engine)
     lab_positional, lab_by_name = _parameters(lab)
     more = engine_positional[len(lab_positional):]
-    more += [parameter for parameter in engine_by_name if parameter not in lab_by_name]
-    return (engine_positional[:len(lab_positional)] == lab_positional
-            and all(parameter in engine_by_name for parameter in lab_by_name)
+    more += [parameter for parameter in engine_by_name if not any(_takes(parameter, wanted) for wanted in lab_by_name)]
+    return (len(engine_positional) >= len(lab_positional)
+            and all(map(_takes, engine_positional, lab_positional))
+            and all(any(_takes(parameter, wanted) for parameter in engine_by_name) for wanted in lab_by_name)
             and all("=" in parameter for parameter in more))
+
+
+def _takes(engine: str, lab: str) -> bool:
+    """Whether one parameter is the other, or the same with a default."""
+    return engine == lab or engine.startswith(f"{lab}=")
 
 
 def _parameters(signature: str) -> tuple[list[str], list[str]]:

@@ -100,11 +100,36 @@ def test_the_engine_must_have_the_labs_signatures(lab1):
     assert any("test_task_1_add_counts_by_default fails on the engine" in p for p in problems)
 
 
+def test_the_engines_counterpart_may_be_several_modules(lab1):
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": ["sums", "twice"]}')
+    (lab1.root / "sums.py").write_text("def add(a: int, b: int = 1) -> int:\n    return a + b\n")
+    (lab1.root / "twice.py").write_text("def double(a: int) -> int:\n    return 2 * a\n")
+    replace(lab1.root / "pyproject.toml", "addopts", 'pythonpath = ["."]\naddopts')
+    lab = discover(lab1.root)[0]
+    problems, proved = check_lab(lab)
+    assert problems == [] and "pass on solution and sums and twice, 4 mutants" in proved
+    (lab1.root / "twice.py").write_text("def double(b: int) -> int:\n    return 2 * b\n\n\n"
+                                        "def add(a: int, b: int) -> int:\n    return a + b + 1\n")
+    problems, _ = check_lab(lab)
+    assert any("twice.py: the signature of double is (b: int), in phase-01-sums" in p for p in problems)
+    assert any("twice.py: the signature of add is (a: int, b: int), in phase-01-sums" in p for p in problems)
+    assert any(p.startswith("test_task_1_add_adds fails on the engine: add(3, 0) gave 4") for p in problems), problems
+    (lab1.root / "twice.py").write_text("")
+    assert "sums.py and twice.py: double, which the lab teaches, is missing" in check_lab(lab)[0]
+    (lab1.root / "twice.py").unlink()
+    assert "lab.json names the engine module twice, but there is no twice.py" in check_lab(lab)[0]
+
+
 @pytest.mark.parametrize("engine, lab, expected", [
     ("(a: int, b: int=1)", "(a: int, b: int=1)", True),
     ("(a: int, b: int=2)", "(a: int, b: int=1)", False),
     ("(a: int, b: int=1)", "(a: int)", True),
     ("(a: int, b: int)", "(a: int)", False),
+    ("(a: int, b: int=1)", "(a: int, b: int)", True),
+    ("(a: int, b: int)", "(a: int, b: int=1)", False),
+    ("(a: int, bb: int=1)", "(a: int, b: int)", False),
+    ("(a, *, b=1)", "(a, *, b)", True),
+    ("(a, *, b)", "(a, *, b=1)", False),
     ("(a: int)", "(a: int, b: int=1)", False),
     ("(b: int=1, a: int=1)", "(a: int=1)", False),
     ("(a, *, b=1, c=None)", "(a, *, b=1)", True),

@@ -79,6 +79,15 @@ def test_a_lab_without_a_joint_is_left_out_of_the_engine_run_not_skipped(project
     assert code == 5 and "skipped" not in output and "deselected" in output
 
 
+def test_several_modules_of_the_engine_are_tested_as_one_and_all_are_named(project, lab1):
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": ["sums", "twice"]}')
+    (project / "sums.py").write_text("def add(a, b=1):\n    return a + b\n\n\ndef double(a):\n    return 0\n")
+    (project / "twice.py").write_text("def double(a):\n    return 2 * a\n")
+    code, output = plain_pytest(project, "-q", "--impl", "engine", "-o", "pythonpath=.")
+    assert code == 0 and "lab 1.1 tests sums.py and twice.py\n" in output
+    assert "lab 1.1 engine: 3 of 3 tests, 6 of 6 points" in output
+
+
 def test_a_broken_file_is_an_error_a_test_and_the_other_labs_go_on(project, lab1):
     lab1.starter.write_text("def add(a, b:\n    pass\n")
     code, output = plain_pytest(project, "-q")
