@@ -26,8 +26,8 @@ BEGINNINGS = (
     "so much, wondered each time he shone upon her face. One morning ",
     "In a village by the sea there lived a fisherman and his wife, and they were so poor that they had but one pot, "
     "one spoon and one old boat between them. One evening ",
-    "Far away in the deep forest stood a little house of stone, and in it lived an old woman who knew the speech of the "
-    "birds and of the winds. One winter ",
+    "Far away in the deep forest stood a little house of stone, and in it lived an old woman who knew the speech of "
+    "the birds and of the winds. One winter ",
     "A miller had a son who would rather sleep than work, and who dreamed every night of a golden castle at the end of "
     "the world. One day ",
 )

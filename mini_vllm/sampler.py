@@ -20,84 +20,50 @@ token, and rounding moves all of them: 4 of 24,899 changed. ``python -m mini_vll
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
 from mini_vllm.fast.streams import in_halves
-from mini_vllm.request import TokenLogprob
+from mini_vllm.sampling.by_rules import SamplesByRules
 from mini_vllm.sampling.filters import filter_scores
-from mini_vllm.sampling.logit_rules import adjust, check_token_ids
-from mini_vllm.sampling.logprobs import report_logprobs
 from mini_vllm.sampling.row import SamplerRow
 
 #: Half a step of the generator, which gives multiples of 2 ** -32 from 0 on: no token has infinite noise.
 SMALLEST_UNIFORM = 2.0 ** -33
 
 
-@dataclass
-class SamplerOutput:
-    """The next token of each row, and how likely it was."""
+class Sampler(SamplesByRules):
+    """The next token of every row of a batch. It holds no state: what a draw needs is in the rows.
 
-    token_ids: list[int]
-    #: None where the request did not ask.
-    logprobs: list[TokenLogprob | None]
-
-
-class Sampler:
-    """The next token of every row of a batch. It holds no state: what a draw needs is in the rows."""
+    ``sample``, with all that changes logits and reports log-probabilities, is built on ``draw``.
+    """
 
     def greedy(self, logits: mx.array) -> mx.array:
         """The most likely token of each row; the lowest id among equals. Lazy, so nothing is checked."""
         return mx.argmax(logits, axis=-1)
 
     def draw(self, logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
-        """A token of each row, whose parameters are plain; lazy, too. It may be one that comes ``num_ahead`` tokens
-        after the next: all that the noise depends on is known."""
-        return _choose(logits.astype(mx.float32), rows, num_ahead)
-
-    def sample(self, logits: mx.array, rows: Sequence[SamplerRow]) -> SamplerOutput:
-        """One token for each row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
-
-        Raises ValueError if a row's logits are no distribution (NaN, +inf, all -inf) or its parameters do not fit
-        the vocabulary.
-        """
-        num_rows, vocab_size = logits.shape
-        if len(rows) != num_rows:
-            raise ValueError(f"{len(rows)} rows for logits of {num_rows} rows")
-        if not rows:
-            return SamplerOutput([], [])
-        check_token_ids(rows, vocab_size)
+        """A token of each row, by its temperature, top-k, top-p and min-p alone; the most likely one if the temperature
+        is 0. Lazy, too. It may be one that comes ``num_ahead`` tokens after the next: all that the noise depends on is
+        known."""
         logits = logits.astype(mx.float32)
-        adjusted = adjust(logits, rows)
-        chosen = _choose(adjusted, rows)
-        mx.async_eval(chosen)
-        _check_distributions(logits, adjusted)
-        token_ids = cast(list[int], chosen.tolist())
-        return SamplerOutput(token_ids, _logprobs(logits, token_ids, rows))
+        sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+        if len(sampled) == len(rows):
+            return _draw(logits, rows, num_ahead)
+        chosen = self.greedy(logits)
+        if sampled:
+            chosen[mx.array(sampled)] = _draw(logits[mx.array(sampled)], [rows[index] for index in sampled], num_ahead)
+        return chosen
 
 
-def _choose(adjusted: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
-    """The largest of each row: of its adjusted logits if it is greedy, else of its scores and noise together."""
-    sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
-    if len(sampled) == len(rows):
-        return _draw(adjusted, rows, num_ahead)
-    chosen = mx.argmax(adjusted, axis=-1)
-    if sampled:
-        chosen[mx.array(sampled)] = _draw(adjusted[mx.array(sampled)], [rows[index] for index in sampled], num_ahead)
-    return chosen
-
-
-def _draw(adjusted: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
+def _draw(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
     """A token for each row. Rows with equal keys at the same position get the same noise."""
     keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
-    noise = gumbel_noise(mx.array(keys.astype(np.uint32)), adjusted.shape[1])
-    return mx.argmax(filter_scores(adjusted, rows) + noise, axis=-1)
+    noise = gumbel_noise(mx.array(keys.astype(np.uint32)), logits.shape[1])
+    return mx.argmax(filter_scores(logits, rows) + noise, axis=-1)
 
 
 def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
@@ -116,33 +82,3 @@ def _gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
     # ``1 - uniform`` loses by rounding is added again. Large noise comes of small numbers, so these must stay exact.
     rest = 1 - uniform
     return -mx.log((uniform - (1 - rest)) - mx.log(rest))
-
-
-def _check_distributions(logits: mx.array, adjusted: mx.array) -> None:
-    """Raise ValueError, naming the row, if there is nothing to draw from."""
-    has_nan, largest = mx.any(mx.isnan(logits), axis=-1), mx.max(logits, axis=-1)
-    largest_adjusted = largest if adjusted is logits else mx.max(adjusted, axis=-1)
-    mx.eval(has_nan, largest, largest_adjusted)
-    findings = zip(cast(list[bool], has_nan.tolist()), cast(list[float], largest.tolist()),
-                   cast(list[float], largest_adjusted.tolist()))
-    for index, (is_nan, top, top_adjusted) in enumerate(findings):
-        if is_nan:
-            raise ValueError(f"row {index}: the logits contain NaN")
-        if math.isinf(top):
-            raise ValueError(f"row {index}: " + ("a logit is +inf" if top > 0 else "all logits are -inf"))
-        if top_adjusted == -math.inf:
-            raise ValueError(f"row {index}: all logits are -inf after logit_bias, allowed_token_ids, bad_words and "
-                             "min_tokens, no token is left")
-
-
-def _logprobs(logits: mx.array, token_ids: list[int], rows: Sequence[SamplerRow]) -> list[TokenLogprob | None]:
-    """Log-probabilities by the raw logits, for the rows that ask."""
-    num_top = {index: row.params.logprobs for index, row in enumerate(rows) if row.params.logprobs is not None}
-    answers: list[TokenLogprob | None] = [None] * len(rows)
-    if num_top:
-        asking = list(num_top)
-        reports = report_logprobs(logits[mx.array(asking)], [token_ids[index] for index in asking],
-                                  list(num_top.values()))
-        for index, report in zip(asking, reports):
-            answers[index] = report
-    return answers

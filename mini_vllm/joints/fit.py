@@ -12,12 +12,14 @@ from mini_vllm.joints.calls import JOINTS
 from mini_vllm.joints.check import PartError, check_attention, check_class, check_object, name_of
 from mini_vllm.joints.given import CopyOnWrite, Forking, Preempting
 from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.sampling.by_rules import SamplesByRules
 
 #: A slot → the method whose absence says that a part knows nothing of a thing, and the class that gives it.
 GIVEN: dict[str, tuple[str, type]] = {
     "block_pool": ("fork_block", CopyOnWrite),
     "kv_cache_manager": ("fork", Forking),
     "scheduler": ("preempt", Preempting),
+    "sampler": ("sample", SamplesByRules),
 }
 
 
