@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from course.check import broken_links, check_lab
+from course.joining import check_alone, check_together, reference_tokens
 from course.labs import Lab
 from course.side_by_side import num_cores, side_by_side
 from course.starters import shipped_starter
+from course.verdicts import OnPoll
 
 
 def check_labs(labs: Sequence[Lab], console: Console) -> int:
@@ -20,10 +22,33 @@ def check_labs(labs: Sequence[Lab], console: Console) -> int:
 
     Returns the number of problems.
     """
-    num_problems = 0
     checks = [partial(check_lab, lab) for lab in labs]
-    for lab, (problems, proved) in zip(labs, side_by_side(checks, num_cores())):
-        _show(console, str(lab), problems, proved)
+    return _show_all(console, [str(lab) for lab in labs], checks)
+
+
+def check_joints(root: Path, labs: Sequence[Lab], all_labs: Sequence[Lab], console: Console) -> int:
+    """Put the piece of each of ``labs`` into the engine, and, if these are all, all of them together.
+
+    Returns the number of problems.
+    """
+    joining = [lab for lab in labs if lab.parts]
+    if not joining:
+        return 0
+    reference = reference_tokens(root)
+    names = [f"{lab} in the engine" for lab in joining]
+    checks: list[Callable[[OnPoll], tuple[list[str], str]]] = [
+        partial(check_alone, lab, all_labs, reference) for lab in joining]
+    if len(labs) == len(all_labs):
+        names.append("all in the engine")
+        checks.append(partial(check_together, root, all_labs, reference))
+    return _show_all(console, names, checks)
+
+
+def _show_all(console: Console, names: Sequence[str], checks: Sequence[Callable[[OnPoll], tuple[list[str], str]]]
+              ) -> int:
+    num_problems = 0
+    for name, (problems, proved) in zip(names, side_by_side(checks, num_cores())):
+        _show(console, name, problems, proved)
         num_problems += len(problems)
     return num_problems
 

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass
 
 from course.audit import Audit, BrokenInvariant
-from course.trial import OnStep, Steps, Tokens, TrialFailed
+from course.engine_spec import Tokens
+from course.trial import OnStep, Steps, TrialFailed
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import LoadedModel

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from course import capstone
-from course.engine_spec import STACK_SIGNAL, Spec
+from course.engine_spec import STACK_SIGNAL, Spec, Tokens
 from course.labs import discover, find_lab
 from course.pieces import build
 from course.trial import (
@@ -77,7 +77,10 @@ def _run(spec: Spec, reporter: Reporter) -> None:
         _tell_a_tale(spec, parts, loaded, reporter)
     for name in spec.workloads:
         reporter.tell("begin", what=name)
-        _compare(name, spec, parts, loaded, reporter)
+        if spec.records_tokens:
+            reporter.tell("tokens", what=name, tokens=_reference(name, spec, loaded))
+        else:
+            _compare(name, spec, parts, loaded, reporter)
     if spec.measures_speed:
         _measure(spec, parts, loaded, reporter)
 
@@ -89,13 +92,21 @@ def _compare(name: str, spec: Spec, parts: EngineParts, loaded: LoadedModel, rep
 
     if name == capstone.NAME:
         mine = capstone.run_capstone(parts, loaded, on_step)
-        difference = capstone.first_difference(mine, capstone.reference_tokens(loaded))
+        difference = capstone.first_difference(mine, _reference(name, spec, loaded))
     else:
         mine = run_workload(WORKLOADS[name], parts, loaded, spec.model, on_step)
-        difference = first_difference(mine, run_workload(WORKLOADS[name], None, loaded, spec.model))
+        difference = first_difference(mine, _reference(name, spec, loaded))
     if difference is not None:
         raise TrialFailed("differs", 0, difference)
     reporter.tell("equal", what=name, num_tokens=_num_tokens(mine))
+
+
+def _reference(name: str, spec: Spec, loaded: LoadedModel) -> Tokens:
+    if name in spec.reference:
+        return spec.reference[name]
+    if name == capstone.NAME:
+        return capstone.reference_tokens(loaded)
+    return run_workload(WORKLOADS[name], None, loaded, spec.model)
 
 
 def _tell_a_tale(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:

@@ -18,6 +18,7 @@ from course.child import kill_group
 from course.engine_spec import STACK_SIGNAL, Spec
 from course.labs import Lab
 from course.pieces import Pieces, Seat, bases_of
+from course.verdicts import OnPoll
 
 #: A process that reports nothing for this long hangs: no step of a small workload takes a second.
 SILENCE_S = 20.0
@@ -79,12 +80,15 @@ class Blame:
 
 
 def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
-               silence_s: float = SILENCE_S) -> Outcome:
-    """Run what ``spec`` asks for with these pieces. Never raises for anything that they do."""
+               silence_s: float = SILENCE_S, on_poll: OnPoll = lambda: None) -> Outcome:
+    """Run what ``spec`` asks for with these pieces. Never raises for anything that they do.
+
+    ``on_poll`` is called many times a second. Whatever it raises ends the run.
+    """
     spec = replace(spec, root=str(root), files={number: str(path) for number, path in pieces.files.items()},
                    labs=[lab.number for lab in pieces.labs])
     with tempfile.TemporaryDirectory() as folder:
-        return _Process(spec, Path(folder), root, on_event, silence_s).wait()
+        return _Process(spec, Path(folder), root, on_event, silence_s).wait(on_poll)
 
 
 def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: Sequence[Lab],
@@ -132,7 +136,7 @@ class _Process:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True)
 
-    def wait(self) -> Outcome:
+    def wait(self, on_poll: OnPoll) -> Outcome:
         heard_s = time.monotonic()
         limit_s = STARTUP_S
         try:
@@ -143,6 +147,7 @@ class _Process:
                     self._outcome.problem = Problem("hangs", f"nothing happened for {limit_s:g} s", self._what,
                                                     self._step, self._stack())
                     break
+                on_poll()
                 time.sleep(0.02)
         finally:
             kill_group(self._process)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+#: Tokens of every output of every prompt; an error stands for tokens that never came.
+Tokens = list[list[list[int]] | str]
 #: To be told where the process is.
 STACK_SIGNAL = signal.SIGUSR1
 
@@ -13,11 +15,11 @@ STACK_SIGNAL = signal.SIGUSR1
 class Spec:
     """What the process is to do. Paths are texts: it travels as JSON."""
 
-    root: str
+    root: str = ""
     #: Lab number → file, of pieces and of their bases.
-    files: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
     #: Numbers of the labs whose pieces are put in.
-    labs: list[str]
+    labs: list[str] = field(default_factory=list)
     model: str = "tiny-tales"
     #: None: no tale is told.
     prompt: str | None = None
@@ -25,3 +27,7 @@ class Spec:
     trace: str | None = None
     workloads: tuple[str, ...] = ()
     measures_speed: bool = False
+    #: What the reference decodes in a workload, where that is known already.
+    reference: dict[str, Tokens] = field(default_factory=dict)
+    #: Instead of comparing, report the tokens of each workload.
+    records_tokens: bool = False

@@ -32,6 +32,7 @@ class _Settings:
     adapter: str | None
     needs: dict[str, str]
     now: str
+    waits: bool
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Lab:
             engine = settings["engine"] or []
             return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
-                             dict(settings.get("needs", {})), settings.get("now", ""))
+                             dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -114,6 +115,11 @@ class Lab:
     def needs(self) -> dict[str, str]:
         """A slot → the first lab whose piece there can use this lab's piece."""
         return self._settings.needs
+
+    @property
+    def waits(self) -> bool:
+        """Whether its piece lets requests wait for ever where another would take blocks from them."""
+        return self._settings.waits
 
     @property
     def now(self) -> str:

@@ -88,7 +88,7 @@ class RunCommand:
     def spec(self, wish: Wish, is_own: bool = True) -> Spec:
         """Another model than the small one just tells its tale, and so does an engine with no piece of one's own."""
         is_small = wish.model == "tiny-tales" and is_own
-        return Spec(root=str(self.root), files={}, labs=[], model=wish.model, prompt=wish.prompt,
+        return Spec(model=wish.model, prompt=wish.prompt,
                     trace=None if wish.trace is None else str(wish.trace.resolve()),
                     workloads=(*WORKLOADS, *[CAPSTONE] * wish.is_strict) if is_small else (), measures_speed=is_small)
 

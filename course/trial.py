@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course.audit import Audit, BrokenInvariant
+from course.engine_spec import Tokens
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import LoadedModel
@@ -51,8 +52,6 @@ WORKLOADS = {workload.name: workload for workload in (
     Workload("cache off", settings={"enable_prefix_caching": False}),
     Workload("preempts", settings={"num_blocks": 9}),
 )}
-#: Tokens of every output of every prompt; an error stands for tokens that never came.
-Tokens = list[list[list[int]] | str]
 
 
 class TrialFailed(Exception):

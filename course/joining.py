@@ -1,0 +1,60 @@
+"""Proof that every lab's piece fits the engine: the solutions, one at a time and all together, decode as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from course.engine_run import Outcome, run_pieces
+from course.engine_spec import Spec, Tokens
+from course.labs import Lab
+from course.pieces import Pieces, Seat, bases_of, choose
+from course.running import CAPSTONE, WORKLOADS
+from course.verdicts import OnPoll
+
+#: The workload in which a scheduler that waits comes to a stop, and what the engine says then.
+TOO_SMALL, STALLED = "preempts", "nothing could be planned"
+
+
+def reference_tokens(root: Path, on_poll: OnPoll = lambda: None) -> dict[str, Tokens]:
+    """What the reference decodes in each workload: computed once, for all labs."""
+    found: dict[str, Tokens] = {}
+
+    def on_event(event: dict[str, object]) -> None:
+        if event["event"] == "tokens":
+            found[str(event["what"])] = event["tokens"]  # type: ignore[assignment]  # of the child's own making
+
+    run_pieces(root, Pieces([]), Spec(workloads=(*WORKLOADS, CAPSTONE), records_tokens=True), on_event, on_poll=on_poll)
+    return found
+
+
+def check_alone(lab: Lab, labs: Sequence[Lab], reference: dict[str, Tokens], on_poll: OnPoll = lambda: None
+                ) -> tuple[list[str], str]:
+    """The problems of a lab's solution in the engine, everything else the reference's; and what was proved."""
+    files = {each.number: each.solution for each in (lab, *bases_of(lab, labs))}
+    pieces = Pieces([Seat(slot, lab) for slot in lab.parts], files)
+    workloads = tuple(name for name in WORKLOADS if not (lab.waits and name == TOO_SMALL))
+    outcome = run_pieces(lab.root, pieces, Spec(workloads=workloads, reference=reference), on_poll=on_poll)
+    problems, proved = _result(outcome, f"{', '.join(lab.parts)} of lab {lab.number}, alone in the engine")
+    if lab.waits and not problems:
+        outcome = run_pieces(lab.root, pieces, Spec(workloads=(TOO_SMALL,), reference=reference), on_poll=on_poll)
+        if outcome.problem is None or STALLED not in outcome.problem.message:
+            problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should end with “{STALLED} …”, not "
+                            f"with: {outcome.problem.sentence() if outcome.problem else 'all tokens'}")
+        proved += f"; with too small a pool, {STALLED}"
+    return problems, proved
+
+
+def check_together(root: Path, labs: Sequence[Lab], reference: dict[str, Tokens], on_poll: OnPoll = lambda: None
+                   ) -> tuple[list[str], str]:
+    """The same of an engine in which every part is a solution; and the capstone."""
+    pieces = choose(labs, lambda lab: True, lambda lab: lab.solution)
+    outcome = run_pieces(root, pieces, Spec(workloads=(*WORKLOADS, CAPSTONE), reference=reference), on_poll=on_poll)
+    numbers = ", ".join(lab.number for lab in pieces.labs)
+    return _result(outcome, f"labs {numbers}, together in the engine")
+
+
+def _result(outcome: Outcome, what: str) -> tuple[list[str], str]:
+    if outcome.problem is not None:
+        return [f"{what}: {outcome.problem.sentence()}"], ""
+    return [], f"{what}: {sum(outcome.equal.values())} tokens in {len(outcome.equal)} workloads, all the reference's"
