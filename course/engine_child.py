@@ -10,11 +10,12 @@ import json
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from course import capstone
-from course.engine_spec import STACK_SIGNAL, Spec, Tokens
+from course.engine_spec import STACK_SIGNAL, Spec, Tokens, Try
 from course.labs import discover, find_lab
 from course.pieces import build
 from course.trial import (
@@ -49,6 +50,7 @@ class Reporter:
 
 def main(arguments: Sequence[str]) -> int:
     spec = Spec(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    spec = replace(spec, tries=[Try(**each) for each in cast(list[dict[str, Any]], spec.tries)])
     faulthandler.register(STACK_SIGNAL, all_threads=False)  # the parent asks where it hangs, before it kills it
     with open(arguments[1], "a", encoding="utf-8") as file:
         reporter = Reporter(file)
@@ -70,9 +72,19 @@ def main(arguments: Sequence[str]) -> int:
 def _run(spec: Spec, reporter: Reporter) -> None:
     labs = discover(Path(spec.root))
     reporter.tell("begin", what="loading")
-    parts = build({number: Path(path) for number, path in spec.files.items()},
-                  [find_lab(number, labs) for number in spec.labs])
     loaded = load(spec.model)
+    for index, pieces in enumerate(spec.tries):
+        reporter.tell("try", index=index)
+        parts = build({number: Path(path) for number, path in pieces.files.items()},
+                      [find_lab(number, labs) for number in pieces.labs])
+        try:
+            _run_one(spec, parts, loaded, reporter)
+        except PartError:
+            if len(pieces.labs) == 1 or len(spec.tries) == 1:
+                raise  # pieces that need a third beside them may not fit without it; that is not what is looked for
+
+
+def _run_one(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
     if spec.prompt is not None:
         _tell_a_tale(spec, parts, loaded, reporter)
     for name in spec.workloads:
@@ -102,11 +114,11 @@ def _compare(name: str, spec: Spec, parts: EngineParts, loaded: LoadedModel, rep
 
 
 def _reference(name: str, spec: Spec, loaded: LoadedModel) -> Tokens:
-    if name in spec.reference:
-        return spec.reference[name]
-    if name == capstone.NAME:
-        return capstone.reference_tokens(loaded)
-    return run_workload(WORKLOADS[name], None, loaded, spec.model)
+    """Computed once: several tries compare with it."""
+    if name not in spec.reference:
+        spec.reference[name] = (capstone.reference_tokens(loaded) if name == capstone.NAME
+                                else run_workload(WORKLOADS[name], None, loaded, spec.model))
+    return spec.reference[name]
 
 
 def _tell_a_tale(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
@@ -160,7 +172,7 @@ def _num_tokens(tokens: Any) -> int:
 
 def _place(error: BaseException, spec: Spec) -> str:
     """The last line of a student's that was being run: ``starter.py, line 12, in touch``."""
-    of_labs = {str(Path(path).resolve()): number for number, path in spec.files.items()}
+    of_labs = spec.lab_of_file()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in of_labs:
             return f"{Path(frame.filename).name} of lab {of_labs[frame.filename]}, line {frame.lineno}, in {frame.name}"

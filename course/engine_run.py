@@ -9,21 +9,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from course.child import kill_group
-from course.engine_spec import STACK_SIGNAL, Spec
+from course.engine_spec import STACK_SIGNAL, Spec, Try
 from course.labs import Lab
-from course.pieces import Pieces, Seat, bases_of
+from course.pieces import Pieces, bases_of
 from course.verdicts import OnPoll
 
 #: A process that reports nothing for this long hangs: no step of a small workload takes a second.
 SILENCE_S = 20.0
 #: The first report comes after imports and the loading of a model.
 STARTUP_S = 120.0
+
+#: Workloads in which a scheduler that only waits comes to a stop.
+NEED_PREEMPTION = ("preempts", "capstone")
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
@@ -67,6 +70,8 @@ class Outcome:
     #: Tokens a second, mine and the reference's.
     speed: tuple[float, float] | None = None
     problem: Problem | None = None
+    #: How many sets of pieces were tried, the one that failed included.
+    num_tries: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,31 +90,36 @@ def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambd
 
     ``on_poll`` is called many times a second. Whatever it raises ends the run.
     """
-    spec = replace(spec, root=str(root), files={number: str(path) for number, path in pieces.files.items()},
-                   labs=[lab.number for lab in pieces.labs])
+    return _run(root, replace(spec, tries=[_try(pieces.files, pieces.labs)]), on_event, silence_s, on_poll)
+
+
+def _run(root: Path, spec: Spec, on_event: OnEvent, silence_s: float, on_poll: OnPoll) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        return _Process(spec, Path(folder), root, on_event, silence_s).wait(on_poll)
+        return _Process(replace(spec, root=str(root)), Path(folder), root, on_event, silence_s).wait(on_poll)
+
+
+def _try(files: Mapping[str, Path], labs: Sequence[Lab]) -> Try:
+    return Try({number: str(path) for number, path in files.items()}, [lab.number for lab in labs])
 
 
 def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: Sequence[Lab],
                silence_s: float = SILENCE_S) -> Blame:
-    """Put the pieces in one at a time, each on the reference's bases, then one more at a time, until it fails again."""
-    spec = _again(spec, problem)
-    own = sorted((lab for lab in labs if pieces.files.get(lab.number) not in (None, lab.solution)), key=labs.index)
-    for lab in own:
-        files = {lab.number: pieces.files[lab.number]} | {below.number: below.solution for below in bases_of(lab, labs)}
-        alone = run_pieces(root, Pieces([Seat(slot, lab) for slot in lab.parts], files), spec, silence_s=silence_s)
-        if alone.problem is not None:
-            return Blame([lab], alone.problem, is_alone=True)
-    for count in range(2, len(own) + 1):
-        some = own[:count]
-        seats = {slot: Seat(slot, lab) for lab in some for slot in lab.parts}
-        files = {below.number: below.solution for lab in some for below in bases_of(lab, labs)}
-        files |= {lab.number: pieces.files[lab.number] for lab in some}
-        together = run_pieces(root, Pieces(list(seats.values()), files), spec, silence_s=silence_s)
-        if together.problem is not None and together.problem.kind != "refused":
-            return Blame(some, together.problem, is_alone=False)
-    return Blame(own, problem, is_alone=False)
+    """Put the pieces in one at a time, each on the reference's bases; then each on the student's own; then one more at
+    a time; until it fails again."""
+    own = [lab for lab in labs if pieces.files.get(lab.number) not in (None, lab.solution)]
+    alone = [[lab] for lab in own if not (lab.waits and problem.what in NEED_PREEMPTION)]
+    chains = [[*reversed([below for below in bases_of(lab, labs) if below in own]), lab] for lab in own if lab.base]
+    groups = [*alone, *chains, *(own[:count] for count in range(2, len(own) + 1))]
+    tries = []
+    for group in groups:
+        files = {below.number: below.solution for lab in group for below in bases_of(lab, labs)}
+        files |= {lab.number: pieces.files[lab.number] for lab in group}
+        last = {slot: lab for lab in group for slot in lab.parts}
+        tries.append(_try(files, list(dict.fromkeys(last.values()))))
+    outcome = _run(root, replace(_again(spec, problem), tries=tries), lambda event: None, silence_s, lambda: None)
+    if outcome.problem is None:
+        return Blame(own, problem, is_alone=False)
+    return Blame(groups[outcome.num_tries - 1], outcome.problem, is_alone=outcome.num_tries <= len(alone))
 
 
 def _again(spec: Spec, problem: Problem) -> Spec:
@@ -126,7 +136,7 @@ class _Process:
         self._report.touch()
         spec_file = folder / "spec.json"
         spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
-        self._files = {str(Path(path).resolve()): number for number, path in spec.files.items()}
+        self._files = spec.lab_of_file()
         self._num_bytes_read = 0
         self._what, self._step, self._has_ended = "loading", 0, False
         self._outcome = Outcome()
@@ -172,6 +182,8 @@ class _Process:
 
     def _take(self, event: Event) -> None:
         match event["event"]:
+            case "try":
+                self._outcome.num_tries = event["index"] + 1
             case "begin":
                 self._what, self._step = event["what"], 0
             case "step":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 
 #: Tokens of every output of every prompt; an error stands for tokens that never came.
 Tokens = list[list[list[int]] | str]
@@ -12,14 +13,22 @@ STACK_SIGNAL = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
+class Try:
+    """Some pieces, and nothing else of a student's."""
+
+    #: Lab number → file, of pieces and of their bases.
+    files: dict[str, str]
+    #: Numbers of the labs whose pieces are put in.
+    labs: list[str]
+
+
+@dataclass(frozen=True)
 class Spec:
     """What the process is to do. Paths are texts: it travels as JSON."""
 
     root: str = ""
-    #: Lab number → file, of pieces and of their bases.
-    files: dict[str, str] = field(default_factory=dict)
-    #: Numbers of the labs whose pieces are put in.
-    labs: list[str] = field(default_factory=list)
+    #: All that follows is done with each of these, in turn; the first that fails is the last that is tried.
+    tries: list[Try] = field(default_factory=list)
     model: str = "tiny-tales"
     #: None: no tale is told.
     prompt: str | None = None
@@ -31,3 +40,7 @@ class Spec:
     reference: dict[str, Tokens] = field(default_factory=dict)
     #: Instead of comparing, report the tokens of each workload.
     records_tokens: bool = False
+
+    def lab_of_file(self) -> dict[str, str]:
+        """Path of a file, as tracebacks name it → the number of its lab."""
+        return {str(Path(path).resolve()): number for pieces in self.tries for number, path in pieces.files.items()}

@@ -39,8 +39,8 @@ def check_alone(lab: Lab, labs: Sequence[Lab], reference: dict[str, Tokens], on_
     if lab.waits and not problems:
         outcome = run_pieces(lab.root, pieces, Spec(workloads=(TOO_SMALL,), reference=reference), on_poll=on_poll)
         if outcome.problem is None or STALLED not in outcome.problem.message:
-            problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should end with “{STALLED} …”, not "
-                            f"with: {outcome.problem.sentence() if outcome.problem else 'all tokens'}")
+            ended = outcome.problem.sentence() if outcome.problem else "all tokens"
+            problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should say “{STALLED} …”: {ended}")
         proved += f"; with too small a pool, {STALLED}"
     return problems, proved
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from course.engine_run import Blame, Event, Outcome, find_blame, run_pieces
+from course.engine_run import SILENCE_S, Blame, Event, Outcome, find_blame, run_pieces
 from course.engine_spec import Spec
 from course.labs import Lab, LabError, find_lab
 from course.pieces import Pieces, bases_of, choose, just, slots_of
@@ -21,6 +21,7 @@ DEFAULT_PROMPT = "Once upon a time"
 #: Names of ``course.trial.WORKLOADS``, which would import MLX to say so.
 WORKLOADS = ("greedy", "seeded", "samples", "turns", "cache off", "preempts")
 CAPSTONE = "capstone"
+SILENCE_OF_LARGE_MODELS_S = 180.0
 #: What an engine of one's own pieces should reach of the reference's speed.
 ENOUGH_SPEED = 0.5
 
@@ -93,9 +94,9 @@ class RunCommand:
                     workloads=(*WORKLOADS, *[CAPSTONE] * wish.is_strict) if is_small else (), measures_speed=is_small)
 
     def _run(self, pieces: Pieces, wish: Wish, spec: Spec) -> Outcome:
-        silence_s = {} if wish.model == "tiny-tales" else {"silence_s": 120.0}
         self.console.print(Text(wish.prompt, style="bold"), end="")
-        outcome = run_pieces(self.root, pieces, spec, self._show_event, **silence_s)
+        outcome = run_pieces(self.root, pieces, spec, self._show_event,
+                             SILENCE_S if wish.model == "tiny-tales" else SILENCE_OF_LARGE_MODELS_S)
         self._end_tale()
         return outcome
 
