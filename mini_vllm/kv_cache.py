@@ -71,8 +71,8 @@ class KVCacheManager:
             self._index = self.prefix_tree
         #: Request id → its blocks, in the order of its tokens. A request that holds nothing has no entry.
         self._tables: dict[str, list[KVCacheBlock]] = {}
-        #: Blocks already findable that this step still has to write → how many of their tokens are written. Such a
-        #: block may be shared whole, because each layer of the model writes before it reads. Only the written part of
+        #: Blocks that this step still has to write → how many of their tokens are written. Such a block may be
+        #: findable, and shared whole, because each layer of the model writes before it reads. Only the written part of
         #: it may be copied, because a step makes its copies first. Empty without a tree; see ``_note_unwritten``.
         self._num_written: dict[int, int] = {}
         self._counter = PrefixCacheCounter()
@@ -128,7 +128,7 @@ class KVCacheManager:
         table += fresh
         self._tables[request.request_id] = table
         self._index.insert(request.all_token_ids, table, min(num_slots, request.num_tokens), request.extra_keys)
-        self._note_unwritten(table, first_slot)
+        self._note_unwritten(table, first_slot, num_slots, copies + fresh)
         return copies + fresh
 
     def finish_step(self) -> None:
@@ -232,14 +232,17 @@ class KVCacheManager:
         self.block_pool.evict_blocks(table[i].block_id for i in unwritten)
         return unwritten[0] * self.block_size + self._num_written[table[unwritten[0]].block_id]
 
-    def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int) -> None:
-        """Remember which indexed blocks the planned step is to write from ``first_slot`` on."""
+    def _note_unwritten(self, table: list[KVCacheBlock], first_slot: int, num_slots: int,
+                        taken: list[KVCacheBlock]) -> None:
+        """Remember which blocks the planned step is to write from ``first_slot`` on, and how much of each is written.
+
+        Of blocks just ``taken``, what is noted belongs to one who was freed before the step.
+        """
         if self.prefix_tree is None:
             # A hit is a whole block, which is never copied. But ``free`` between plan and step would leave unwritten
             # blocks findable here: Scheduler._take_back and Recovery take them out of the index before they free.
             return
-        size = self.block_size
-        for index in range(first_slot // size, len(table)):
-            key = key_of(table[index])
-            if key is not None and index * size + len(key.token_ids) > first_slot:
-                self._num_written.setdefault(table[index].block_id, max(first_slot - index * size, 0))
+        for block in taken:
+            self._num_written.pop(block.block_id, None)
+        for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):
+            self._num_written.setdefault(table[index].block_id, max(first_slot - index * self.block_size, 0))

@@ -470,6 +470,32 @@ def test_what_was_planned_but_never_written_is_not_found():
     assert manager.get_computed_blocks(Request("b", prompt(13)))[1] == 4
 
 
+def test_a_half_filled_tail_that_was_planned_but_never_written_is_not_found():
+    manager = KVCacheManager(num_blocks=10, block_size=4, tree_class=PrefixTree)
+    a = Request("a", prompt(7))
+    manager.allocate_slots(a, 5)
+    a.num_computed_tokens = 5
+    manager.finish_step()
+    manager.allocate_slots(a, 2)
+    a.num_computed_tokens = 7
+    manager.free(a)  # aborted between the plan and the step
+    manager.check_integrity()
+    assert manager.get_computed_blocks(Request("b", prompt(8)))[1] == 5
+
+
+def test_what_was_written_of_a_block_is_forgotten_when_it_is_given_out_again():
+    manager = KVCacheManager(num_blocks=4, block_size=4, tree_class=PrefixTree)
+    a, b = Request("a", prompt(8, 100)), Request("b", prompt(8))
+    manager.allocate_slots(a, 6)
+    a.num_computed_tokens = 6
+    manager.finish_step()
+    manager.allocate_slots(a, 2)  # block 2 has two tokens, and is to be filled
+    manager.block_pool.evict_blocks([2])
+    manager.free(a)  # preempted while the step is planned
+    assert ids(manager.allocate_slots(b, 8)) == [3, 2]
+    assert manager.get_computed_blocks(Request("c", [*prompt(6), 70, 71]))[1] == 4, "block 2 holds two tokens of a"
+
+
 def test_a_private_block_that_the_index_names_is_copied_before_other_tokens_go_in():
     manager = KVCacheManager(num_blocks=10, block_size=4, tree_class=PrefixTree)
     parent = Request("p", prompt(7))
