@@ -1,0 +1,571 @@
+"""Lab 5.2, the sampler. Three kinds of tests:
+
+- **token for token**: the noise is fixed by the key, so the token that must come is known. An oracle below computes it,
+  a row at a time and in double precision. Where two sums are nearer than ``NEAR`` rounding may decide, and the row is
+  not looked at.
+- **who can come at all**: ``NUM_SUPPORT_DRAWS`` draws, and the set of tokens that came. A token that a filter dropped
+  must not be among them, one that it kept must be. No kept token of these tests has a probability below 0.09, so each
+  is missing with a probability of at most 0.91 ** 4000 < 1e-160.
+- **how often**: ``NUM_DRAWS`` independent draws. By Hoeffding's inequality the share of a token is off its probability
+  by more than ``TOLERANCE`` with a probability of at most 2 * exp(-2 * NUM_DRAWS * TOLERANCE ** 2) = 2.8e-11; so one
+  test, of at most 20 tokens, gives a false alarm with a probability below 1e-9.
+
+All keys are fixed, so a run gives what the last run gave. The probabilities say what another choice of keys would do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mini_vllm.backend import mx
+from mini_vllm.request import SamplingParams
+from mini_vllm.sampling.row import SamplerRow, make_key
+
+INF = math.inf
+NUM_DRAWS, TOLERANCE = 20_000, 0.025
+NUM_SUPPORT_DRAWS = 4000
+#: Two sums nearer than this are left to rounding. A right sampler in float32 is off by about 1e-6.
+NEAR = 1e-4
+SMALLEST_UNIFORM = 2.0 ** -33
+
+
+# ---- rows, calls, and what they must give
+
+
+def make_row(key=(1, 2), num_output=0, **params):
+    """A request that has said ``num_output`` tokens."""
+    return SamplerRow(SamplingParams(**params), (), [0] * num_output, (), key)
+
+
+def many_rows(num_rows, first_word=7, **params):
+    """The same parameters with ``num_rows`` different keys."""
+    shared = SamplingParams(**params)
+    return [SamplerRow(shared, (), (), (), (first_word, index)) for index in range(num_rows)]
+
+
+def log_weights(weights, num_rows=1):
+    """Logits of tokens that are as likely as ``weights`` say; the same in every row."""
+    with np.errstate(divide="ignore"):
+        return np.tile(np.log(np.array(weights, dtype=np.float64)), (num_rows, 1)).astype(np.float32)
+
+
+def draw(lab, logits, rows, *num_ahead):
+    """``Sampler().draw`` as a list of ints, once its shape is as it should be."""
+    logits = mx.array(np.asarray(logits, dtype=np.float32)) if not isinstance(logits, mx.array) else logits
+    got = lab.Sampler().draw(logits, rows, *num_ahead)
+    assert isinstance(got, mx.array) and got.shape == (len(rows),), (
+        f"draw(logits {logits.shape}, {len(rows)} rows) returned {type(got).__name__} of shape "
+        f"{getattr(got, 'shape', None)}, expected an mx.array of shape ({len(rows)},): a token id for each row")
+    return [int(token) for token in got.tolist()]
+
+
+def uniform_of(key, vocab_size):
+    """What MLX's generator gives for one key, in double precision."""
+    return np.array(mx.random.uniform(shape=(vocab_size,), key=mx.array(np.array(key, dtype=np.uint32))), np.float64)
+
+
+def noise_of(key, vocab_size):
+    return -np.log(-np.log1p(-np.maximum(uniform_of(key, vocab_size), SMALLEST_UNIFORM)))
+
+
+def probabilities(logits, params):
+    """Of each token of one row; and how near any decision came to going the other way. A token at a time."""
+    logits = np.asarray(logits, dtype=np.float64)
+    weight = np.exp((logits - logits.max()) / params.temperature)
+    kept, nearest = sorted(range(len(logits)), key=lambda token: (-logits[token], token)), 1.0
+    if 0 < params.top_k < len(logits):
+        gap = logits[kept[params.top_k - 1]] - logits[kept[params.top_k]]
+        nearest, kept = min(nearest, gap or 1.0), kept[:params.top_k]
+    if params.top_p < 1:
+        total, mass, nucleus = sum(weight[token] for token in kept), 0.0, []
+        for token in kept:
+            if nucleus:
+                nearest = min(nearest, abs(mass / total - params.top_p))
+            if nucleus and mass / total >= params.top_p:
+                break
+            nucleus.append(token)
+            mass += weight[token]
+        kept = nucleus
+    if params.min_p:
+        nearest = min([nearest] + [abs(weight[token] - params.min_p) for token in kept if weight[token] != 1])
+        kept = [token for token in kept if weight[token] >= params.min_p]
+    share = np.zeros(len(logits))
+    share[kept] = weight[kept] / weight[kept].sum()
+    return share, nearest
+
+
+def expected_token(logits, row, num_ahead=0):
+    """The token of one row, and how near another came to it."""
+    if row.params.temperature == 0:
+        return int(np.argmax(logits)), 1.0
+    share, nearest = probabilities(logits, row.params)
+    position = (row.key[1] + len(row.output_token_ids) + num_ahead) % 2 ** 32
+    with np.errstate(divide="ignore"):
+        sums = np.log(share) + noise_of((row.key[0], position), len(share))
+    best = int(np.argmax(sums))
+    sums[best], largest = -INF, sums[best]
+    return best, min(nearest, float(largest - sums.max()))
+
+
+def check_tokens(lab, logits, rows, call, num_ahead=0):
+    """Each row gives the token that its parameters, its key and its position say."""
+    got, num_checked = draw(lab, logits, rows, *([num_ahead] if num_ahead else [])), 0
+    for index, (row, token) in enumerate(zip(rows, got)):
+        expected, margin = expected_token(np.array(logits)[index], row, num_ahead)
+        if margin > NEAR:
+            num_checked += 1
+            assert token == expected, (
+                f"{call}: row {index} of {len(rows)} ({told(row)}) drew token {token}, expected {expected}: the token "
+                "with the largest sum of score and noise, and the noise is that of the row's own key")
+    assert num_checked > 0.9 * len(rows), "too many near-ties: a mistake of this test, not yours"
+
+
+def told(row):
+    p = row.params
+    parts = [f"{name} {getattr(p, name):g}" for name, neutral in
+             (("temperature", 1), ("top_k", 0), ("top_p", 1), ("min_p", 0)) if getattr(p, name) != neutral]
+    return ", ".join([*parts, f"key {row.key}", f"{len(row.output_token_ids)} output tokens"])
+
+
+def check_support(lab, weights, expected, rule, **params):
+    """Of many draws, exactly the tokens ``expected`` come."""
+    rows = many_rows(NUM_SUPPORT_DRAWS, **params)
+    got = sorted(set(draw(lab, log_weights(weights, len(rows)), rows)))
+    assert got == sorted(expected), (
+        f"{NUM_SUPPORT_DRAWS} draws from tokens as likely as {list(weights)} with {params}: the tokens {got} came, "
+        f"expected {sorted(expected)}: {rule}")
+
+
+def check_frequencies(lab, weights, shares, rule, **params):
+    """Of ``NUM_DRAWS`` draws, each token comes as often as ``shares`` (which need not add up to 1) say."""
+    rows = many_rows(NUM_DRAWS, **params)
+    got = np.bincount(draw(lab, log_weights(weights, NUM_DRAWS), rows), minlength=len(weights)) / NUM_DRAWS
+    expected = np.array(shares) / sum(shares)
+    worst = int(np.argmax(np.abs(got - expected)))
+    assert abs(got[worst] - expected[worst]) < TOLERANCE, (
+        f"{NUM_DRAWS} draws from tokens as likely as {list(weights)} with {params}: token {worst} came in "
+        f"{got[worst]:.3f} of them, expected {expected[worst]:.3f} ± {TOLERANCE}: {rule}")
+
+
+# ---- Task 1: greedy
+
+
+@pytest.mark.points(1)
+def test_task_1_greedy_takes_the_largest_logit_of_each_row(lab):
+    logits = [[1.0, 3.0, 2.0, 0.0], [5.0, 0.0, -1.0, 4.5], [-3.0, -2.0, -1.0, -INF]]
+    for dtype in (mx.float32, mx.float16, mx.bfloat16):
+        got = lab.Sampler().greedy(mx.array(logits).astype(dtype))
+        assert isinstance(got, mx.array) and got.tolist() == [1, 0, 2], (
+            f"greedy({logits} in {dtype}) returned {got}, expected an mx.array of [1, 0, 2]: the place of the largest "
+            "logit of each row")
+
+
+@pytest.mark.points(1)
+def test_task_1_among_equals_the_lowest_id_comes(lab):
+    logits = [[1.0, 3.0, 2.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 0.0, 7.0, 7.0]]
+    got = lab.Sampler().greedy(mx.array(logits)).tolist()
+    assert got == [1, 0, 2], f"greedy({logits}) returned {got}, expected [1, 0, 2]: of equal logits the lowest id"
+
+
+# ---- Task 2: noise
+
+
+def noise_rows(lab, keys, vocab_size):
+    got = np.array(lab.gumbel_noise(mx.array(np.array(keys, dtype=np.uint32)), vocab_size))
+    assert got.shape == (len(keys), vocab_size), (
+        f"gumbel_noise of {len(keys)} keys for {vocab_size} tokens has shape {got.shape}, expected "
+        f"({len(keys)}, {vocab_size})")
+    return got.astype(np.float64)
+
+
+@pytest.mark.points(3)
+def test_task_2_noise_is_the_formula_of_each_keys_own_numbers(lab):
+    keys = np.random.default_rng(1).integers(0, 2 ** 32, (64, 2)).tolist()
+    got = noise_rows(lab, keys, 5000)
+    expected = np.array([noise_of(key, 5000) for key in keys])
+    row, token = np.unravel_index(np.argmax(np.abs(got - expected)), got.shape)
+    assert abs(got[row, token] - expected[row, token]) < 1e-5, (
+        f"gumbel_noise of key {keys[row]}: number {token} is {got[row, token]:.6f}, expected "
+        f"{expected[row, token]:.6f}, which is -log(-log(1 - u)) of u = {uniform_of(keys[row], 5000)[token]:.3g}; of "
+        f"{got.size} numbers {np.count_nonzero(np.abs(got - expected) >= 1e-5)} are off by 1e-5 or more")
+
+
+@pytest.mark.points(1)
+def test_task_2_noise_depends_on_the_key_alone(lab):
+    keys = [(5, 5), (9, 1), (5, 6), (9, 1), (6, 5)]
+    together = noise_rows(lab, keys, 100)
+    alone = np.concatenate([noise_rows(lab, [key], 100) for key in keys])
+    assert (together == alone).all(), (f"gumbel_noise({keys}) has other rows than five calls with one key each: a row "
+                                       "must not depend on the others, nor on its place")
+    different = {tuple(row) for row in together.tolist()}
+    assert len(different) == 4, (f"the keys {keys} gave {len(different)} different rows of noise, expected 4: both "
+                                 "words of a key count, and equal keys give equal noise")
+
+
+@pytest.mark.points(2)
+def test_task_2_noise_is_finite_where_the_generator_gives_0(lab):
+    """One number in 2 ** 32 is 0. This key has one, at this place."""
+    key, vocab_size, token = (1, 1_932_248), 1024, 386
+    got = noise_rows(lab, [key], vocab_size)[0]
+    assert np.isfinite(got).all(), (
+        f"gumbel_noise of key {key} for {vocab_size} tokens: number {int(np.argmin(np.isfinite(got)))} is not finite. "
+        "The generator gave 0 there; SMALLEST_UNIFORM must stand in for it, or a token with score -inf gets NaN")
+    expected = -math.log(-math.log1p(-SMALLEST_UNIFORM))
+    assert abs(got[token] - expected) < 1e-5, (
+        f"gumbel_noise of key {key}: number {token}, where the generator gave 0, is {got[token]:.4f}, expected "
+        f"{expected:.4f}, which is -log(-log(1 - SMALLEST_UNIFORM))")
+
+
+@pytest.mark.points(2)
+def test_task_2_noise_has_the_gumbel_distribution(lab):
+    """By the inequality of Dvoretzky, Kiefer and Wolfowitz the distance between the share of n numbers below x and its
+    expectation is above 0.008 for some x with a probability of at most 2 * exp(-2 * n * 0.008 ** 2) = 1.5e-11."""
+    num_numbers = 200_000
+    keys = np.random.default_rng(2).integers(0, 2 ** 32, (100, 2)).tolist()
+    noise = np.sort(noise_rows(lab, keys, num_numbers // len(keys)).ravel())
+    below = np.exp(-np.exp(-noise))  # the share of the Gumbel distribution below each number
+    distance = np.abs(below - (np.arange(num_numbers) + 0.5) / num_numbers)
+    worst = int(np.argmax(distance))
+    assert distance[worst] < 0.008, (
+        f"of {num_numbers} numbers of gumbel_noise a share of {(worst + 0.5) / num_numbers:.3f} is below "
+        f"{noise[worst]:.3f}, expected {below[worst]:.3f} ± 0.008: the Gumbel distribution is exp(-exp(-x))")
+
+
+# ---- Task 3: a draw
+
+
+@pytest.mark.points(4)
+def test_task_3_the_largest_sum_of_score_and_noise_is_drawn(lab):
+    random = np.random.default_rng(3)
+    logits = random.normal(scale=2.0, size=(200, 300)).astype(np.float32)
+    rows = [make_row(make_key(index), num_output=index % 5, temperature=[1.0, 0.6, 1.7][index % 3])
+            for index in range(200)]
+    check_tokens(lab, logits, rows, "draw with temperatures 1, 0.6 and 1.7")
+
+
+@pytest.mark.points(3)
+def test_task_3_tokens_come_as_often_as_the_temperature_says(lab):
+    for temperature, shares in ((1.0, [1, 9, 4]), (0.5, [1, 81, 16]), (2.0, [1, 3, 2])):
+        check_frequencies(lab, [1, 9, 4], shares, temperature=temperature, rule=(
+            "probabilities go with weight ** (1 / temperature). Below 1 is sharper, above 1 flatter; the noise is "
+            "added after the division, as it is"))
+
+
+@pytest.mark.points(2)
+def test_task_3_greedy_rows_and_drawn_rows_mix(lab):
+    logits = np.random.default_rng(4).integers(0, 6, size=(60, 50)).astype(np.float32)  # many equals
+    rows = [make_row((3, index), temperature=0.0 if index % 3 else 1.0) for index in range(60)]
+    got = draw(lab, logits, rows)
+    for index in range(60):
+        if index % 3:
+            assert got[index] == int(np.argmax(logits[index])), (
+                f"row {index} of a mixed batch has temperature 0 and drew token {got[index]}, expected "
+                f"{int(np.argmax(logits[index]))}: what greedy says, with no noise to decide among equals")
+    check_tokens(lab, logits, rows, "a batch in which two of three rows are greedy")
+    alone = draw(lab, logits[1:2], rows[1:2])
+    assert alone == got[1:2], f"a batch of one greedy row drew {alone}, expected {got[1:2]}"
+
+
+@pytest.mark.points(2)
+def test_task_3_each_position_has_its_own_noise(lab):
+    logits = np.zeros((20, 1000), dtype=np.float32)
+    rows = [make_row((8, 100), num_output=position) for position in range(20)]
+    got = draw(lab, logits, rows)
+    assert len(set(got)) > 10, (  # of 20 draws from 1000 equals 10 or fewer are different once in 1e13 times
+        f"one request at 20 positions in a row drew {got} from 1000 equal tokens: each position needs noise of its "
+        "own, or the request says the same again and again")
+    check_tokens(lab, logits, rows, "one request at 20 positions")
+
+
+@pytest.mark.points(1)
+def test_task_3_what_the_output_says_does_not_matter(lab):
+    logits = np.zeros((1, 1000), dtype=np.float32)
+    params = SamplingParams()
+    got = [draw(lab, logits, [SamplerRow(params, prompt, output, (), (4, 4))])[0]
+           for prompt, output in (((), [3, 3, 3]), ((), [9, 1, 7]), ((5, 6), [0, 0, 999]))]
+    assert len(set(got)) == 1, (f"one key, three output tokens, but other ones each time (and another prompt): {got} "
+                                "were drawn, expected one token three times: only the number of output tokens counts")
+
+
+@pytest.mark.points(3)
+def test_task_3_draws_of_one_request_are_independent(lab):
+    """20,000 positions of one key; then 10,000 pairs of neighbours, which do not overlap. A share of these is off by
+    more than 0.036 with a probability of at most 2 * exp(-2 * 10,000 * 0.036 ** 2) = 1.1e-11, by Hoeffding."""
+    share, params = np.array([0.5, 0.3, 0.2]), SamplingParams()
+    rows = [SamplerRow(params, (), range(position), (), (11, 13)) for position in range(NUM_DRAWS)]
+    got = np.array(draw(lab, log_weights(share, NUM_DRAWS), rows))
+    often = np.bincount(got, minlength=3) / NUM_DRAWS
+    assert np.abs(often - share).max() < TOLERANCE, (
+        f"one request at {NUM_DRAWS} positions: tokens came in {often.round(3).tolist()} of them, expected "
+        f"{share.tolist()} ± {TOLERANCE}")
+    pairs = np.zeros((3, 3))
+    np.add.at(pairs, (got[::2], got[1::2]), 2 / NUM_DRAWS)
+    worst = np.unravel_index(np.argmax(np.abs(pairs - np.outer(share, share))), (3, 3))
+    assert abs(pairs[worst] - share[worst[0]] * share[worst[1]]) < 0.036, (
+        f"after token {worst[0]} token {worst[1]} came in {pairs[worst]:.3f} of the pairs, expected "
+        f"{share[worst[0]] * share[worst[1]]:.3f} ± 0.036: what comes at one position says nothing about the next")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_token_can_be_drawn_ahead(lab):
+    random = np.random.default_rng(5)
+    logits = random.normal(size=(40, 500)).astype(np.float32)
+    rows = [make_row((6, index), num_output=index % 7, temperature=float(index % 4 > 0)) for index in range(40)]
+    for num_ahead in (1, 3):
+        later = [make_row((6, index), num_output=index % 7 + num_ahead, temperature=float(index % 4 > 0))
+                 for index in range(40)]
+        got, expected = draw(lab, logits, rows, num_ahead), draw(lab, logits, later)
+        assert got == expected, (
+            f"draw(…, num_ahead={num_ahead}) gave {got}, expected {expected}, which the same requests draw from the "
+            f"same logits once they have {num_ahead} more tokens: the step that was begun early must say the same")
+    check_tokens(lab, logits, rows, "draw with num_ahead=1", num_ahead=1)
+
+
+@pytest.mark.points(1)
+def test_task_3_a_key_that_reaches_its_end_goes_on_at_0(lab):
+    logits = np.zeros((2, 1000), dtype=np.float32)
+    rows = [make_row((1, 2 ** 32 - 1), num_output=5), make_row((1, 0), num_output=4)]
+    first, second = draw(lab, logits, rows)
+    assert first == second, (f"key (1, 2 ** 32 - 1) at position 5 drew {first}, key (1, 0) at position 4 drew "
+                             f"{second}, expected the same: both make the key (1, 4), because the second word counts "
+                             "modulo 2 ** 32")
+
+
+@pytest.mark.points(4)
+def test_task_3_a_row_draws_the_same_in_any_company(lab):
+    logits = np.random.default_rng(6).normal(size=(64, 400)).astype(np.float32)
+    rows = [make_row(make_key(index // 2, index % 2), num_output=index % 9, temperature=[0.7, 1.0, 0.0, 1.5][index % 4])
+            for index in range(64)]
+    check_company(lab, logits, rows)
+
+
+def check_company(lab, logits, rows):
+    """64 calls on one row, one call on 64, the same in another order, and every second row only."""
+    alone = [draw(lab, logits[index:index + 1], rows[index:index + 1])[0] for index in range(len(rows))]
+    order = np.random.default_rng(0).permutation(len(rows))
+    every_second = np.arange(0, len(rows), 2)
+    for name, places in (("together", np.arange(len(rows))), ("in another order", order),
+                         ("without every second one", every_second)):
+        got = draw(lab, logits[places], [rows[index] for index in places])
+        wrong = [(int(index), token) for index, token in zip(places, got) if token != alone[index]]
+        assert not wrong, (
+            f"{len(places)} rows in one call, {name}: {len(wrong)} of them drew other tokens than alone. The first is "
+            f"({told(rows[wrong[0][0]])}): {wrong[0][1]}, alone {alone[wrong[0][0]]}. A row must depend neither on the "
+            "other rows nor on its place among them")
+
+
+@pytest.mark.points(1)
+def test_task_3_the_samples_of_one_seed_differ(lab):
+    keys = [make_key(5, index) for index in range(3)]
+    rows = [make_row(key, num_output=position) for key in keys for position in range(8)]
+    got = np.array(draw(lab, np.zeros((24, 1000), dtype=np.float32), rows)).reshape(3, 8).tolist()
+    assert len({tuple(sample) for sample in got}) == 3, (
+        f"three samples of one prompt, with the keys {keys}, drew {got} from 1000 equal tokens at 8 positions, "
+        "expected three different texts")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_logit_of_minus_infinity_is_never_drawn(lab):
+    check_support(lab, [1, 0, 2, 0, 1], {0, 2, 4}, "a token with logit -inf is not allowed, whatever its noise")
+    key, vocab_size, token = (1, 1_932_248), 1024, 386  # the noise of this token is the largest there can be
+    logits = np.zeros((1, vocab_size), dtype=np.float32)
+    logits[0, token] = -INF
+    (got,) = draw(lab, logits, [make_row(key)])
+    expected, _ = expected_token(logits[0], make_row(key))
+    assert got == expected, (f"token {token} has logit -inf, and the generator gives it the number 0; token {got} was "
+                             f"drawn, expected {expected}")
+
+
+@pytest.mark.points(1)
+def test_task_3_half_precision_is_drawn_in_single_precision(lab):
+    for dtype in (mx.float16, mx.bfloat16):
+        logits = mx.array(np.random.default_rng(7).normal(size=(300, 2000)).astype(np.float32)).astype(dtype)
+        rows = many_rows(300, temperature=0.7)
+        got, expected = draw(lab, logits, rows), draw(lab, logits.astype(mx.float32), rows)
+        num_other = sum(one != other for one, other in zip(got, expected))
+        assert num_other == 0, (f"{num_other} of 300 rows drew another token from logits in {dtype} than from the same "
+                                "numbers in float32: turn them into float32 before anything is computed")
+
+
+@pytest.mark.points(1)
+def test_task_3_no_temperature_is_too_small_or_too_large(lab):
+    for temperature in (1e-50, 1e-38, 1e-3):
+        check_support(lab, [1, 9, 4, 0], {1}, f"temperature {temperature} leaves the most likely token alone",
+                      temperature=temperature)
+    check_frequencies(lab, [1, 9, 4, 0], [1, 1, 1, 0], "temperature 1e300 makes all tokens equal, but for one that has "
+                      "logit -inf", temperature=1e300)
+
+
+@pytest.mark.points(1)
+def test_task_3_the_callers_logits_stay_as_they_are(lab):
+    values = [[3.0, 2.0, 1.0, -1.0], [0.5, 0.25, 4.0, 4.0]]
+    logits = mx.array(values)
+    draw(lab, logits, [make_row(temperature=0.5), make_row(temperature=0.0)])
+    assert logits.tolist() == values, (f"after draw the caller's logits are {logits.tolist()}, they were {values}: the "
+                                       "engine still looks at them")
+
+
+# ---- Task 4: top-k
+
+
+@pytest.mark.points(3)
+def test_task_4_top_k_keeps_exactly_k(lab):
+    weights = [1, 6, 2, 9, 4]
+    for top_k, expected in ((1, {3}), (2, {1, 3}), (3, {1, 3, 4}), (4, {1, 2, 3, 4})):
+        check_support(lab, weights, expected, f"the {top_k} most likely tokens stay", top_k=top_k)
+
+
+@pytest.mark.points(1)
+def test_task_4_a_top_k_of_0_or_above_the_vocabulary_keeps_all(lab):
+    rows = [make_row((2, index), top_k=[0, 5, 6, 99, 2][index % 5]) for index in range(2000)]
+    check_tokens(lab, log_weights([1, 6, 2, 9, 4], 2000), rows, "draw with top_k 0, 5, 6, 99 and 2 for 5 tokens")
+
+
+@pytest.mark.points(3)
+def test_task_4_of_equals_the_lowest_ids_stay(lab):
+    for weights, top_k, expected in (([4, 2, 4, 2, 2, 4], 4, {0, 1, 2, 5}), ([5, 5, 5], 2, {0, 1}),
+                                     ([1, 1, 3, 3, 3], 2, {2, 3}), ([1] * 8, 3, {0, 1, 2})):
+        check_support(lab, weights, expected, f"exactly {top_k} stay; of those with the same score on the border, the "
+                      "ones with the lowest ids", top_k=top_k)
+
+
+@pytest.mark.points(1)
+def test_task_4_what_stays_keeps_its_proportions(lab):
+    check_frequencies(lab, [1, 6, 2, 9, 4], [0, 6, 0, 9, 4], "tokens that stay are as likely as before, relative to "
+                      "each other", top_k=3)
+
+
+@pytest.mark.points(2)
+def test_task_4_every_row_has_its_own_k(lab):
+    random = np.random.default_rng(8)
+    logits = random.normal(size=(300, 120)).astype(np.float32)
+    rows = [make_row((9, index), top_k=[0, 1, 2, 40, 119][index % 5], temperature=2.0) for index in range(300)]
+    check_tokens(lab, logits, rows, "one batch with top_k 0, 1, 2, 40 and 119")
+
+
+# ---- Task 5: top-p
+
+
+@pytest.mark.points(3)
+def test_task_5_the_token_that_crosses_is_kept(lab):
+    weights = [1, 2, 3, 4]  # added up, likeliest first: 0.4, 0.7, 0.9, 1.0
+    for top_p, expected in ((0.39, {3}), (0.41, {2, 3}), (0.69, {2, 3}), (0.75, {1, 2, 3}), (0.91, {0, 1, 2, 3})):
+        check_support(lab, weights, expected, "the fewest most likely tokens that reach top_p; added up they have 0.4, "
+                      "0.7, 0.9 and 1.0", top_p=top_p)
+
+
+@pytest.mark.points(2)
+def test_task_5_the_nucleus_ends_where_top_p_is_reached_exactly(lab):
+    for weights, top_p, expected in (([1, 1, 1, 1], 0.5, {0, 1}), ([1, 1, 1, 1], 0.25, {0}), ([1, 1], 0.5, {0})):
+        check_support(lab, weights, expected, f"these add up to {top_p} already, and of equals the lowest ids stay",
+                      top_p=top_p)
+
+
+@pytest.mark.points(1)
+def test_task_5_a_tiny_top_p_keeps_one_token(lab):
+    for top_p in (1e-6, 1e-30, 1e-300):
+        check_support(lab, [1, 4, 4, 1], {1}, "one token reaches it, and there is always one", top_p=top_p)
+
+
+@pytest.mark.points(2)
+def test_task_5_top_p_counts_what_top_k_left(lab):
+    # Of 4, 3, 2, 1 top-k leaves 4 and 3. The 4 is 0.4 of all, but 0.57 of these.
+    check_support(lab, [1, 2, 3, 4], {3}, "top-k leaves 4 and 3; 4 of these 7 reach 0.5", top_k=2, top_p=0.5)
+    check_support(lab, [1, 2, 3, 4], {2, 3}, "4 of 7 do not reach 0.6", top_k=2, top_p=0.6)
+
+
+@pytest.mark.points(2)
+def test_task_5_the_temperature_comes_first(lab):
+    # Squares of 4, 3, 2, 1: 16 of 30 are 0.53, where 4 of 10 were 0.4. Square roots: 2 of 6.15 are 0.33.
+    check_support(lab, [1, 2, 3, 4], {3}, "with temperature 0.5 the likeliest has 16 of 30 and reaches 0.5 alone",
+                  temperature=0.5, top_p=0.5)
+    check_support(lab, [1, 4, 9, 16], {1, 2, 3}, "with temperature 2 the tokens have 4, 3, 2 and 1 of 10; three of "
+                  "them reach 0.8", temperature=2.0, top_p=0.8)
+
+
+@pytest.mark.points(2)
+def test_task_5_top_p_of_1_keeps_what_a_sum_does_not_notice(lab):
+    """65,535 tokens with a probability of 2.5e-8 each. Added to 1 in float32, such a number leaves 1."""
+    logits = np.full((2, 65_536), -17.5, dtype=np.float32)
+    logits[:, 0] = 0.0
+    rows = [make_row((2, 936)), make_row((2, 936), top_p=0.9)]
+    expected = [expected_token(logits[0], rows[0])[0], 0]
+    got = draw(lab, logits, rows)
+    assert got == expected, (
+        f"two rows with the same logits and key, top_p 1 and 0.9, drew {got}, expected {expected}: the first row asks "
+        "for no filter, so even a token with a probability of 2.5e-8 stays")
+
+
+@pytest.mark.points(2)
+def test_task_5_every_row_has_its_own_p(lab):
+    random = np.random.default_rng(9)
+    logits = random.normal(size=(300, 120)).astype(np.float32)
+    rows = [make_row((9, index), top_p=[1.0, 0.1, 0.5, 0.9][index % 4], top_k=[0, 30][index % 2])
+            for index in range(300)]
+    check_tokens(lab, logits, rows, "one batch with top_p 1, 0.1, 0.5 and 0.9")
+
+
+# ---- Task 6: min-p, and all together
+
+
+@pytest.mark.points(2)
+def test_task_6_min_p_is_relative_to_the_most_likely(lab):
+    check_support(lab, [1, 3, 4, 8], {2, 3}, "3 is less than 0.45 of 8, and 4 is more", min_p=0.45)
+    check_support(lab, [1, 3, 4, 8], {1, 2, 3}, "3 is more than 0.3 of 8, though only 0.19 of all", min_p=0.3)
+    check_support(lab, [3, 3, 3, 3, 3, 3, 3, 3, 1], set(range(8)), "eight tokens are as likely as the likeliest, "
+                  "though each has only 0.12 of all", min_p=0.5)
+
+
+@pytest.mark.points(1)
+def test_task_6_min_p_of_1_keeps_all_that_are_as_likely_as_the_likeliest(lab):
+    check_support(lab, [7, 8, 1, 8], {1, 3}, "a token that is exactly min_p times as likely stays", min_p=1.0)
+
+
+@pytest.mark.points(2)
+def test_task_6_min_p_comes_after_the_temperature(lab):
+    check_support(lab, [1, 2, 4], {2}, "with temperature 0.5 it is 4 to 16: 0.25 is less than 0.3", temperature=0.5,
+                  min_p=0.3)
+    check_support(lab, [1, 2, 4], {1, 2}, "with temperature 2 it is 0.5 and 0.71 of the likeliest", temperature=2.0,
+                  min_p=0.6)
+
+
+@pytest.mark.points(2)
+def test_task_6_min_p_comes_after_top_p(lab):
+    # 50, 30, 10, 10. Top-p first: 50 and 30 reach 0.6. With min-p first, 50 would be 0.625 of what is left.
+    check_support(lab, [10, 50, 10, 30], {1, 3}, "50 of 100 do not reach 0.6; min-p looks at what top-p has left",
+                  top_p=0.6, min_p=0.3)
+
+
+@pytest.mark.points(3)
+def test_task_6_any_mix_draws_what_the_rules_say(lab):
+    random = np.random.default_rng(10)
+    for vocab_size, num_rows in ((7, 300), (150, 200), (3000, 60)):
+        logits = random.normal(scale=2.0, size=(num_rows, vocab_size)).astype(np.float32)
+        logits[::2] = logits[::2].round()  # many equals
+        rows = [make_row(make_key(index), num_output=index % 4, temperature=float(random.choice([0.0, 0.3, 1.0, 1.7])),
+                         top_k=int(random.choice([0, 1, 4, 40, vocab_size + 3])),
+                         top_p=float(random.choice([1.0, 0.97, 0.61, 0.13])),
+                         min_p=float(random.choice([0.0, 0.017, 0.23, 1.0]))) for index in range(num_rows)]
+        check_tokens(lab, logits, rows, f"{num_rows} rows with parameters at random, {vocab_size} tokens")
+
+
+@pytest.mark.points(2)
+def test_task_6_all_filters_together_have_the_right_frequencies(lab):
+    weights = [1, 2, 30, 4, 25, 16, 9]
+    # Temperature 2: 1, 1.41, 5.48, 2, 5, 4, 3. Top-k 5: 5.48, 5, 4, 3, 2 (of 19.48). Top-p 0.85: 5.48, 5, 4, 3 reach
+    # 0.897. Min-p 0.6: 3.29 and more.
+    check_frequencies(lab, weights, [0, 0, math.sqrt(30), 0, 5, 4, 0], "temperature, top-k, top-p, min-p, in this "
+                      "order", temperature=2.0, top_k=5, top_p=0.85, min_p=0.6)
+
+
+@pytest.mark.points(3)
+def test_task_6_a_row_does_not_notice_the_parameters_of_others(lab):
+    logits = np.random.default_rng(11).normal(scale=1.5, size=(64, 400)).astype(np.float32)
+    kinds = [dict(), dict(temperature=0.0), dict(top_k=5), dict(top_p=0.8), dict(min_p=0.1), dict(temperature=0.7),
+             dict(temperature=0.8, top_k=40, top_p=0.9, min_p=0.02)]
+    rows = [make_row(make_key(index), num_output=index % 5, **kinds[index % 7]) for index in range(64)]
+    check_company(lab, logits, rows)
+    check_tokens(lab, logits, rows, "a batch of seven kinds of rows")
