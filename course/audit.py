@@ -21,6 +21,7 @@ class BrokenInvariant(Exception):
 FREE = "a block is in the free queue if and only if its ref_cnt is 0, and the null block never is"
 OWNERS = "ref_cnt is the number of tables, and of pending copies, that hold a block"
 SLOTS = "a request has a slot for every token that is computed"
+TABLE = "a table has just as many blocks as its tokens need; one that looks ahead may have one token more"
 WRITTEN = "a block that several requests hold is never written: writers fork first"
 CONTENT = "the index never names a block whose content is not that prefix"
 COPIES = "every pending copy is made before anything is written"
@@ -64,6 +65,9 @@ class Audit:
         free_ids = [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
         if len(free_ids) != len(set(free_ids)) or pool.null_block.block_id in free_ids:
             raise BrokenInvariant(FREE, f"the free queue reads {free_ids[:20]}")
+        if pool.get_num_free_blocks() != len(free_ids):
+            raise BrokenInvariant(FREE, f"{len(free_ids)} blocks are in the free queue, and get_num_free_blocks says "
+                                        f"{pool.get_num_free_blocks()}")
         holders = self._holders()
         in_copies = Counter(block.block_id for copy in pool.pending_copies for block in set(copy))
         for block in pool.blocks[1:]:
@@ -86,6 +90,9 @@ class Audit:
             if request.num_computed_tokens > len(table) * kv_cache.block_size:
                 raise BrokenInvariant(SLOTS, f"request {request.request_id!r} has {request.num_computed_tokens} tokens "
                                              f"computed, and {len(table)} blocks of {kv_cache.block_size}")
+            if len(table) > -(-(request.num_tokens + 1) // kv_cache.block_size):
+                raise BrokenInvariant(TABLE, f"request {request.request_id!r} has {request.num_tokens} tokens, and "
+                                             f"{len(table)} blocks of {kv_cache.block_size}")
             for index, block_id in enumerate(table):
                 holders[block_id].append((request, index))
         return holders

@@ -88,7 +88,7 @@ def _keep_what_fits(labs: Sequence[Lab], chosen: dict[str, Lab | None], notes: d
     for lab in [lab for lab in chosen.values() if lab is not None]:
         for slot, number in lab.needs.items():
             other = chosen.get(slot)
-            if other is not None and labs.index(other) < labs.index(find_lab(number, list(labs))):
+            if other is not None and _place(other.number) < _place(number):
                 notes[slot] = f"yours of lab {other.number} cannot use your piece of lab {lab.number}; lab {number} can"
                 chosen[slot] = None
 
@@ -142,3 +142,8 @@ def _adapted(lab: Lab, piece: Any) -> Any:
         return piece
     module, name = lab.adapter.rsplit(".", 1)
     return getattr(import_module(module), name)(piece)
+
+
+def _place(number: str) -> list[int]:
+    """Where a lab stands in the course."""
+    return [int(part) for part in number.split(".")]
