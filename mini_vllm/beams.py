@@ -122,4 +122,4 @@ class Beams:
             self._kv_cache.free(beam.request)
         self._kv_cache.finish_step()  # copies that a step was to make and did not hold blocks, too
         if not is_trusted:
-            self._engine.recovery.discard(block_ids)
+            self._engine.discard(block_ids)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.engine_room.executor import StepResult
+from mini_vllm.engine_room.frame import discard_blocks
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.request import Request, RequestStatus
@@ -87,12 +88,8 @@ class Recovery:
         self.discard(unwritten)
 
     def discard(self, block_ids: Iterable[int]) -> None:
-        """What these blocks hold is not trusted. Those that nobody holds any more are not found again, and no trace of
-        it, such as K/V that are not numbers, is left in them for their next owner."""
-        pool = self.kv_cache.block_pool
-        given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
-        pool.evict_blocks(given_back)
-        self.cache.clear_blocks(given_back)
+        """What these blocks hold is not trusted; see ``discard_blocks``."""
+        discard_blocks(block_ids, self.kv_cache, self.cache)
 
     def _take_back(self, request: Request, num_new: int) -> list[int]:
         """These tokens do not count as computed; returns the blocks that they were to be written into. If

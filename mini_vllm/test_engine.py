@@ -685,7 +685,7 @@ def test_an_aborted_request_is_not_told_of_again(loaded):
     llm = make_llm(loaded)
     llm.engine.add_request("hello", dataclasses.replace(GREEDY, max_tokens=90, ignore_eos=True), "a")
     llm.generate(["again"], GREEDY)
-    assert "a" in llm.engine._unseen
+    assert "a" in llm.engine.unseen
     assert llm.engine.abort_request("a").finished and not llm.engine.has_unfinished_requests()
 
 

@@ -37,7 +37,7 @@ def check_class(slot: str, part: type) -> None:
     for method, arguments in joint.methods.items():
         found = getattr(part, method, None)
         call = f"{method}({', '.join(arguments)})"
-        if not callable(found):
+        if not callable(found) or getattr(found, "__isabstractmethod__", False):
             raise PartError(slot, f"{name_of(part)} has no method {call}, which the engine calls")
         _check_arguments(slot, part, f"{name_of(part)}: {method} is called with", found, ("self", *arguments))
 

@@ -1,0 +1,172 @@
+"""What every engine has, whoever writes its step: the pieces it is put together from, and what one may ask of it.
+
+    EngineFrame   config, tokenizer, kv_cache, scheduler, runner, sampler, live requests, trace; fail_all, metrics, …
+        ▲
+    LLMEngine     add_request, step (schedule, compute, deliver), abort_request
+
+What an engine must have beyond its frame are the four abstract methods.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from mini_vllm.attention import PagedKVCache
+from mini_vllm.checks import an_instance
+from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
+from mini_vllm.engine_room.idle import IdleSteps
+from mini_vllm.engine_room.input_processor import InputProcessor
+from mini_vllm.engine_room.sizes import EngineSizes
+from mini_vllm.joints.fit import checked, fit, make_kv_cache
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
+from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.request import Priority, RequestOutput, SamplingParams
+from mini_vllm.sampler import Sampler
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.sequences import LiveRequests, SequenceGroup
+from mini_vllm.trace.recorder import NoTrace, StepTrace
+
+
+class EngineFrame(ABC):
+    """An engine but for its step."""
+
+    def __init__(self, config: EngineConfig | None = None, parts: EngineParts | None = None,
+                 loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """``trace`` records every step; see trace/recorder.py. ``clock`` returns seconds; ``RequestOutput.timings`` is
+        measured with it."""
+        self.config = config = EngineConfig() if config is None else config
+        an_instance("config", config, EngineConfig)
+        parts = EngineParts() if parts is None else parts
+        an_instance("parts", parts, EngineParts)
+        parts = fit(parts)
+        self.loaded = loaded or load(config.model)
+        self.tokenizer = self.loaded.tokenizer
+        self.sizes = sizes = EngineSizes.choose(config, self.loaded)
+        self.max_model_len, self.max_num_batched_tokens = sizes.max_model_len, sizes.max_num_batched_tokens
+        self.prompts = PromptReader(self.tokenizer, self.loaded.config.vocab_size, self.max_model_len)
+        self._make_parts(parts)
+        #: Requests that have not ended.
+        self.live = LiveRequests()
+        self.trace = NoTrace() if trace is None else trace
+        self.clock = clock
+        self.num_steps = 0
+        #: To be told of every step; see ``idle.py``.
+        self.idle_steps = IdleSteps()
+        #: Outputs of requests whose caller did not see the step that made them; see ``put_back``.
+        self.unseen: dict[str, RequestOutput] = {}
+        live, unseen = self.live, self.unseen  # not self: in a circle, an engine would outlive its last owner
+        self.inputs = InputProcessor(config, self.prompts, lambda name: name in live or name in unseen, clock)
+
+    def _make_parts(self, parts: EngineParts) -> None:
+        """The pieces that can be replaced, put together."""
+        config, sizes = self.config, self.sizes
+        self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
+        self.scheduler: Scheduler = checked("scheduler", parts.scheduler(
+            self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
+            config.watermark))
+        self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
+        self.sampler: Sampler = parts.sampler()
+        self.runner: ModelRunner = checked("model_runner", parts.model_runner(
+            self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
+
+    # ---- what makes it an engine
+
+    @abstractmethod
+    def add_request(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None = None,
+                    request_id: str | None = None, priority: Priority = Priority.NORMAL,
+                    extra_keys: tuple[object, ...] | None = None) -> str:
+        """Take a request in and return its id. Raises ValueError, and takes nothing, if it can never be served."""
+
+    @abstractmethod
+    def abort_request(self, request_id: str) -> RequestOutput | None:
+        """End a request wherever it is; its text so far is returned. None if there is no such request."""
+
+    @abstractmethod
+    def has_unfinished_requests(self) -> bool:
+        """Whether a further ``step`` has something to compute, or to tell."""
+
+    @abstractmethod
+    def step(self) -> list[RequestOutput]:
+        """Plan one step, compute it, and return the outputs of the requests that got a token, ended or failed."""
+
+    # ---- what a step may call
+
+    def note_start(self, plan: SchedulerOutput) -> None:
+        """The requests of ``plan`` are about to be computed: for some it is the first time."""
+        now_s = self.clock()
+        for request in plan.requests:
+            self.live.group_of(request.request_id).note_start(now_s)
+
+    def let_go(self, group: SequenceGroup) -> None:
+        """A request has ended: its id is free, and what was put back of it is not told, because there is newer."""
+        self.unseen.pop(group.request_id, None)
+        self.live.remove(group)
+
+    def with_unseen(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
+        """These outputs, and those that were put back unless there is a newer one among these."""
+        newest = self.unseen | {output.request_id: output for output in outputs}
+        self.unseen.clear()
+        return list(newest.values())
+
+    def discard(self, block_ids: Iterable[int]) -> None:
+        """What these blocks hold is not trusted; see ``discard_blocks``."""
+        discard_blocks(block_ids, self.kv_cache, self.runner.cache)
+
+    # ---- what one may ask
+
+    def fail_all(self, error: Exception) -> list[RequestOutput]:
+        """``step`` itself raised, and no request is to blame: end all of them with the error. Afterwards only outputs
+        kept by ``put_back`` are left.
+
+        What the broken step was to write may have been indexed, so the whole prefix cache is let go.
+        """
+        outputs = []
+        for request_id, group in list(self.live.groups.items()):
+            unfinished = group.unfinished
+            self.abort_request(request_id)
+            for sequence in unfinished:
+                sequence.output.finish_reason = "error"
+            group.error = describe(error)
+            outputs.append(group.to_output())
+        self.kv_cache.finish_step()
+        self.kv_cache.reset_prefix_cache()
+        return outputs
+
+    def put_back(self, outputs: Iterable[RequestOutput]) -> None:
+        """Keep outputs that belong to another caller; the next step returns them, unless it has newer ones."""
+        self.unseen.update({output.request_id: output for output in outputs})
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Raises RuntimeError, and forgets nothing, while a request holds blocks."""
+        self.kv_cache.reset_prefix_cache()
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+    def metrics(self) -> EngineMetrics:
+        """What sharing has saved so far."""
+        stats, pool = self.kv_cache.stats, self.kv_cache.block_pool
+        recent_hit_rate = getattr(stats, "recent_hit_rate", stats.hit_rate)  # a simpler manager does not count it
+        return EngineMetrics(stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens, stats.hit_rate,
+                             recent_hit_rate, sum(block.ref_cnt > 1 for block in pool.blocks), pool.num_forks,
+                             self.runner.cache.num_copied_blocks, stats.num_evicted_blocks, self.num_steps)
+
+
+def describe(error: Exception) -> str:
+    """What an output says of an error."""
+    return f"{type(error).__name__}: {error}"
+
+
+def discard_blocks(block_ids: Iterable[int], kv_cache: KVCacheManager, cache: PagedKVCache) -> None:
+    """What these blocks hold is not trusted. Those that nobody holds any more are not found again, and no trace of it,
+    such as K/V that are not numbers, is left in them for their next owner."""
+    pool = kv_cache.block_pool
+    given_back = [block_id for block_id in sorted(block_ids) if pool.blocks[block_id].ref_cnt == 0]
+    pool.evict_blocks(given_back)
+    cache.clear_blocks(given_back)
