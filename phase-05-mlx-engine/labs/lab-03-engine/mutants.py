@@ -1,0 +1,428 @@
+"""Mistakes people make in an engine, and the test that catches each."""
+
+from course.mutants import Mutant
+
+ADD = """        self.scheduler.add_request(group.leader)
+        self.live.add(group)
+"""
+MOVED = "moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]\n"
+FORK = "                    self.scheduler.fork(leader, sequence.request)\n"
+TOKEN = ("                    sequence.request.append_output_token("
+         "result.token_ids[sequence.request.request_id])\n")
+
+MUTANTS = [
+    # ---- Task 1
+    Mutant(
+        name="a-refused-request-stays-registered",
+        story="Registers first, asks the scheduler second. The refused one lives for ever, and is never served.",
+        replace=ADD,
+        by="        self.live.add(group)\n        self.scheduler.add_request(group.leader)\n",
+        killed_by="test_task_1_who_is_refused_leaves_no_trace",
+    ),
+    Mutant(
+        name="every-sample-waits",
+        story="Gives all sequences to the scheduler: the prompt of three samples is computed three times.",
+        replace="        self.scheduler.add_request(group.leader)\n",
+        by="        for sequence in group.sequences:\n            self.scheduler.add_request(sequence.request)\n",
+        killed_by="test_task_1_of_several_samples_the_leader_waits",
+    ),
+    Mutant(
+        name="priority-is-lost-on-the-way",
+        story="The caller said HIGH, the queue hears NORMAL.",
+        replace="process(prompt, sampling_params, request_id, priority, extra_keys)",
+        by="process(prompt, sampling_params, request_id, Priority.NORMAL, extra_keys)",
+        killed_by="test_task_1_priority_and_keys_go_with_the_request",
+    ),
+    Mutant(
+        name="keys-are-lost-on-the-way",
+        story="Two tenants, told apart by their keys, share cached blocks after all.",
+        replace="process(prompt, sampling_params, request_id, priority, extra_keys)",
+        by="process(prompt, sampling_params, request_id, priority, None)",
+        killed_by="test_task_1_priority_and_keys_go_with_the_request",
+    ),
+    Mutant(
+        name="returns-what-it-was-given",
+        story="Returns the argument: None for whoever let the engine choose an id.",
+        replace="        return group.request_id\n",
+        by="        return request_id\n",
+        killed_by="test_task_1_an_id_is_made_if_there_is_none",
+    ),
+    Mutant(
+        name="only-computing-counts",
+        story="Asks the live requests alone: an output that was put back is never told.",
+        replace="        return bool(self.live.groups or self.unseen)\n",
+        by="        return bool(self.live.groups)\n",
+        killed_by="test_task_1_an_output_that_nobody_saw_is_something_to_tell",
+    ),
+    # ---- Task 2
+    Mutant(
+        name="logits-for-every-chunk",
+        story="Samples after every step. A prompt in three chunks gets two tokens that nobody wanted.",
+        replace="needs_logits=end == request.num_tokens,",
+        by="needs_logits=True,",
+        killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
+    ),
+    Mutant(
+        name="logits-only-for-prompts",
+        story="Compares with the length of the prompt: the first token comes, the second never does.",
+        replace="needs_logits=end == request.num_tokens,",
+        by="needs_logits=end == request.num_prompt_tokens,",
+        killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
+    ),
+    Mutant(
+        name="starts-where-it-should-end",
+        story="Takes num_computed_tokens for what was computed before the step, as its name says between two steps.",
+        replace="        end = request.num_computed_tokens\n        start = end - num_tokens\n",
+        by="        start = request.num_computed_tokens\n        end = start + num_tokens\n",
+        killed_by="test_task_2_every_prompt_gets_its_first_token",
+    ),
+    Mutant(
+        name="always-from-the-beginning",
+        story="Counts the tokens of a chunk from the first token on: right for the first chunk.",
+        replace="request.all_token_ids[start:end]",
+        by="request.all_token_ids[:num_tokens]",
+        killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
+    ),
+    Mutant(
+        name="only-the-prompts-tokens",
+        story="Takes the tokens from the prompt, where no output token is.",
+        replace="request.all_token_ids[start:end]",
+        by="(request.prompt_token_ids + [0] * num_tokens)[start:end]",
+        killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
+    ),
+    Mutant(
+        name="tokens-in-the-order-of-arrival",
+        story="Hands the tokens to the requests in the order in which they came. The plan has another one.",
+        replace="        ids = [sequence.request.request_id for sequence in sequences]\n",
+        by="        ids = [each.request.request_id for group in self.live.groups.values() for each in group.sequences\n"
+           "               if each in sequences]\n",
+        killed_by="test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own",
+    ),
+    Mutant(
+        name="counts-twice",
+        story="Advances num_computed_tokens after the step. The scheduler has done so in its plan.",
+        replace="        if not sequences:\n            return StepResult()\n",
+        by="        for request in plan.requests:\n"
+           "            request.num_computed_tokens += plan.num_scheduled_tokens[request.request_id]\n"
+           "        if not sequences:\n            return StepResult()\n",
+        killed_by="test_task_2_compute_changes_no_request",
+    ),
+    Mutant(
+        name="appends-twice",
+        story="Appends the token where it is sampled; the scheduler appends it again.",
+        replace="        ids = [sequence.request.request_id for sequence in sequences]\n",
+        by="        ids = [sequence.request.request_id for sequence in sequences]\n"
+           "        for sequence, token_id in zip(sequences, sampled.token_ids):\n"
+           "            sequence.request.append_output_token(token_id)\n",
+        killed_by="test_task_2_compute_changes_no_request",
+    ),
+    Mutant(
+        name="copies-forgotten",
+        story="Runs the step without the copies: whoever shares half a block reads what lay in the new one before.",
+        replace="steps, self.runner.step(steps, plan.copies))",
+        by="steps, self.runner.step(steps))",
+        killed_by="test_task_2_blocks_are_copied_before_the_step_writes",
+    ),
+    Mutant(
+        name="everybody-gets-logprobs",
+        story="Passes on None for those who did not ask.",
+        replace=" in zip(ids, sampled.logprobs) if logprob is not None}\n",
+        by=" in zip(ids, sampled.logprobs)}\n",
+        killed_by="test_task_2_every_prompt_gets_its_first_token",
+    ),
+    Mutant(
+        name="nobody-gets-logprobs",
+        story="Returns the tokens alone.",
+        replace="        return StepResult(dict(zip(ids, sampled.token_ids)), logprobs)\n",
+        by="        return StepResult(dict(zip(ids, sampled.token_ids)))\n",
+        killed_by="test_task_2_log_probabilities_go_to_those_who_asked",
+    ),
+    Mutant(
+        name="prompts-are-not-scored",
+        story="Leaves needs_all_logits out: whoever asked how likely its prompt is, hears of the first token only.",
+        replace="needs_all_logits=self._scores_prompt(request, start, end))",
+        by="needs_all_logits=False)",
+        killed_by="test_task_2_a_prompt_can_be_scored_chunk_by_chunk",
+    ),
+    Mutant(
+        name="samples-for-nobody",
+        story="Calls the sampler with no rows at all; an index of nothing has no type.",
+        replace="        if not sequences:\n            return StepResult()\n",
+        by="",
+        killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
+    ),
+    # ---- Task 3
+    Mutant(
+        name="looks-before-it-appends",
+        story="Takes the tokens before the scheduler appends them: max_tokens is reached one token too late.",
+        replace="        self.scheduler.update_from_output(plan, result.token_ids)\n"
+                "        self._fork(plan, result)\n        " + MOVED,
+        by="        " + MOVED + "        self.scheduler.update_from_output(plan, result.token_ids)\n"
+           "        self._fork(plan, result)\n",
+        killed_by="test_task_3_the_last_token_of_max_tokens_is_the_last",
+    ),
+    Mutant(
+        name="counts-its-own-tokens",
+        story="Ends an output itself, by counting, one token early.",
+        replace="            if reason is not None:\n",
+        by="            if reason is None and len(sequence.output.token_ids) >= sequence.row.params.max_tokens - 1:\n"
+           "                reason = \"length\"\n"
+           "            if reason is not None:\n",
+        killed_by="test_task_3_texts_stream_and_grow",
+    ),
+    Mutant(
+        name="a-finished-request-keeps-its-blocks",
+        story="Writes the finish reason down, and leaves the request in the scheduler, which goes on with it.",
+        replace="        if self.scheduler.abort_request(sequence.request.request_id) is not None:\n"
+                "            sequence.request.status = RequestStatus(reason)\n",
+        by="        sequence.request.status = RequestStatus(reason)\n",
+        killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
+    ),
+    Mutant(
+        name="all-that-ends-was-aborted",
+        story="abort_request says FINISHED_ABORTED, of those as well that reached their length.",
+        replace="            sequence.request.status = RequestStatus(reason)\n",
+        by="            pass\n",
+        killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
+    ),
+    Mutant(
+        name="the-rest-of-the-text-is-lost",
+        story="Sets the finish reason and forgets the text that was held back for a stop string.",
+        replace="        sequence.end(reason)\n        if self",
+        by="        sequence.output.finish_reason = reason\n        if self",
+        killed_by="test_task_3_what_was_held_back_comes_with_the_end",
+    ),
+    Mutant(
+        name="the-text-is-decoded-anew",
+        story="Decodes all output tokens at the end, those that stop the output included.",
+        replace="        sequence.end(reason)\n        if self",
+        by="        sequence.end(reason)\n"
+           "        sequence.output.text = self.tokenizer.decode(sequence.output.token_ids, skip_special_tokens=False)\n"
+           "        if self",
+        killed_by="test_task_3_the_end_of_the_text_counts_but_is_not_shown",
+    ),
+    Mutant(
+        name="finished-requests-are-told-again",
+        story="Returns an output of every live request, and lets go of none.",
+        replace="            if output.finished:\n                self.let_go(group)\n",
+        by="",
+        killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
+    ),
+    Mutant(
+        name="everybody-is-news",
+        story="Tells of all live requests in every step, those that wait included.",
+        replace="        groups = {group.request_id: group for group in moved}\n",
+        by="        groups = dict(self.live.groups)\n",
+        killed_by="test_task_3_who_waits_or_is_in_its_prompt_has_no_output",
+    ),
+    Mutant(
+        name="tells-only-of-the-end",
+        story="Returns what is finished. Right for whoever waits for all of it; nobody can stream.",
+        replace="            outputs.append(output)\n            if output.finished:\n                self.let_go(group)\n",
+        by="            if output.finished:\n                outputs.append(output)\n                self.let_go(group)\n",
+        killed_by="test_task_3_texts_stream_and_grow",
+    ),
+    Mutant(
+        name="logprobs-stay-in-the-result",
+        story="Takes the token without its log-probability.",
+        replace="sequence.take_token(token_id, result.logprobs.get(request_id))",
+        by="sequence.take_token(token_id, None)",
+        killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
+    ),
+    Mutant(
+        name="no-token-is-timed",
+        story="Forgets the clock: a dashboard shows requests that never had a first token.",
+        replace="            group.note_token(self.clock())\n",
+        by="",
+        killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
+    ),
+    # ---- Task 4
+    Mutant(
+        name="abort-forgets-who-waits",
+        story="Ends what runs. A request that waits is let go by the engine, and served by the scheduler.",
+        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        by="        for sequence in group.unfinished:\n"
+           "            if sequence.request.status is RequestStatus.RUNNING:\n"
+           "                self._finish(sequence, \"abort\")\n"
+           "            else:\n                sequence.end(\"abort\")\n        self.let_go",
+        killed_by="test_task_4_abort_of_one_that_waits",
+    ),
+    Mutant(
+        name="abort-forgets-who-was-preempted",
+        story="Knows two places, waiting and running. A preempted request waits, with another status.",
+        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        by="        for sequence in group.unfinished:\n"
+           "            if sequence.request.status in (RequestStatus.RUNNING, RequestStatus.WAITING):\n"
+           "                self._finish(sequence, \"abort\")\n"
+           "            else:\n                sequence.end(\"abort\")\n        self.let_go",
+        killed_by="test_task_4_abort_of_one_that_was_preempted",
+    ),
+    Mutant(
+        name="abort-leaves-the-scheduler-alone",
+        story="The client is gone; its request goes on in the scheduler, and its tokens find no taker.",
+        replace="            self._finish(sequence, \"abort\")\n",
+        by="            sequence.end(\"abort\")\n",
+        killed_by="test_task_4_abort_of_one_that_runs",
+    ),
+    Mutant(
+        name="abort-tells-before-it-ends",
+        story="Makes the output first: it is not finished, and lacks the text that was held back.",
+        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n"
+                "        self.let_go(group)\n        return group.to_output()\n",
+        by="        output = group.to_output()\n"
+           "        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n"
+           "        self.let_go(group)\n        return output\n",
+        killed_by="test_task_4_abort_of_one_that_runs",
+    ),
+    Mutant(
+        name="abort-knows-its-requests",
+        story="Takes it for granted that the id is there. A client hangs up just when its answer is complete.",
+        replace="        group = self.live.groups.get(request_id)\n        if group is None:\n            return None\n",
+        by="        group = self.live.groups[request_id]\n",
+        killed_by="test_task_4_there_is_nothing_to_abort",
+    ),
+    Mutant(
+        name="abort-forgets-what-was-put-back",
+        story="Takes the request out of live alone; an older output of it is told by a later step.",
+        replace="            self._finish(sequence, \"abort\")\n        self.let_go(group)\n",
+        by="            self._finish(sequence, \"abort\")\n        self.live.remove(group)\n",
+        killed_by="test_task_4_what_was_put_back_of_an_aborted_request_is_not_told",
+    ),
+    Mutant(
+        name="a-broken-step-stays-findable",
+        story="Lets the error pass. Full blocks are in the index since they were planned, and nobody has written them.",
+        replace="                self._abandon(plan)\n                raise\n",
+        by="                raise\n",
+        killed_by="test_task_4_a_step_that_broke_leaves_nothing_to_find",
+    ),
+    # ---- Task 5
+    Mutant(
+        name="samples-begin-alike",
+        story="Samples one first token and gives it to all.",
+        replace=TOKEN,
+        by="                    sequence.request.append_output_token(result.token_ids[leader.request_id])\n",
+        killed_by="test_task_5_three_samples_say_what_they_say_alone",
+    ),
+    Mutant(
+        name="samples-draw-by-the-first-ones-row",
+        story="Samples every sequence by the leader's row: the same seed, the same position, the same token.",
+        replace="[sequence.row for sequence in sequences])",
+        by="[self.live.group_of(each.request.request_id).sequences[0].row for each in sequences])",
+        killed_by="test_task_5_three_samples_say_what_they_say_alone",
+    ),
+    Mutant(
+        name="samples-read-each-others-rows",
+        story="Repeats the rows of logits by position instead of by prompt.",
+        replace="                sources.append(row)\n",
+        by="                sources.append(len(sources) % len(wanting))\n",
+        killed_by="test_task_5_three_samples_say_what_they_say_alone",
+    ),
+    Mutant(
+        name="forks-miss-their-first-token",
+        story="Forks, and forgets that the scheduler appended a token to the leader only.",
+        replace=TOKEN,
+        by="",
+        killed_by="test_task_5_the_prompt_is_computed_once",
+    ),
+    Mutant(
+        name="always-all-sequences",
+        story="Gives a token to the whole group whenever one of its sequences computes: three each, in every step.",
+        replace="        if request.num_sequences > 1:\n            return self.live.group_of(request.request_id).sequences\n"
+                "        return [self.live.sequence(request.request_id)]\n",
+        by="        return self.live.group_of(request.request_id).sequences\n",
+        killed_by="test_task_5_three_samples_say_what_they_say_alone",
+    ),
+    Mutant(
+        name="an-output-a-sample",
+        story="Tells of a request as often as one of its samples got a token.",
+        replace="        for group in groups.values():\n            output = group.to_output()\n",
+        by="        for group in [each for each in moved if each.request_id in self.live.groups]:\n"
+           "            output = group.to_output()\n",
+        killed_by="test_task_5_an_output_a_request_and_a_step",
+    ),
+    Mutant(
+        name="forks-in-the-middle-of-the-prompt",
+        story="Forks as soon as a leader is in a plan, with a chunk of its prompt computed.",
+        replace="            if leader.num_sequences > 1 and leader.request_id in result.token_ids:\n",
+        by="            if leader.num_sequences > 1:\n",
+        killed_by="test_task_5_abort_before_the_fork",
+    ),
+    Mutant(
+        name="abort-ends-who-is-over",
+        story="Goes through all sequences: one that had stopped is aborted a second time.",
+        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        by="        for sequence in group.sequences:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
+    ),
+    # ---- Task 6
+    Mutant(
+        name="outgrown-requests-are-forgotten",
+        story="The scheduler has ended it, the engine never hears of it: its caller waits for ever.",
+        replace="        " + MOVED,
+        by="        moved = [*self._take_tokens(result), *self._fail(result)]\n",
+        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+    ),
+    Mutant(
+        name="outgrown-is-length",
+        story="Says that the output had its full length. It had not.",
+        replace="            self.live.sequence(request.request_id).end(request.status.value)\n",
+        by="            self.live.sequence(request.request_id).end(\"length\")\n",
+        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+    ),
+    Mutant(
+        name="waits-for-ever",
+        story="Goes on hoping. The loop around step() never ends.",
+        replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
+        by="        if True:\n            return {}\n",
+        killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
+    ),
+    Mutant(
+        name="only-the-first-is-told-of-the-stall",
+        story="Ends one request. The others wait three steps more, each.",
+        replace="for group in self.live.groups.values()]\n        return {",
+        by="for group in list(self.live.groups.values())[:1]]\n        return {",
+        killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
+    ),
+    Mutant(
+        name="the-count-goes-on",
+        story="Never begins anew: whoever comes after a stall has one step instead of three.",
+        replace="        self.idle_steps = IdleSteps()\n",
+        by="",
+        killed_by="test_task_6_the_count_begins_anew",
+    ),
+    Mutant(
+        name="preempting-is-idling",
+        story="Counts a step that computed nothing, though it took somebody's blocks for somebody else.",
+        replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
+        by="bool(self.live.groups) and not plan.finished\n",
+        killed_by="test_task_6_a_step_that_preempts_or_finishes_is_not_idle",
+    ),
+    Mutant(
+        name="finishing-is-idling",
+        story="Counts a step that computed nothing, though it ended somebody.",
+        replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
+        by="bool(self.live.groups) and not plan.preempted\n",
+        killed_by="test_task_6_a_step_that_preempts_or_finishes_is_not_idle",
+    ),
+    Mutant(
+        name="nobody-is-idle",
+        story="Counts steps without any request, too: three quiet moments, and the next request is ended at once.",
+        replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
+        by="not plan.preempted and not plan.finished\n",
+        killed_by="test_task_6_telling_is_not_idling",
+    ),
+    Mutant(
+        name="an-error-ends-one-sample",
+        story="Ends the sequence that the error names; its siblings live on, without a step that would serve them.",
+        replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
+        by="            self._finish(self.live.sequence(request_id), \"error\")\n",
+        killed_by="test_task_6_samples_that_stall_end_together",
+    ),
+    Mutant(
+        name="an-error-says-nothing",
+        story="Ends with the reason \"error\", and keeps the error to itself.",
+        replace="            group.error = describe(error)\n",
+        by="",
+        killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
+    ),
+]

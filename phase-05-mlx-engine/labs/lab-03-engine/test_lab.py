@@ -1,0 +1,802 @@
+"""Lab 5.3, the engine. Each test pins one rule; its failure says which.
+
+The model is a small random network with one token a byte, so "Once" is four tokens. What a request says alone in the
+reference engine, with the same weights, is what it must say in any company. ``plan_and_compute`` drives an engine
+without ``deliver``, and ``hand_in`` gives ``deliver`` tokens that no model has chosen.
+"""
+
+import functools
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mini_vllm.engine import LLMEngine as ReferenceEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.engine_room.executor import StepResult
+from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import write_random_checkpoint
+from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
+
+SHAPE = dict(model_type="llama", vocab_size=257, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5,
+             rope_theta=10000.0, tie_word_embeddings=False)
+GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+SEEDED = SamplingParams(max_tokens=6, temperature=0.9, seed=7, ignore_eos=True)
+
+
+@functools.cache
+def loaded():
+    with tempfile.TemporaryDirectory() as folder:
+        return load(write_random_checkpoint(Path(folder), SHAPE))
+
+
+def settings_of(num_blocks=60, seats=8, budget=64, size=4, cache=True):
+    """``num_blocks`` that can be given out, of ``size`` tokens."""
+    return EngineConfig(num_blocks=num_blocks + 1, block_size=size, max_num_seqs=seats, max_num_batched_tokens=budget,
+                        enable_prefix_caching=cache, enable_lookahead=False)
+
+
+def make_engine(lab, parts=None, **settings):
+    return lab.LLMEngine(settings_of(**settings), parts, loaded())
+
+
+@functools.cache
+def alone(prompt, params):
+    """What the request says when it is the only one, in the reference engine."""
+    engine = ReferenceEngine(settings_of(cache=False), None, loaded())
+    engine.add_request(prompt, params, "alone")
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+    return outputs[0]
+
+
+def text_of(token_ids):
+    return loaded().tokenizer.decode(token_ids)
+
+
+def ids_of(text):
+    return loaded().tokenizer.encode(text)
+
+
+def num_used(engine):
+    pool = engine.kv_cache.block_pool
+    return pool.num_blocks - 1 - pool.get_num_free_blocks()
+
+
+def names(requests):
+    return [request.request_id for request in requests]
+
+
+def plan_and_compute(engine):
+    """A step without ``deliver``: the scheduler appends the tokens. Returns the plan and the result."""
+    plan = engine.scheduler.schedule()
+    result = engine.compute(plan)
+    engine.scheduler.update_from_output(plan, result.token_ids)
+    return plan, result
+
+
+def hand_in(engine, tokens):
+    """A step whose tokens are these, by request id: planned and computed, but not sampled."""
+    plan = engine.scheduler.schedule()
+    engine.compute(plan)
+    return engine.deliver(plan, StepResult(dict(tokens)))
+
+
+def run(engine, max_steps=300):
+    """Step until nothing is left; the last output of each request."""
+    last = {}
+    for _ in range(max_steps):
+        if not engine.has_unfinished_requests():
+            return last
+        for output in engine.step():
+            told = last.get(output.request_id)
+            assert told is None or not told.finished, (
+                f"step() told of {output.request_id!r} again, after it had told that it was finished: an output that "
+                "is finished is the last")
+            last[output.request_id] = output
+        engine.kv_cache.check_integrity()
+    raise AssertionError(f"after {max_steps} steps has_unfinished_requests() is still True; told so far: "
+                         f"{ {name: output.finish_reason for name, output in last.items()} }. Every request ends")
+
+
+def assert_all_home(engine, when):
+    left = names(engine.scheduler.waiting), names(engine.scheduler.running), list(engine.scheduler.requests)
+    assert left == ([], [], []), f"{when}: (waiting, running, requests) of the scheduler is {left}, expected nobody"
+    assert num_used(engine) == 0, f"{when}: {num_used(engine)} blocks are in use, expected 0: all blocks come home"
+    engine.kv_cache.check_integrity()
+    assert not engine.live.groups, f"{when}: live.groups still has {list(engine.live.groups)}, expected nobody"
+    assert engine.has_unfinished_requests() is False, f"{when}: has_unfinished_requests() is not False"
+
+
+def assert_says_what_it_says_alone(output, prompt, params, setting):
+    wanted = alone(prompt, params)
+    for got, want in zip(output.outputs, wanted.outputs, strict=True):
+        facts = got.token_ids, got.text, got.finish_reason, got.stop_reason
+        expected = want.token_ids, want.text, want.finish_reason, want.stop_reason
+        assert facts == expected, (
+            f"{setting}: output {got.index} of {prompt!r} has (tokens, text, finish_reason, stop_reason) {facts}, but "
+            f"alone it has {expected}: company changes nothing")
+    usage = output.usage.prompt_tokens, output.usage.completion_tokens
+    expected = wanted.usage.prompt_tokens, wanted.usage.completion_tokens
+    assert usage == expected, f"{setting}: {prompt!r} has usage {usage} (prompt, completion), expected {expected}"
+
+
+# ---- Task 1: coming
+
+
+@pytest.mark.points(1)
+def test_task_1_a_request_that_came_waits(lab):
+    engine = make_engine(lab)
+    assert engine.has_unfinished_requests() is False, "nobody came yet, but has_unfinished_requests() is not False"
+    returned = engine.add_request("Once", GREEDY, "a")
+    assert returned == "a", f"add_request(..., request_id='a') returned {returned!r}, expected 'a'"
+    got = names(engine.scheduler.waiting), list(engine.live.groups), num_used(engine)
+    assert got == (["a"], ["a"], 0), (
+        f"after add_request of 'a', (waiting, live.groups, blocks in use) is {got}, expected (['a'], ['a'], 0): it "
+        "waits in the scheduler, the engine knows it, and nothing is computed yet")
+    assert engine.has_unfinished_requests() is True, "'a' waits, but has_unfinished_requests() is not True"
+
+
+@pytest.mark.points(1)
+def test_task_1_an_id_is_made_if_there_is_none(lab):
+    engine = make_engine(lab)
+    first, second = engine.add_request("Once"), engine.add_request("upon")
+    assert isinstance(first, str) and isinstance(second, str) and first != second, (
+        f"two add_request() without an id returned {first!r} and {second!r}, expected two different ids")
+    got = list(engine.live.groups)
+    assert got == [first, second], f"live.groups has {got}, expected the two ids that were returned: {[first, second]}"
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("what, prompt, params, request_id", [
+    ("a prompt of 80 tokens in a pool of 12 blocks of 4", "x" * 80, GREEDY, "r"),
+    ("an empty prompt", "", GREEDY, "r"),
+    ("9 samples with 8 seats", "Once", replace(GREEDY, n=9), "r"),
+    ("an id that is in use", "upon", GREEDY, "a"),
+])
+def test_task_1_who_is_refused_leaves_no_trace(lab, what, prompt, params, request_id):
+    engine = make_engine(lab, num_blocks=12)
+    engine.add_request("Once", GREEDY, "a")
+    with pytest.raises(ValueError):
+        engine.add_request(prompt, params, request_id)
+    got = list(engine.live.groups), names(engine.scheduler.waiting)
+    assert got == (["a"], ["a"]), (
+        f"{what} was refused, but (live.groups, waiting) is {got}, expected (['a'], ['a']): a refused request leaves "
+        "no trace, or the engine waits for it for ever")
+    if request_id == "r":
+        returned = engine.add_request("upon", GREEDY, "r")
+        assert returned == "r", f"'r' was refused, so its id is free; add_request with it returned {returned!r}"
+
+
+@pytest.mark.points(1)
+def test_task_1_priority_and_keys_go_with_the_request(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", GREEDY, "a", Priority.LOW)
+    engine.add_request("Once", GREEDY, "b", Priority.HIGH, ("tenant",))
+    got = names(engine.scheduler.waiting)
+    assert got == ["b", "a"], (
+        f"'a' came with Priority.LOW, then 'b' with Priority.HIGH; they wait as {got}, expected ['b', 'a']")
+    keys = engine.scheduler.requests["b"].extra_keys
+    assert keys == ("tenant",), f"'b' came with extra_keys ('tenant',), its request has {keys}"
+
+
+@pytest.mark.points(1)
+def test_task_1_of_several_samples_the_leader_waits(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(SEEDED, n=3), "r")
+    got = names(engine.scheduler.waiting), len(engine.live.groups["r"].sequences)
+    assert got == (["r#0"], 3), (
+        f"after add_request with n=3, (waiting, sequences in the group) is {got}, expected (['r#0'], 3): one of them "
+        "computes the prompt for all")
+
+
+@pytest.mark.points(1)
+def test_task_1_an_output_that_nobody_saw_is_something_to_tell(lab):
+    engine = make_engine(lab)
+    engine.put_back([alone("Once", GREEDY)])
+    assert engine.has_unfinished_requests() is True, (
+        "an output was put back for another caller, and has_unfinished_requests() is not True: nobody would call "
+        "step() again, and it would never be told")
+
+
+# ---- Task 2: from a plan to tokens
+
+
+@pytest.mark.points(2)
+def test_task_2_every_prompt_gets_its_first_token(lab):
+    engine = make_engine(lab)
+    prompts = {"a": "Once upon", "b": "The king", "c": "x"}
+    for name, prompt in prompts.items():
+        engine.add_request(prompt, GREEDY, name)
+    _, result = plan_and_compute(engine)
+    expected = {name: alone(prompt, GREEDY).token_ids[0] for name, prompt in prompts.items()}
+    assert result.token_ids == expected, (
+        f"compute() of three whole prompts returned token_ids {result.token_ids}, expected {expected}")
+    assert not result.logprobs and not result.errors, (
+        f"compute() returned logprobs {result.logprobs} and errors {result.errors}, expected none: nobody asked, "
+        "nothing broke")
+
+
+@pytest.mark.points(3)
+def test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token(lab):
+    engine = make_engine(lab, budget=8)
+    prompt = "Once upon a time there"
+    engine.add_request(prompt, GREEDY, "a")
+    got = []
+    for _ in range(4):
+        plan, result = plan_and_compute(engine)
+        got.append((plan.num_scheduled_tokens["a"], result.token_ids))
+    first, second = alone(prompt, GREEDY).token_ids[:2]
+    assert got == [(8, {}), (8, {}), (6, {"a": first}), (1, {"a": second})], (
+        f"a prompt of 22 tokens, at most 8 a step: steps of (tokens, token_ids) {got}, expected (8, {{}}), (8, {{}}), "
+        f"(6, {{'a': {first}}}), (1, {{'a': {second}}}): what follows a token in the middle of a prompt is known")
+
+
+@pytest.mark.points(3)
+def test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own(lab):
+    """The order of the plan is not that of arrival: the long prompt has come first, and is served last."""
+    engine = make_engine(lab, budget=12)
+    prompts = {"long": "In the forest there lived a wolf", "a": "Once", "b": "The king"}
+    params = {"long": GREEDY, "a": replace(SEEDED, seed=1), "b": replace(SEEDED, seed=2)}
+    said, orders = {name: [] for name in prompts}, []
+    for name, prompt in prompts.items():
+        engine.add_request(prompt, params[name], name, Priority.LOW if name == "long" else Priority.HIGH)
+    for _ in range(6):
+        plan, result = plan_and_compute(engine)
+        orders.append(names(plan.requests))
+        for name, token_id in result.token_ids.items():
+            said[name].append(token_id)
+    assert orders[1] == ["a", "b", "long"] and len(said["long"]) == 2, f"not what this test is about: {orders}"
+    for name, prompt in prompts.items():
+        expected = alone(prompt, params[name]).token_ids[:len(said[name])]
+        assert said[name] == expected, (
+            f"{name!r} got the tokens {said[name]}, but alone {prompt!r} gets {expected}. The steps were {orders}: row "
+            "i of the logits belongs to the i-th request *of the plan* that wants one")
+
+
+@pytest.mark.points(2)
+def test_task_2_compute_changes_no_request(lab):
+    engine = make_engine(lab, budget=8)
+    for name, prompt in (("a", "Once"), ("b", "Once upon a time")):
+        engine.add_request(prompt, GREEDY, name)
+    for step in range(3):
+        plan = engine.scheduler.schedule()
+        before = [(r.request_id, r.num_computed_tokens, list(r.output_token_ids)) for r in plan.requests]
+        result = engine.compute(plan)
+        after = [(r.request_id, r.num_computed_tokens, list(r.output_token_ids)) for r in plan.requests]
+        assert after == before, (
+            f"step {step}: compute() changed (id, num_computed_tokens, output tokens) from {before} to {after}: the "
+            "scheduler has counted what is planned, and appends what was sampled; a second time is once too often")
+        engine.scheduler.update_from_output(plan, result.token_ids)
+
+
+@pytest.mark.points(2)
+def test_task_2_blocks_are_copied_before_the_step_writes(lab):
+    engine = make_engine(lab)
+    first, second = "Once upon", "Once upsy-daisy"
+    engine.add_request(first, GREEDY, "a")
+    plan_and_compute(engine)
+    engine.scheduler.abort_request("a")
+    engine.live.remove(engine.live.groups["a"])
+    engine.add_request(second, GREEDY, "b")
+    plan, result = plan_and_compute(engine)
+    assert plan.copies and plan.requests[0].num_cached_tokens == 7, f"not what this test is about: {plan}"
+    expected = {"b": alone(second, GREEDY).token_ids[0]}
+    assert result.token_ids == expected, (
+        f"{second!r} shares 7 tokens with an earlier request, 3 of them inside a block, and plan.copies is "
+        f"{plan.copies}; compute() returned {result.token_ids}, expected {expected}: the runner makes the copies")
+
+
+@pytest.mark.points(2)
+def test_task_2_log_probabilities_go_to_those_who_asked(lab):
+    engine = make_engine(lab)
+    asking = replace(GREEDY, logprobs=2)
+    for name, prompt, params in (("a", "Once", GREEDY), ("b", "upon", asking), ("c", "a time", replace(GREEDY, n=1))):
+        engine.add_request(prompt, params, name)
+    _, result = plan_and_compute(engine)
+    expected = alone("upon", asking).outputs[0].logprobs[0]
+    got = {name: (each.token_id, round(each.logprob, 3)) for name, each in result.logprobs.items()}
+    assert got == {"b": (expected.token_id, round(expected.logprob, 3))}, (
+        f"only 'b' asked for log-probabilities; compute() returned {got} (token, logprob), expected "
+        f"{{'b': {(expected.token_id, round(expected.logprob, 3))}}}")
+
+
+@pytest.mark.points(1)
+def test_task_2_a_prompt_can_be_scored_chunk_by_chunk(lab):
+    engine = make_engine(lab, budget=8)
+    prompt, params = "Once upon a time", replace(GREEDY, prompt_logprobs=0)
+    engine.add_request(prompt, params, "a")
+    engine.add_request("The", GREEDY, "b")
+    group = engine.live.groups["a"]
+    tokens = {}
+    for _ in range(3):
+        for name, token_id in plan_and_compute(engine)[1].token_ids.items():
+            tokens.setdefault(name, token_id)
+    wanted = alone(prompt, params)
+    got = [each and each.token_id for each in group.prompt_logprobs]
+    assert got == [each and each.token_id for each in wanted.prompt_logprobs], (
+        f"prompt_logprobs were asked for {prompt!r}; after its chunks they are of the tokens {got}, expected those of "
+        "the prompt, after a None: needs_all_logits says that the logits of all tokens are wanted")
+    expected = {"a": wanted.token_ids[0], "b": alone("The", GREEDY).token_ids[0]}
+    assert tokens == expected, f"the first tokens are {tokens}, expected {expected}: scoring a prompt changes no token"
+
+
+# ---- Task 3: from tokens to text, and out
+
+
+@pytest.mark.points(3)
+def test_task_3_texts_stream_and_grow(lab):
+    engine = make_engine(lab)
+    prompts = {"a": "Once upon", "b": "The king"}
+    for name, prompt in prompts.items():
+        engine.add_request(prompt, GREEDY, name)
+    texts = {name: [] for name in prompts}
+    for step in range(6):
+        outputs = engine.step()
+        got = sorted((output.request_id, len(output.token_ids), output.finished) for output in outputs)
+        expected = [(name, step + 1, step == 5) for name in "ab"]
+        assert got == expected, (
+            f"step {step} returned (id, tokens so far, finished) {got}, expected {expected}: every step returns the "
+            "outputs of those that got a token, the last one included")
+        for output in outputs:
+            texts[output.request_id].append(output.text)
+    for output in outputs:
+        assert_says_what_it_says_alone(output, prompts[output.request_id], GREEDY, "two requests at once")
+    for name, grown in texts.items():
+        assert all(later.startswith(earlier) for earlier, later in zip(grown, grown[1:])), (
+            f"the texts of {name!r}, step by step, are {grown}: a text grows, and what was shown stays")
+
+
+@pytest.mark.points(2)
+def test_task_3_who_waits_or_is_in_its_prompt_has_no_output(lab):
+    engine = make_engine(lab, budget=8, seats=1)
+    engine.add_request("Once upon a time there", GREEDY, "a")
+    engine.add_request("waits", GREEDY, "w")
+    got = [[output.request_id for output in engine.step()] for _ in range(4)]
+    assert got == [[], [], ["a"], ["a"]], (
+        f"one seat; 'a' has a prompt of 22 tokens, 8 a step, and 'w' waits: steps returned outputs of {got}, expected "
+        "[[], [], ['a'], ['a']]: an output is news")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_last_token_of_max_tokens_is_the_last(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(GREEDY, max_tokens=3), "a")
+    first, second, third = ids_of("abc")
+    hand_in(engine, {"a": first})
+    hand_in(engine, {"a": second})
+    (output,) = hand_in(engine, {"a": third})
+    got = output.text, output.token_ids, output.finish_reason, output.finished
+    assert got == ("abc", [first, second, third], "length", True), (
+        f"max_tokens is 3, and deliver() was given 'a', 'b', 'c': (text, tokens, finish_reason, finished) is {got}, "
+        f"expected ('abc', {[first, second, third]}, 'length', True): a token is appended, then looked at")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_end_of_the_text_counts_but_is_not_shown(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(GREEDY, ignore_eos=False), "a")
+    (eos,) = loaded().tokenizer.eos_token_ids
+    first = ids_of("y")[0]
+    hand_in(engine, {"a": first})
+    (output,) = hand_in(engine, {"a": eos})
+    got = output.text, output.token_ids, output.finish_reason, output.usage.completion_tokens
+    assert got == ("y", [first, eos], "stop", 2), (
+        f"deliver() was given 'y', then the end of the text: (text, tokens, finish_reason, completion_tokens) is {got}, "
+        f"expected ('y', {[first, eos]}, 'stop', 2)")
+    assert_all_home(engine, "the end of the text came")
+
+
+@pytest.mark.points(2)
+def test_task_3_what_was_held_back_comes_with_the_end(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(GREEDY, max_tokens=3, stop="###"), "a")
+    shown = []
+    for token_id in ids_of("x##"):
+        (output,) = hand_in(engine, {"a": token_id})
+        shown.append(output.text)
+    assert shown == ["x", "x", "x##"], (
+        f"stop is '###', max_tokens 3, and deliver() was given 'x', '#', '#': the texts are {shown}, expected ['x', "
+        "'x', 'x##']: what might become a stop string is held back, and comes when the output ends without it")
+    engine.add_request("Once", replace(GREEDY, max_tokens=9, stop="###"), "b")
+    for token_id in ids_of("x###"):
+        (output,) = hand_in(engine, {"b": token_id})
+    got = output.text, output.finish_reason, output.outputs[0].stop_reason
+    assert got == ("x", "stop", "###"), (
+        f"the same with a third '#': (text, finish_reason, stop_reason) is {got}, expected ('x', 'stop', '###')")
+
+
+@pytest.mark.points(3)
+def test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step(lab):
+    engine = make_engine(lab, seats=2)
+    engine.add_request("Once upon", replace(GREEDY, max_tokens=2), "a")
+    engine.add_request("The king", GREEDY, "b")
+    engine.add_request("waits", GREEDY, "w")
+    engine.step()
+    request = engine.scheduler.requests["a"]
+    engine.step()
+    got = request.status, names(engine.scheduler.running), list(engine.live.groups), num_used(engine)
+    assert got == (RequestStatus.FINISHED_LENGTH, ["b"], ["b", "w"], 3), (
+        f"'a' got its last token in step 2: (its status, running, live.groups, blocks in use) is {got}, expected "
+        "(FINISHED_LENGTH, ['b'], ['b', 'w'], 3): its blocks come home in that step, so that the next can use them")
+    told = [output.request_id for output in engine.step()]
+    assert told == ["b", "w"], f"step 3 told of {told}, expected ['b', 'w']: 'a' is over, and 'w' has its seat"
+    assert engine.add_request("again", GREEDY, "a") == "a", "'a' is over, so its id is free"
+
+
+@pytest.mark.points(2)
+def test_task_3_a_finished_request_is_told_once(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(GREEDY, max_tokens=1), "a")
+    engine.add_request("The king", replace(GREEDY, max_tokens=3), "b")
+    got = [sorted((output.request_id, output.finished) for output in engine.step()) for _ in range(3)]
+    expected = [[("a", True), ("b", False)], [("b", False)], [("b", True)]]
+    assert got == expected, f"three steps told of {got} (id, finished), expected {expected}: what is over is told once"
+    assert_all_home(engine, "'a' and 'b' are over")
+
+
+@pytest.mark.points(1)
+def test_task_3_logprobs_and_timings_are_in_the_output(lab):
+    engine = make_engine(lab)
+    params = replace(GREEDY, logprobs=1)
+    engine.add_request("Once", params, "a")
+    (first,) = engine.step()
+    assert first.timings.first_token_s is not None and first.timings.rest_s is not None, (
+        f"after its first token the output's timings are {first.timings}, expected first_token_s and rest_s to be "
+        "numbers: group.note_token(self.clock())")
+    output = run(engine)["a"].outputs[0]
+    wanted = alone("Once", params).outputs[0]
+    got = [each.token_id for each in output.logprobs], round(output.cumulative_logprob, 3)
+    expected = wanted.token_ids, round(wanted.cumulative_logprob, 3)
+    assert got == expected, f"logprobs=1: (tokens in logprobs, cumulative_logprob) is {got}, expected {expected}"
+
+
+@pytest.mark.points(2)
+def test_task_3_a_prompt_that_is_the_text_so_far_is_found(lab):
+    engine = make_engine(lab)
+    text, cached = "Once upon", []
+    for turn in range(3):
+        name = engine.add_request(text, GREEDY)
+        output = run(engine)[name]
+        assert_says_what_it_says_alone(output, text, GREEDY, f"turn {turn}")
+        cached.append(output.num_cached_tokens)
+        text += output.text if ids_of(text + output.text)[len(ids_of(text)):] == output.token_ids else " and then"
+    assert cached[0] == 0 and 0 < cached[1] < cached[2], (
+        f"three turns, each prompt the text so far: cached_tokens is {cached}, expected 0, then more and more: what a "
+        "finished request computed stays findable")
+
+
+@pytest.mark.points(4)
+@pytest.mark.parametrize("setting", [dict(num_blocks=14, seats=6, budget=16), dict(num_blocks=12, seats=4, cache=False),
+                                     dict(num_blocks=60, budget=10)], ids=str)
+def test_task_3_company_changes_nothing(lab, setting):
+    """Requests that come at random, in a pool so small that some are preempted."""
+    rng = random.Random(3)
+    engine, asked, last = make_engine(lab, **setting), {}, {}
+    for number in range(14):
+        prompt = rng.choice(["Once upon", "Once upon a time", "The king", "A"]) + "!" * rng.randint(0, 6)
+        params = SamplingParams(max_tokens=rng.randint(1, 14), temperature=rng.choice([0, 0.8]), seed=number,
+                                repetition_penalty=rng.choice([1.0, 1.3]))
+        asked[engine.add_request(prompt, params, f"r{number}")] = prompt, params
+        for _ in range(rng.randint(0, 3)):
+            last |= {output.request_id: output for output in engine.step()}
+            engine.kv_cache.check_integrity()
+    last |= run(engine)
+    for name, (prompt, params) in asked.items():
+        assert name in last and last[name].finished, f"{setting}: {name!r} was never told as finished"
+        assert_says_what_it_says_alone(last[name], prompt, params, f"{setting}, {name!r} of 14")
+    assert engine.scheduler.num_preemptions or setting["num_blocks"] == 60, "not what this test is about"
+    assert_all_home(engine, f"{setting}: all have ended")
+
+
+# ---- Task 4: abort
+
+
+@pytest.mark.points(2)
+def test_task_4_abort_of_one_that_waits(lab):
+    engine = make_engine(lab, seats=1)
+    for name in "abc":
+        engine.add_request("Once", GREEDY, name)
+    engine.step()
+    output = engine.abort_request("b")
+    got = output and (output.request_id, output.text, output.finish_reason, output.finished)
+    assert got == ("b", "", "abort", True), (
+        f"'b' waits behind 'a'; abort_request('b') returned (id, text, finish_reason, finished) {got}, expected "
+        "('b', '', 'abort', True)")
+    told = set(run(engine))
+    assert told == {"a", "c"}, f"'b' was aborted while it waited; after that, steps told of {told}, expected a and c"
+    assert_all_home(engine, "'b' was aborted, 'a' and 'c' are over")
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("num_steps, num_tokens", [(1, 0), (2, 0), (3, 1), (5, 3)])
+def test_task_4_abort_of_one_that_runs(lab, num_steps, num_tokens):
+    """After 1 and 2 steps it is in the middle of its prompt, then it decodes."""
+    engine = make_engine(lab, budget=8)
+    prompt, params = "Once upon a time there", replace(GREEDY, max_tokens=20)
+    engine.add_request(prompt, params, "a")
+    engine.add_request("The king", params, "b")
+    for _ in range(num_steps):
+        engine.step()
+    request = engine.scheduler.requests["a"]
+    output = engine.abort_request("a")
+    expected = alone(prompt, params).token_ids[:num_tokens]
+    got = output.token_ids, output.finish_reason, output.finished, request.status
+    assert got == (expected, "abort", True, RequestStatus.FINISHED_ABORTED), (
+        f"'a' was aborted after {num_steps} steps: (tokens, finish_reason, finished, status) is {got}, expected "
+        f"({expected}, 'abort', True, FINISHED_ABORTED): what it has said so far comes back")
+    assert "a" not in engine.live.groups and "a" not in engine.scheduler.requests, "'a' was aborted, but is still there"
+    last = run(engine)
+    assert set(last) == {"b"}, f"after the abort of 'a' steps told of {set(last)}, expected only 'b'"
+    assert_says_what_it_says_alone(last["b"], "The king", params, "'a' was aborted beside it")
+    assert_all_home(engine, "'a' was aborted, 'b' is over")
+
+
+@pytest.mark.points(1)
+def test_task_4_the_text_so_far_is_all_of_it(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(GREEDY, stop="###"), "a")
+    for token_id in ids_of("x##"):
+        hand_in(engine, {"a": token_id})
+    text = engine.abort_request("a").text
+    assert text == "x##", (
+        f"stop is '###', and 'x##' had come when 'a' was aborted: its text is {text!r}, expected 'x##': no stop string "
+        "can come of what was held back")
+
+
+@pytest.mark.points(2)
+def test_task_4_abort_of_one_that_was_preempted(lab):
+    engine = make_engine(lab, num_blocks=8, cache=False)
+    params = replace(GREEDY, max_tokens=18)
+    for name, prompt in (("a", "Once upon a"), ("b", "The king sai")):
+        engine.add_request(prompt, params, name)
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    (victim,) = names(engine.scheduler.waiting)
+    output = engine.abort_request(victim)
+    num_said = len(output.token_ids)
+    assert output.finish_reason == "abort" and num_said > 0, (
+        f"{victim!r} was preempted, then aborted: finish_reason {output.finish_reason!r}, {num_said} tokens; expected "
+        "'abort' and what it had said before")
+    last = run(engine)
+    assert victim not in last, f"{victim!r} was aborted while it was preempted, but later steps told of it"
+    assert_all_home(engine, f"{victim!r} was aborted, the other one is over")
+
+
+@pytest.mark.points(1)
+def test_task_4_there_is_nothing_to_abort(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(GREEDY, max_tokens=1), "a")
+    engine.add_request("upon", GREEDY, "b")
+    engine.step()
+    for name in ("a", "nobody"):
+        got = engine.abort_request(name)
+        assert got is None, f"abort_request({name!r}), which has ended or never came, returned {got}, expected None"
+    assert list(engine.live.groups) == ["b"], f"'b' is not concerned, but live.groups is {list(engine.live.groups)}"
+
+
+@pytest.mark.points(1)
+def test_task_4_what_was_put_back_of_an_aborted_request_is_not_told(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once", GREEDY, "a")
+    engine.put_back(engine.step())
+    engine.abort_request("a")
+    assert engine.has_unfinished_requests() is False, (
+        "an output of 'a' was put back, and 'a' was aborted: has_unfinished_requests() is not False. abort_request has "
+        "returned something newer (let_go)")
+
+
+@pytest.mark.points(1)
+def test_task_4_a_step_that_broke_leaves_nothing_to_find(lab):
+    """Without a prefix tree, nobody but the engine takes unwritten blocks out of the index."""
+    engine = make_engine(lab, EngineParts(prefix_tree=None))
+    prompt = "Once upon a time"
+    engine.add_request(prompt, GREEDY, "a")
+    model, engine.runner.model = engine.runner.model, None
+    try:
+        engine.step()
+    except AttributeError:
+        pass
+    engine.abort_request("a")
+    engine.runner.model = model
+    assert_all_home(engine, "a step broke, and its request was aborted")
+    engine.add_request(prompt, GREEDY, "b")
+    output = run(engine)["b"]
+    assert_says_what_it_says_alone(output, prompt, GREEDY, "after a step that broke")
+    assert output.num_cached_tokens == 0, (
+        f"a step broke before it wrote anything, and then the same prompt found {output.num_cached_tokens} cached "
+        "tokens, expected 0: the index never names a block whose content is not that prefix")
+
+
+# ---- Task 5: n outputs of one prompt
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("setting", [dict(), dict(budget=8), dict(num_blocks=8, seats=4), dict(cache=False)], ids=str)
+def test_task_5_three_samples_say_what_they_say_alone(lab, setting):
+    engine = make_engine(lab, **setting)
+    prompts, params = {"r": "Once upon a t", "s": "The king", "t": "A"}, replace(SEEDED, n=3, max_tokens=8)
+    for name, prompt in prompts.items():
+        engine.add_request(prompt, params, name)
+    last = run(engine)
+    for name, prompt in prompts.items():
+        output = last[name]
+        assert len({tuple(each.token_ids) for each in output.outputs}) == 3, (
+            f"{setting}: the three samples of {prompt!r} are {[each.token_ids for each in output.outputs]}, expected "
+            "three different ones: each draws its first token, too, by its own row")
+        assert_says_what_it_says_alone(output, prompt, params, f"{setting}, n=3")
+    assert engine.scheduler.num_preemptions or "num_blocks" not in setting, "not what this test is about"
+    assert_all_home(engine, f"{setting}: all samples are over")
+
+
+@pytest.mark.points(2)
+def test_task_5_the_prompt_is_computed_once(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once upon a", replace(SEEDED, n=3), "r")
+    engine.add_request("x", GREEDY, "s")
+    outputs = {output.request_id: output for output in engine.step()}
+    got = [len(each.token_ids) for each in outputs["r"].outputs], outputs["r"].usage.completion_tokens
+    assert got == ([1, 1, 1], 3), (
+        f"after the step that computed its prompt, (tokens of each sample, completion_tokens) is {got}, expected "
+        "([1, 1, 1], 3)")
+    assert num_used(engine) == 4, (
+        f"three samples of a prompt of 11 tokens, and one of 1 token: {num_used(engine)} blocks of 4 are in use, "
+        "expected 4: the samples share the three of their prompt")
+    plan = engine.scheduler.schedule()
+    assert sorted(plan.num_scheduled_tokens.items()) == [("r#0", 1), ("r#1", 1), ("r#2", 1), ("s", 1)], (
+        f"the next plan is {plan.num_scheduled_tokens}, expected 1 token for each of r#0, r#1, r#2 and s: all of them "
+        "run on from where the prompt ended")
+
+
+@pytest.mark.points(2)
+def test_task_5_an_output_a_request_and_a_step(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once upon a", replace(SEEDED, n=3, max_tokens=4), "r")
+    for step in range(4):
+        outputs = engine.step()
+        got = [(output.request_id, [len(each.token_ids) for each in output.outputs]) for output in outputs]
+        assert got == [("r", [step + 1] * 3)], (
+            f"step {step} returned (id, tokens of each sample) {got}, expected {[('r', [step + 1] * 3)]}: three samples "
+            "are one request, one output; each gets one token a step")
+
+
+@pytest.mark.points(2)
+def test_task_5_one_sample_ends_and_the_others_go_on(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once upon a", replace(SEEDED, n=3, max_tokens=4, stop="!"), "r")
+    hand_in(engine, {"r#0": ids_of("a")[0], "r#1": ids_of("!")[0], "r#2": ids_of("c")[0]})
+    running = names(engine.scheduler.running)
+    assert running == ["r#0", "r#2"], f"sample 1 has ended at once; {running} run, expected ['r#0', 'r#2']"
+    (output,) = hand_in(engine, {"r#0": ids_of("x")[0], "r#2": ids_of("z")[0]})
+    got = [(each.text, each.finish_reason) for each in output.outputs], output.finished
+    assert got == ([("ax", None), ("", "stop"), ("cz", None)], False), (
+        f"sample 1 stopped after a step, the others went on: (text, finish_reason) and finished are {got}, expected "
+        "([('ax', None), ('', 'stop'), ('cz', None)], False): a request is over when all its samples are")
+    aborted = engine.abort_request("r")
+    got = [(each.text, each.finish_reason) for each in aborted.outputs], aborted.finished
+    assert got == ([("ax", "abort"), ("", "stop"), ("cz", "abort")], True), (
+        f"abort_request then: (text, finish_reason) and finished are {got}, expected ([('ax', 'abort'), ('', 'stop'), "
+        "('cz', 'abort')], True): who was over keeps its reason")
+    assert_all_home(engine, "all samples are over")
+
+
+@pytest.mark.points(1)
+def test_task_5_abort_before_the_fork(lab):
+    engine = make_engine(lab, budget=8)
+    engine.add_request("Once upon a time", replace(SEEDED, n=3), "r")
+    engine.step()
+    output = engine.abort_request("r")
+    got = [(each.text, each.finish_reason) for each in output.outputs], output.finished
+    assert got == ([("", "abort")] * 3, True), (
+        f"aborted in the middle of its prompt, before it was forked: (text, finish_reason) of the samples and finished "
+        f"are {got}, expected three times ('', 'abort'), True")
+    assert_all_home(engine, "the request was aborted before the fork")
+
+
+# ---- Task 6: what cannot go on
+
+
+@pytest.mark.points(2)
+def test_task_6_who_outgrows_the_pool_ends_with_what_it_has(lab):
+    engine = make_engine(lab, num_blocks=6, cache=False)
+    prompt, params = "Once upon", replace(GREEDY, max_tokens=40)
+    engine.add_request(prompt, params, "a")
+    last = run(engine)
+    got = last["a"].finish_reason, last["a"].finished, len(last["a"].token_ids)
+    assert got == ("kv_cache_full", True, 16), (
+        f"a pool of 24 tokens, a prompt of 9 and max_tokens 40: (finish_reason, finished, tokens) is {got}, expected "
+        "('kv_cache_full', True, 16): plan.finished is told, with its output")
+    expected = alone(prompt, params).token_ids[:16]
+    assert last["a"].token_ids == expected, f"its tokens are {last['a'].token_ids}, expected {expected}"
+    assert_all_home(engine, "'a' outgrew the pool")
+
+
+@pytest.mark.points(3)
+def test_task_6_a_stalled_request_ends_with_the_reason(lab):
+    engine = make_engine(lab, num_blocks=8)
+    leaked = engine.kv_cache.block_pool.get_new_blocks(5)
+    engine.add_request("Once upon a time there", GREEDY, "a")
+    engine.add_request("waits", GREEDY, "w")
+    steps = [engine.step() for _ in range(3)]
+    assert steps[:2] == [[], []], f"nothing can be planned; the first two steps returned {steps[:2]}, expected nothing"
+    got = [(output.request_id, output.finish_reason, output.finished) for output in steps[2]]
+    assert got == [("a", "error", True), ("w", "error", True)], (
+        f"the third step in which nothing could be planned returned (id, finish_reason, finished) {got}, expected "
+        "[('a', 'error', True), ('w', 'error', True)]: nobody waits for ever")
+    expected = ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'a' no tokens; it needs "
+                "6 more blocks, 3 of 8 are free")
+    assert steps[2][0].error == expected, f"the error of 'a' is {steps[2][0].error!r}, expected {expected!r}"
+    engine.kv_cache.block_pool.free_blocks(leaked)
+    assert_all_home(engine, "all requests have stalled")
+    engine.add_request("Once", GREEDY, "a")
+    assert_says_what_it_says_alone(run(engine)["a"], "Once", GREEDY, "after a stall")
+
+
+@pytest.mark.points(1)
+def test_task_6_the_count_begins_anew(lab):
+    engine = make_engine(lab, num_blocks=8)
+    engine.kv_cache.block_pool.get_new_blocks(5)
+    got = []
+    for name in ("first", "second"):
+        engine.add_request("Once upon a time there", GREEDY, name)
+        got.append([len(engine.step()) for _ in range(3)])
+    assert got == [[0, 0, 1], [0, 0, 1]], (
+        f"two requests stalled, one after the other; their steps returned {got} outputs, expected [[0, 0, 1], "
+        "[0, 0, 1]]: what was counted for one does not count against the next")
+
+
+@pytest.mark.points(2)
+def test_task_6_samples_that_stall_end_together(lab):
+    engine = make_engine(lab, num_blocks=8, cache=False)
+    engine.add_request("Once upon a ", replace(SEEDED, n=3, max_tokens=20), "r")
+    engine.step()
+    hog = Request("hog", range(4 * (8 - num_used(engine))))
+    engine.kv_cache.allocate_slots(hog, hog.num_tokens)
+    outputs = [output for _ in range(5) for output in engine.step()]
+    got = ([each.finish_reason for each in outputs[-1].outputs], str(outputs[-1].error)[:12]) if outputs else None
+    assert got == (["error"] * 3, "StalledError"), (
+        f"no block is left for any of three samples, and none of them moves for three steps: (finish_reasons, error) is "
+        f"{got}, expected (['error', 'error', 'error'], 'StalledError'): one error ends all of a request")
+    engine.kv_cache.free(hog)
+    assert_all_home(engine, "the samples have stalled")
+
+
+@pytest.mark.points(2)
+def test_task_6_a_step_that_preempts_or_finishes_is_not_idle(lab):
+    engine = make_engine(lab, num_blocks=8, cache=False)
+    leaked = engine.kv_cache.block_pool.get_new_blocks(2)
+    engine.add_request("Once upon", replace(GREEDY, max_tokens=40), "a")
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    got = [len(engine.step()) for _ in range(3)]
+    assert got == [0, 0, 1], (
+        f"'a' was preempted, alone, by want of a block, and can never come back; the steps after that returned {got} "
+        "outputs, expected [0, 0, 1]: the step that preempted it moved somebody, so it is none of the three")
+    engine.kv_cache.block_pool.free_blocks(leaked)
+    engine.add_request("Once upon", replace(GREEDY, max_tokens=40), "b")
+    assert run(engine)["b"].finish_reason == "kv_cache_full", "not what this test is about"
+    engine.kv_cache.block_pool.get_new_blocks(5)
+    engine.add_request("Once upon a time there", GREEDY, "c")
+    got = [len(engine.step()) for _ in range(3)]
+    assert got == [0, 0, 1], (
+        f"a step ended 'b', which had outgrown the pool; then 'c' stalled, in steps that returned {got} outputs, "
+        "expected [0, 0, 1]: the step that ended 'b' is none of the three")
+
+
+@pytest.mark.points(1)
+def test_task_6_telling_is_not_idling(lab):
+    engine = make_engine(lab, num_blocks=8)
+    told = alone("Once", GREEDY)
+    for _ in range(4):
+        engine.put_back([told])
+        got = engine.step()
+        assert got == [told], f"an output was put back; step() returned {got}, expected just that one"
+    engine.kv_cache.block_pool.get_new_blocks(5)
+    engine.add_request("Once upon a time there", GREEDY, "a")
+    got = [len(engine.step()) for _ in range(3)]
+    assert got == [0, 0, 1], (
+        f"four steps had nobody to serve, then 'a' stalled in steps that returned {got} outputs, expected [0, 0, 1]: "
+        "a step is idle only if somebody waits to be moved")
