@@ -19,6 +19,7 @@ from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.executor import Executor, StepResult
 from mini_vllm.engine_room.frame import EngineFrame, describe
 from mini_vllm.engine_room.idle import IdleSteps, StalledError
+from mini_vllm.joints.fit import fit
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
@@ -175,5 +176,7 @@ class LLMEngine(EngineFrame):
 def engine_of(config: EngineConfig | None = None, parts: EngineParts | None = None,
               loaded: LoadedModel | None = None, trace: StepTrace | NoTrace | None = None) -> LLMEngine:
     """An engine of the class that ``parts`` names, of these parts."""
-    engine_class: type[LLMEngine] = parts.engine if parts is not None and parts.engine is not None else LLMEngine
-    return engine_class(config, parts, loaded, trace)
+    if parts is None or parts.engine is None:
+        return LLMEngine(config, parts, loaded, trace)
+    engine: LLMEngine = fit(parts).engine(config, parts, loaded, trace)  # type: ignore[misc]  # it is not None
+    return engine
