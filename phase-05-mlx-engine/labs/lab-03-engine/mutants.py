@@ -6,7 +6,9 @@ ADD = """        self.scheduler.add_request(group.leader)
         self.live.add(group)
 """
 MOVED = "moved = [*self._end_outgrown(plan), *self._take_tokens(result), *self._fail(result)]\n"
-FORK = "                    self.scheduler.fork(leader, sequence.request)\n"
+ABORT = """        for sequence in group.unfinished:
+            self._finish(sequence, "abort")
+"""
 TOKEN = ("                    sequence.request.append_output_token("
          "result.token_ids[sequence.request.request_id])\n")
 
@@ -173,32 +175,39 @@ MUTANTS = [
     Mutant(
         name="a-finished-request-keeps-its-blocks",
         story="Writes the finish reason down, and leaves the request in the scheduler, which goes on with it.",
-        replace="        if self.scheduler.abort_request(sequence.request.request_id) is not None:\n"
-                "            sequence.request.status = RequestStatus(reason)\n",
-        by="        sequence.request.status = RequestStatus(reason)\n",
+        replace="        self.scheduler.abort_request(sequence.request.request_id)\n",
+        by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
     ),
     Mutant(
         name="all-that-ends-was-aborted",
         story="abort_request says FINISHED_ABORTED, of those as well that reached their length.",
-        replace="            sequence.request.status = RequestStatus(reason)\n",
-        by="            pass\n",
+        replace="        sequence.request.status = RequestStatus(reason)\n",
+        by="",
+        killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
+    ),
+    Mutant(
+        name="over-before-it-is-out",
+        story="Sets the status first. The scheduler finds no running request then, and looks for it in the queue.",
+        replace="        self.scheduler.abort_request(sequence.request.request_id)\n"
+                "        sequence.request.status = RequestStatus(reason)\n",
+        by="        sequence.request.status = RequestStatus(reason)\n"
+           "        self.scheduler.abort_request(sequence.request.request_id)\n",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
     ),
     Mutant(
         name="the-rest-of-the-text-is-lost",
         story="Sets the finish reason and forgets the text that was held back for a stop string.",
-        replace="        sequence.end(reason)\n        if self",
-        by="        sequence.output.finish_reason = reason\n        if self",
+        replace="        sequence.end(reason)\n",
+        by="        sequence.output.finish_reason = reason\n",
         killed_by="test_task_3_what_was_held_back_comes_with_the_end",
     ),
     Mutant(
         name="the-text-is-decoded-anew",
         story="Decodes all output tokens at the end, those that stop the output included.",
-        replace="        sequence.end(reason)\n        if self",
+        replace="        sequence.end(reason)\n",
         by="        sequence.end(reason)\n"
-           "        sequence.output.text = self.tokenizer.decode(sequence.output.token_ids, skip_special_tokens=False)\n"
-           "        if self",
+           "        sequence.output.text = self.tokenizer.decode(sequence.output.token_ids, False)\n",
         killed_by="test_task_3_the_end_of_the_text_counts_but_is_not_shown",
     ),
     Mutant(
@@ -218,8 +227,8 @@ MUTANTS = [
     Mutant(
         name="tells-only-of-the-end",
         story="Returns what is finished. Right for whoever waits for all of it; nobody can stream.",
-        replace="            outputs.append(output)\n            if output.finished:\n                self.let_go(group)\n",
-        by="            if output.finished:\n                outputs.append(output)\n                self.let_go(group)\n",
+        replace="            outputs.append(output)\n            if output.finished:\n",
+        by="            if output.finished:\n                outputs.append(output)\n",
         killed_by="test_task_3_texts_stream_and_grow",
     ),
     Mutant(
@@ -240,21 +249,21 @@ MUTANTS = [
     Mutant(
         name="abort-forgets-who-waits",
         story="Ends what runs. A request that waits is let go by the engine, and served by the scheduler.",
-        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        replace=ABORT,
         by="        for sequence in group.unfinished:\n"
            "            if sequence.request.status is RequestStatus.RUNNING:\n"
            "                self._finish(sequence, \"abort\")\n"
-           "            else:\n                sequence.end(\"abort\")\n        self.let_go",
+           "            else:\n                sequence.end(\"abort\")\n",
         killed_by="test_task_4_abort_of_one_that_waits",
     ),
     Mutant(
         name="abort-forgets-who-was-preempted",
         story="Knows two places, waiting and running. A preempted request waits, with another status.",
-        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        replace=ABORT,
         by="        for sequence in group.unfinished:\n"
            "            if sequence.request.status in (RequestStatus.RUNNING, RequestStatus.WAITING):\n"
            "                self._finish(sequence, \"abort\")\n"
-           "            else:\n                sequence.end(\"abort\")\n        self.let_go",
+           "            else:\n                sequence.end(\"abort\")\n",
         killed_by="test_task_4_abort_of_one_that_was_preempted",
     ),
     Mutant(
@@ -277,7 +286,8 @@ MUTANTS = [
     Mutant(
         name="abort-knows-its-requests",
         story="Takes it for granted that the id is there. A client hangs up just when its answer is complete.",
-        replace="        group = self.live.groups.get(request_id)\n        if group is None:\n            return None\n",
+        replace="        group = self.live.groups.get(request_id)\n"
+                "        if group is None:\n            return None\n",
         by="        group = self.live.groups[request_id]\n",
         killed_by="test_task_4_there_is_nothing_to_abort",
     ),
@@ -327,7 +337,8 @@ MUTANTS = [
     Mutant(
         name="always-all-sequences",
         story="Gives a token to the whole group whenever one of its sequences computes: three each, in every step.",
-        replace="        if request.num_sequences > 1:\n            return self.live.group_of(request.request_id).sequences\n"
+        replace="        if request.num_sequences > 1:\n"
+                "            return self.live.group_of(request.request_id).sequences\n"
                 "        return [self.live.sequence(request.request_id)]\n",
         by="        return self.live.group_of(request.request_id).sequences\n",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
@@ -350,8 +361,8 @@ MUTANTS = [
     Mutant(
         name="abort-ends-who-is-over",
         story="Goes through all sequences: one that had stopped is aborted a second time.",
-        replace="        for sequence in group.unfinished:\n            self._finish(sequence, \"abort\")\n        self.let_go",
-        by="        for sequence in group.sequences:\n            self._finish(sequence, \"abort\")\n        self.let_go",
+        replace=ABORT,
+        by=ABORT.replace("unfinished", "sequences"),
         killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
     ),
     # ---- Task 6

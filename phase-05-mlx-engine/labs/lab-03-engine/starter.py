@@ -57,7 +57,8 @@ class LLMEngine(EngineFrame):
                 self._abandon(plan)
                 raise
         else:
-            self.runner.cache.copy_blocks(plan.copies)  # the request that wanted them may be gone, but not their finder
+            # Whoever planned these copies was preempted or has ended, but the copies may be in the index.
+            self.runner.cache.copy_blocks(plan.copies)
             result = StepResult(errors=self._errors_if_stalled(plan))
         self.trace.record_computed()
 
@@ -155,8 +156,8 @@ class LLMEngine(EngineFrame):
 
         ``sequence.end(reason)`` completes its text: what was held back, because it might have become a stop string,
         comes now. ``scheduler.abort_request`` takes its request out of wherever it is, and its blocks come home.
-        After: ``request.status`` is the finished status with that value, ``RequestStatus(reason)``; but only if the
-        scheduler knew it (``abort_request`` returned it). A sequence that was not forked yet, it does not know.
+        (A sequence that was not forked yet, it does not know: it returns None then, and there is nothing to do.)
+        After: ``request.status``, by which the scheduler knew where to look for it, is ``RequestStatus(reason)``.
         """
         raise NotImplementedError("Task 3: LLMEngine._finish")
 
@@ -184,8 +185,7 @@ class LLMEngine(EngineFrame):
         Returns these outputs.
 
         Task 5: between 1 and 2, ``_fork``.
-        Task 6: the groups of ``_end_outgrown`` moved, too, and so did those of ``_fail``. ``_fail`` comes after
-        ``_take_tokens``: whoever got a token in this step keeps it.
+        Task 6: the groups of ``_end_outgrown`` and of ``_fail`` moved, too.
         """
         raise NotImplementedError("Task 3: LLMEngine.deliver")
 

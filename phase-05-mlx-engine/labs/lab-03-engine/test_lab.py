@@ -385,8 +385,8 @@ def test_task_3_the_end_of_the_text_counts_but_is_not_shown(lab):
     (output,) = hand_in(engine, {"a": eos})
     got = output.text, output.token_ids, output.finish_reason, output.usage.completion_tokens
     assert got == ("y", [first, eos], "stop", 2), (
-        f"deliver() was given 'y', then the end of the text: (text, tokens, finish_reason, completion_tokens) is {got}, "
-        f"expected ('y', {[first, eos]}, 'stop', 2)")
+        f"deliver() was given 'y', then the end of the text: (text, tokens, finish_reason, completion_tokens) is "
+        f"{got}, expected ('y', {[first, eos]}, 'stop', 2)")
     assert_all_home(engine, "the end of the text came")
 
 
@@ -659,8 +659,8 @@ def test_task_5_an_output_a_request_and_a_step(lab):
         outputs = engine.step()
         got = [(output.request_id, [len(each.token_ids) for each in output.outputs]) for output in outputs]
         assert got == [("r", [step + 1] * 3)], (
-            f"step {step} returned (id, tokens of each sample) {got}, expected {[('r', [step + 1] * 3)]}: three samples "
-            "are one request, one output; each gets one token a step")
+            f"step {step} returned (id, tokens of each sample) {got}, expected {[('r', [step + 1] * 3)]}: three "
+            "samples are one request, one output; each gets one token a step")
 
 
 @pytest.mark.points(2)
@@ -726,8 +726,8 @@ def test_task_6_a_stalled_request_ends_with_the_reason(lab):
     assert got == [("a", "error", True), ("w", "error", True)], (
         f"the third step in which nothing could be planned returned (id, finish_reason, finished) {got}, expected "
         "[('a', 'error', True), ('w', 'error', True)]: nobody waits for ever")
-    expected = ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'a' no tokens; it needs "
-                "6 more blocks, 3 of 8 are free")
+    expected = ("StalledError: nothing could be planned for 3 steps: the scheduler gave request 'a' no tokens; it "
+                "needs 6 more blocks, 3 of 8 are free")
     assert steps[2][0].error == expected, f"the error of 'a' is {steps[2][0].error!r}, expected {expected!r}"
     engine.kv_cache.block_pool.free_blocks(leaked)
     assert_all_home(engine, "all requests have stalled")
@@ -758,8 +758,8 @@ def test_task_6_samples_that_stall_end_together(lab):
     outputs = [output for _ in range(5) for output in engine.step()]
     got = ([each.finish_reason for each in outputs[-1].outputs], str(outputs[-1].error)[:12]) if outputs else None
     assert got == (["error"] * 3, "StalledError"), (
-        f"no block is left for any of three samples, and none of them moves for three steps: (finish_reasons, error) is "
-        f"{got}, expected (['error', 'error', 'error'], 'StalledError'): one error ends all of a request")
+        f"no block is left for any of three samples, and none of them moves for three steps: (finish_reasons, error) "
+        f"is {got}, expected (['error', 'error', 'error'], 'StalledError'): one error ends all of a request")
     engine.kv_cache.free(hog)
     assert_all_home(engine, "the samples have stalled")
 
