@@ -1,0 +1,387 @@
+"""Wrong solutions of lab 5.1, each with the test that must catch it."""
+
+from course.mutants import Mutant
+
+MUTANTS = [
+    # ---- Task 1
+    Mutant(
+        name="every-chunk-starts-at-0",
+        story="Positions as for a whole prompt: right for the first chunk, wrong from the second on.",
+        replace="np.arange(context_len - (end - start), context_len)\n",
+        by="np.arange(end - start)\n",
+        killed_by="test_task_1_positions_are_the_last_of_each_context",
+    ),
+    Mutant(
+        name="positions-count-from-1",
+        story="Takes the context length for the position of the last token.",
+        replace="np.arange(context_len - (end - start), context_len)\n",
+        by="np.arange(context_len - (end - start) + 1, context_len + 1)\n",
+        killed_by="test_task_1_positions_are_the_last_of_each_context",
+    ),
+    Mutant(
+        name="one-table-for-all",
+        story="Looks all tokens up in the first request's table.",
+        replace="np.asarray(table)[positions[start:end] // block_size]\n",
+        by="np.asarray(block_tables[0])[positions[start:end] // block_size % len(block_tables[0])]\n",
+        killed_by="test_task_1_slots_go_through_each_requests_own_table",
+    ),
+    Mutant(
+        name="offsets-count-from-the-first-token-of-the-step",
+        story="A token's offset by its place in the batch, not by its position in its request.",
+        replace="* block_size + positions % block_size\n    # END TASK\n",
+        by="* block_size + np.arange(len(positions)) % block_size\n    # END TASK\n",
+        killed_by="test_task_1_slots_of_random_batches",
+    ),
+    # ---- Task 2
+    Mutant(
+        name="write-goes-to-layer-0",
+        story="One pool gets everything. With one layer it is right.",
+        replace="        self.pools[layer][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
+        by="        self.pools[0][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
+        killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
+    ),
+    Mutant(
+        name="write-takes-offsets-for-blocks",
+        story="divmod gives (block, offset), and they are taken the other way round.",
+        replace="        block_ids, offsets = np.divmod(slots, self.block_size)\n",
+        by="        offsets, block_ids = np.divmod(slots, self.block_size)\n",
+        killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
+    ),
+    Mutant(
+        name="write-adds",
+        story="at[...].add, out of habit from gradients: right as long as every slot is written once.",
+        replace="        self.pools[layer][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
+        by="        pool = self.pools[layer]\n"
+           "        self.pools[layer] = pool.at[mx.array(block_ids), :, mx.array(offsets)].add(keys_values)\n",
+        killed_by="test_task_2_a_slot_holds_what_was_written_last",
+    ),
+    Mutant(
+        name="write-turns-the-pool-around",
+        story="Lays the pool out slot after slot, writes, and lays it back. Every number is right, and the pool is "
+              "copied on the way.",
+        replace="        self.pools[layer][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
+        by="        pool = self.pools[layer]\n"
+           "        slotwise = pool.swapaxes(1, 2).reshape(-1, pool.shape[1], pool.shape[3])\n"
+           "        slotwise[mx.array(slots)] = keys_values\n"
+           "        self.pools[layer] = slotwise.reshape(-1, self.block_size, *slotwise.shape[1:]).swapaxes(1, 2)\n",
+        killed_by="test_task_2_the_pool_is_written_in_place",
+    ),
+    Mutant(
+        name="write-keeps-the-old-pool",
+        story="Keeps a view of the pool for debugging: MLX may not write into what somebody still holds.",
+        replace="        block_ids, offsets = np.divmod(slots, self.block_size)\n",
+        by="        block_ids, offsets = np.divmod(slots, self.block_size)\n"
+           "        self.before = self.pools[layer].reshape(-1)\n        mx.eval(self.before)\n",
+        killed_by="test_task_2_the_pool_is_written_in_place",
+    ),
+    # ---- Task 3
+    Mutant(
+        name="copies-in-the-first-layer",
+        story="Forgets that a block is a place in every layer.",
+        replace="        for pool, blocks in zip(self.pools, copied):\n",
+        by="        for pool, blocks in zip(self.pools[:1], copied):\n",
+        killed_by="test_task_3_whole_blocks_of_every_layer_are_copied",
+    ),
+    Mutant(
+        name="copies-all-at-once",
+        story="Reads all sources before it writes: a copy of a copy gets what was there before the first.",
+        replace="            origins[destination] = origins.get(source, source)\n",
+        by="            origins[destination] = source\n",
+        killed_by="test_task_3_copies_are_as_if_made_one_after_the_other",
+    ),
+    Mutant(
+        name="the-first-copy-into-a-block-stays",
+        story="setdefault: the second copy into one block is forgotten.",
+        replace="            origins[destination] = origins.get(source, source)\n",
+        by="            origins.setdefault(destination, origins.get(source, source))\n",
+        killed_by="test_task_3_copies_are_as_if_made_one_after_the_other",
+    ),
+    Mutant(
+        name="copies-counted-per-layer",
+        story="Counts inside the loop over the layers.",
+        replace="        self.num_copied_blocks += len(copies)\n",
+        by="        self.num_copied_blocks += len(copies) * len(self.pools)\n",
+        killed_by="test_task_3_copies_are_counted",
+    ),
+    Mutant(
+        name="copies-are-not-read-first",
+        story="Leaves reading to MLX, which reads when it writes: then the pool is in use, and is copied.",
+        replace="        mx.eval(copied)\n",
+        by="",
+        killed_by="test_task_3_a_copied_block_does_not_copy_the_pool",
+    ),
+    Mutant(
+        name="copies-from-a-snapshot",
+        story="Copies the pools before it changes them, so that nothing is read too late.",
+        replace="        copied = [pool[sources] for pool in self.pools]\n",
+        by="        snapshot = [pool + 0 for pool in self.pools]\n        mx.eval(snapshot)\n"
+           "        copied = [pool[sources] for pool in snapshot]\n",
+        killed_by="test_task_3_a_copied_block_does_not_copy_the_pool",
+    ),
+    # ---- Task 4
+    Mutant(
+        name="a-query-does-not-see-itself",
+        story="Off by one in the mask: < for <=.",
+        replace="    sees = positions <= own_positions ",
+        by="    sees = positions < own_positions ",
+        killed_by="test_task_4_one_query_sees_its_whole_context",
+    ),
+    Mutant(
+        name="chunk-stands-at-the-start",
+        story="A mask as for a whole prompt: query j sees positions 0 to j, wherever the chunk really stands.",
+        replace="    own_positions = lengths - num_queries + np.arange(num_queries)[:, None]\n",
+        by="    own_positions = 0 * lengths + np.arange(num_queries)[:, None]\n",
+        killed_by="test_task_4_a_chunk_is_causal_from_where_it_stands",
+    ),
+    Mutant(
+        name="everybody-sees-the-whole-context",
+        story="Masks what is after the context and nothing else: right for decodes, whose query is the last token.",
+        replace="    sees = positions <= own_positions ",
+        by="    sees = positions < lengths + 0 * own_positions ",
+        killed_by="test_task_4_a_chunk_is_causal_from_where_it_stands",
+    ),
+    Mutant(
+        name="blocks-are-glued-without-turning",
+        story="reshape without swapaxes: the heads of one block become tokens of another. With one block it is right.",
+        replace="    keys_values = blocks.swapaxes(1, 2).reshape(",
+        by="    keys_values = blocks.reshape(",
+        killed_by="test_task_4_one_query_sees_its_whole_context",
+    ),
+    Mutant(
+        name="keys-and-values-take-turns",
+        story="Takes keys and values for interleaved, head by head. With one KV head it is right.",
+        replace="    keys, values = mx.split(keys_values, 2, axis=1)\n",
+        by="    keys, values = keys_values[:, ::2], keys_values[:, 1::2]\n",
+        killed_by="test_task_4_heads_are_grouped_over_kv_heads",
+    ),
+    Mutant(
+        name="heads-are-interleaved",
+        story="Repeats the KV heads as a whole, so that head h reads KV head h % num_kv_heads.",
+        replace="    lengths = np.array(context_lens)[:, None, None]\n",
+        by="    repeats = (1, queries.shape[2] // keys.shape[1], 1, 1)\n"
+           "    keys, values = mx.tile(keys, repeats), mx.tile(values, repeats)\n"
+           "    lengths = np.array(context_lens)[:, None, None]\n",
+        killed_by="test_task_4_heads_are_grouped_over_kv_heads",
+    ),
+    Mutant(
+        name="scale-by-habit",
+        story="1 / sqrt(head_dim), whatever was asked for.",
+        replace="keys, values, scale=scale,\n",
+        by="keys, values, scale=head_dim ** -0.5,\n",
+        killed_by="test_task_4_scores_are_multiplied_by_the_scale",
+    ),
+    Mutant(
+        name="window-one-too-long",
+        story="Counts the tokens before the query: itself is one more.",
+        replace="        sees &= positions > own_positions - window\n",
+        by="        sees &= positions >= own_positions - window\n",
+        killed_by="test_task_4_a_window_ends_the_view_backwards",
+    ),
+    Mutant(
+        name="window-from-the-end-of-the-context",
+        story="One window for the whole chunk: the last tokens of the context. Right for decodes.",
+        replace="        sees &= positions > own_positions - window\n",
+        by="        sees &= (positions > lengths - 1 - window) | (positions == own_positions)\n",
+        killed_by="test_task_4_a_window_ends_the_view_backwards",
+    ),
+    Mutant(
+        name="all-are-as-long-as-the-first",
+        story="Takes the first request's length for all: they have as many blocks, but not as many tokens.",
+        replace="    lengths = np.array(context_lens)[:, None, None]\n",
+        by="    lengths = np.full(num_requests, context_lens[0])[:, None, None]\n",
+        killed_by="test_task_4_requests_alike_are_each_as_alone",
+    ),
+    Mutant(
+        name="garbage-gets-weight-0",
+        story="Masks what is after the context and leaves it in the values: 0 times NaN is NaN.",
+        replace="    values = mx.where(mx.array(is_written)[:, None], values, 0)",
+        by="    values = values",
+        killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
+    ),
+    Mutant(
+        name="garbage-is-masked-by-adding",
+        story="Adds -inf to the scores of garbage keys instead of replacing them: NaN minus inf is NaN.",
+        replace="mask=mx.array(sees)[:, None])\n",
+        by="mask=mx.array(np.where(sees, 0, -np.inf)[:, None]).astype(queries.dtype))\n",
+        killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
+    ),
+    Mutant(
+        name="tables-are-not-cut",
+        story="Takes tables as they come: with blocks to spare they are no rectangle, or too wide.",
+        replace="[list(table[:num_blocks]) for table in block_tables]",
+        by="[list(table) for table in block_tables]",
+        killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
+    ),
+    Mutant(
+        name="result-in-float32",
+        story="Computes in float32 for safety, and forgets to go back.",
+        replace="    return out.swapaxes(1, 2)\n",
+        by="    return out.swapaxes(1, 2).astype(mx.float32)\n",
+        killed_by="test_task_4_the_result_has_the_type_of_the_queries",
+    ),
+    # ---- Task 5
+    Mutant(
+        name="results-stay-in-groups",
+        story="Concatenates group after group and does not sort back: right if the batch happens to be sorted.",
+        replace="    return mx.concatenate(outs)[mx.array(np.argsort(rows_of_outs))]\n",
+        by="    return mx.concatenate(outs)\n",
+        killed_by="test_task_5_results_stand_in_the_order_of_the_queries",
+    ),
+    Mutant(
+        name="sorts-by-where-it-came-from",
+        story="Indexes with the rows themselves, which scatters where a gather was meant: right for swaps of two.",
+        replace="    return mx.concatenate(outs)[mx.array(np.argsort(rows_of_outs))]\n",
+        by="    return mx.concatenate(outs)[mx.array(rows_of_outs)]\n",
+        killed_by="test_task_5_results_stand_in_the_order_of_the_queries",
+    ),
+    Mutant(
+        name="groups-take-the-first-tables",
+        story="Groups the queries, and takes the tables as they stand.",
+        replace="[block_tables[i] for i in members]",
+        by="block_tables[:len(members)]",
+        killed_by="test_task_5_decodes_and_chunks_in_one_batch",
+    ),
+    Mutant(
+        name="groups-forget-the-window",
+        story="Calls the inner attention without the window.",
+        replace=" scale,\n                                    window))\n",
+        by=" scale))\n",
+        killed_by="test_task_5_random_batches",
+    ),
+    Mutant(
+        name="every-block-is-read-once",
+        story="Reads a block for the first request that names it, and gives the others the null block instead.",
+        replace="        members = [i for i, other in enumerate(shapes) if other == shape]\n",
+        by="        members = [i for i, other in enumerate(shapes) if other == shape]\n"
+           "        is_read = set(block_tables[members[0]])\n"
+           "        block_tables = [table if i == members[0] else [0 if b in is_read else b for b in table]\n"
+           "                        for i, table in enumerate(block_tables)]\n",
+        killed_by="test_task_5_requests_may_share_blocks",
+    ),
+    Mutant(
+        name="blocks-in-order-of-their-ids",
+        story="Sorts the table to read memory in order: right as long as blocks were given out in order.",
+        replace="[list(table[:num_blocks]) for table in block_tables]",
+        by="[sorted(table[:num_blocks]) for table in block_tables]",
+        killed_by="test_task_5_where_blocks_lie_does_not_show",
+    ),
+    # ---- Task 6
+    Mutant(
+        name="positions-of-the-batch",
+        story="Rotates every token by its place in the batch. The first request is right.",
+        replace="mx.array(positions.astype(np.int32)), attend)\n",
+        by="mx.arange(len(token_ids)), attend)\n",
+        killed_by="test_task_6_chunks_are_as_the_whole_prompt",
+    ),
+    Mutant(
+        name="attends-before-it-writes",
+        story="Reads the pool as it was before the step: a token does not even see itself.",
+        replace="            self.cache.write(layer, keys_values, slots)\n"
+                "            return self.attention(queries, self.cache.pools[layer], block_tables, context_lens, "
+                "query_starts,\n"
+                "                                  self.scale, **self.options[layer])\n",
+        by="            out = self.attention(queries, self.cache.pools[layer], block_tables, context_lens,\n"
+           "                                 query_starts, self.scale, **self.options[layer])\n"
+           "            mx.eval(out)\n"
+           "            self.cache.write(layer, keys_values, slots)\n"
+           "            return out\n",
+        killed_by="test_task_6_a_prompt_is_computed_as_by_the_dense_model",
+    ),
+    Mutant(
+        name="writes-and-attends-request-by-request",
+        story="Each request writes its own and attends at once: it cannot see what a later one of the step writes.",
+        replace="            self.cache.write(layer, keys_values, slots)\n"
+                "            return self.attention(queries, self.cache.pools[layer], block_tables, context_lens, "
+                "query_starts,\n"
+                "                                  self.scale, **self.options[layer])\n",
+        by="            outs = []\n"
+           "            for i, (start, end) in enumerate(zip(query_starts, query_starts[1:])):\n"
+           "                self.cache.write(layer, keys_values[start:end], slots[start:end])\n"
+           "                outs.append(self.attention(\n"
+           "                    queries[start:end], self.cache.pools[layer], [block_tables[i]], [context_lens[i]],\n"
+           "                    [0, end - start], self.scale, **self.options[layer]))\n"
+           "            return mx.concatenate(outs)\n",
+        killed_by="test_task_6_requests_of_one_step_may_share_a_block",
+    ),
+    Mutant(
+        name="copies-after-the-step",
+        story="Makes the copies when all is computed: what they were for has been read by then.",
+        replace="        self.cache.copy_blocks(copies)\n        block_tables = [",
+        by="        if copies:\n            logits = self.step(requests)\n            mx.eval(logits)\n"
+           "            self.cache.copy_blocks(copies)\n            return logits\n        block_tables = [",
+        killed_by="test_task_6_copies_are_made_before_anything_is_written",
+    ),
+    Mutant(
+        name="the-first-token-has-the-logits",
+        story="Takes the first token of each request: right for decodes.",
+        replace="                wanted.append(end - 1)\n",
+        by="                wanted.append(start)\n",
+        killed_by="test_task_6_a_prompt_is_computed_as_by_the_dense_model",
+    ),
+    Mutant(
+        name="everybody-gets-logits",
+        story="A row for each request, whether it needs one or not.",
+        replace="            elif request.needs_logits:\n",
+        by="            else:\n",
+        killed_by="test_task_6_only_who_needs_logits_gets_them",
+    ),
+    Mutant(
+        name="nobody-wants-floats",
+        story="An empty list becomes an array of float32, and that is no index.",
+        replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
+        by="        return self.model.logits(hidden[mx.array(wanted)])\n",
+        killed_by="test_task_6_nobody_needs_logits",
+    ),
+    Mutant(
+        name="nothing-wanted-nothing-done",
+        story="Returns early when nobody needs logits: the chunk's keys and values are never written.",
+        replace="        self.cache.copy_blocks(copies)\n        block_tables = [",
+        by="        self.cache.copy_blocks(copies)\n"
+           "        if not any(request.needs_logits or request.needs_all_logits for request in requests):\n"
+           "            return mx.zeros((0, self.model.config.vocab_size))\n"
+           "        block_tables = [",
+        killed_by="test_task_6_nobody_needs_logits",
+    ),
+    Mutant(
+        name="all-logits-only-if-the-last-is-needed",
+        story="Asks for needs_logits first: a chunk in the middle of a prompt that wants all its rows gets none.",
+        replace="            if request.needs_all_logits:\n",
+        by="            if request.needs_all_logits and request.needs_logits:\n",
+        killed_by="test_task_6_all_logits_of_a_request",
+    ),
+    Mutant(
+        name="windows-are-forgotten",
+        story="Calls attention without the options of the layer.",
+        replace="self.scale, **self.options[layer])\n",
+        by="self.scale)\n",
+        killed_by="test_task_6_layers_have_windows_of_their_own",
+    ),
+    Mutant(
+        name="one-window-for-all-layers",
+        story="Takes the options of the last layer for all.",
+        replace="self.scale, **self.options[layer])\n",
+        by="self.scale, **self.options[-1])\n",
+        killed_by="test_task_6_layers_have_windows_of_their_own",
+    ),
+    Mutant(
+        name="window-is-always-passed",
+        story="Passes window=None where there is none: an attention that knows no windows refuses it.",
+        replace="self.scale, **self.options[layer])\n",
+        by="self.scale, **{\"window\": None, **self.options[layer]})\n",
+        killed_by="test_task_6_attention_is_called_as_promised",
+    ),
+    Mutant(
+        name="attention-built-in",
+        story="Calls the paged_attention of this file, whatever was passed in.",
+        replace="            return self.attention(queries,",
+        by="            return paged_attention(queries,",
+        killed_by="test_task_6_attention_is_called_as_promised",
+    ),
+    Mutant(
+        name="rows-by-context",
+        story="Adds context lengths up for the starts: right as long as every request computes its whole prompt.",
+        replace="        query_starts = [0, *np.cumsum([len(request.token_ids) for request in requests]).tolist()]\n",
+        by="        query_starts = [0, *np.cumsum(context_lens).tolist()]\n",
+        killed_by="test_task_6_a_batch_is_as_each_request_alone",
+    ),
+]
