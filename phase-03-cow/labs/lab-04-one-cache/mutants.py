@@ -1,0 +1,351 @@
+"""Mistakes people make when hits, forks and tails meet in one manager, and the test that catches each."""
+
+from course.mutants import Mutant
+
+MUTANTS = [
+    Mutant(
+        name="asks-for-every-token",
+        story="Matches the whole prompt: if all of it is cached, no token is left to compute.",
+        replace="match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)",
+        by="match(request.all_token_ids, request.extra_keys)",
+        killed_by="test_task_1_at_least_one_token_is_left_to_compute",
+    ),
+    Mutant(
+        name="rounds-down-to-blocks",
+        story="Asks for whole blocks of all tokens but one, as lab 2.2 did: a hit never ends inside a block.",
+        replace="match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)",
+        by="match(request.all_token_ids[:(request.num_tokens - 1) // self.block_size * self.block_size],\n"
+           "                                       request.extra_keys)",
+        killed_by="test_task_1_at_least_one_token_is_left_to_compute",
+    ),
+    Mutant(
+        name="leaves-the-half-block-out",
+        story="Counts the tokens of the partial block, but does not hand the block over.",
+        replace="        return [*match.blocks, half], num_whole + num_half\n",
+        by="        return match.blocks, num_whole + num_half\n",
+        killed_by="test_task_1_a_hit_ends_inside_a_block",
+    ),
+    Mutant(
+        name="looks-without-the-salt",
+        story="Forgets the extra keys in the lookup: a tenant finds nothing of its own.",
+        replace="[:request.num_tokens - 1], request.extra_keys)",
+        by="[:request.num_tokens - 1])",
+        killed_by="test_task_1_the_salt_keeps_tenants_apart",
+    ),
+    Mutant(
+        name="touches-while-looking",
+        story="Takes the blocks in the lookup: a request that then finds no room owns them for ever.",
+        replace="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n",
+        by="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n"
+           "        self.block_pool.touch(match.blocks)\n",
+        killed_by="test_task_1_a_lookup_changes_nothing",
+    ),
+    Mutant(
+        name="forks-every-half-hit",
+        story="A hit that ends inside a block is always copied. Right, and a copy for every turn of a chat.",
+        replace="        if block.ref_cnt + is_hit > 1:\n",
+        by="        if block.ref_cnt + is_hit > 1 or is_hit:\n",
+        killed_by="test_task_2_a_tail_that_nobody_has_is_written_on_in_place",
+    ),
+    Mutant(
+        name="the-index-is-no-reader",
+        story="Lab 3.2's rule alone: a free block that others will look for is overwritten in place.",
+        replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
+        by="        return False\n",
+        killed_by="test_task_2_a_block_whose_key_names_other_tokens_is_copied",
+    ),
+    Mutant(
+        name="whatever-is-named-is-copied",
+        story="Copies whenever the key names a token at a written place, even the very token that is written there.",
+        replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
+        by="        return len(named) > 0\n",
+        killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
+    ),
+    Mutant(
+        name="whatever-is-indexed-is-copied",
+        story="A block with a key is never written: a tail is copied although its key ends before the new tokens.",
+        replace="        start = index * self.block_size\n        offset = max(first_slot - start, 0)\n        named",
+        by="        return True\n        start = index * self.block_size\n        offset = max(first_slot - start, 0)\n"
+           "        named",
+        killed_by="test_task_2_a_tail_that_nobody_has_is_written_on_in_place",
+    ),
+    Mutant(
+        name="compares-from-the-beginning",
+        story="Compares what the key names with the wrong place of the text: equal tokens look different.",
+        replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
+        by="        return named != tuple(request.all_token_ids[start:start + len(named)])\n",
+        killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
+    ),
+    Mutant(
+        name="a-hit-counts-itself-only",
+        story="Forgets that an untouched hit is about to have one owner more: two requests write one tail.",
+        replace="        if block.ref_cnt + is_hit > 1:\n",
+        by="        if block.ref_cnt > 1:\n",
+        killed_by="test_task_2_a_tail_that_somebody_has_is_copied",
+    ),
+    Mutant(
+        name="equal-tokens-may-be-shared",
+        story="Writes into a block of others if the key names the same tokens: it races with their reading.",
+        replace="        if block.ref_cnt + is_hit > 1:\n",
+        by="        if block.ref_cnt + is_hit > 1 and block.block_hash is None:\n",
+        killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
+    ),
+    Mutant(
+        name="hits-fill-their-blocks",
+        story="Puts the first new token after the last hit block, not after the last hit token.",
+        replace="        first_slot = request.num_computed_tokens + num_hit_tokens\n",
+        by="        first_slot = request.num_computed_tokens + len(hits) * self.block_size\n",
+        killed_by="test_task_2_a_block_whose_key_names_other_tokens_is_copied",
+    ),
+    Mutant(
+        name="free-hits-are-room",
+        story="Counts blocks as free that the hit itself is about to take.",
+        replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
+        by="        num_free_hits = 0\n",
+        killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
+    ),
+    Mutant(
+        name="a-copy-is-no-room",
+        story="Counts fresh blocks only; the pool raises half-way.",
+        replace="        if len(forked) + num_fresh > self.block_pool",
+        by="        if num_fresh > self.block_pool",
+        killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
+    ),
+    Mutant(
+        name="room-for-a-copy-just-in-case",
+        story="Wants a spare block for every half hit: a tail that could be written in place has to wait.",
+        replace="        if len(forked) + num_fresh > self.block_pool",
+        by="        if max(len(forked), num_hit_tokens % self.block_size > 0) + num_fresh > self.block_pool",
+        killed_by="test_task_2_a_hit_that_is_written_in_place_needs_no_room",
+    ),
+    Mutant(
+        name="touches-before-there-is-room",
+        story="Adopts the hits, then finds that the rest does not fit.",
+        replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
+        by="        num_free_hits = 0\n        self.block_pool.touch(hits)\n",
+        killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
+    ),
+    Mutant(
+        name="fresh-blocks-first",
+        story="Returns the fresh blocks before the copies: not the order of the table.",
+        replace="        taken += fresh\n",
+        by="        taken = fresh + taken\n",
+        killed_by="test_task_2_copies_come_before_fresh_blocks",
+    ),
+    Mutant(
+        name="counts-whole-blocks-found",
+        story="The statistics know blocks only: the half block's tokens are missing from the hit rate.",
+        replace="            self._count_query(request, num_hit_tokens)\n",
+        by="            self._count_query(request, num_hit_tokens // self.block_size * self.block_size)\n",
+        killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
+    ),
+    Mutant(
+        name="counts-every-call",
+        story="Counts a query for every step of a request: the hit rate drowns in decoding.",
+        replace="        if not held:\n            self._count_query",
+        by="        if True:\n            self._count_query",
+        killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
+    ),
+    Mutant(
+        name="never-indexes",
+        story="Leaves it to donate(): requests that run beside each other share nothing.",
+        replace="        self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
+        by="",
+        killed_by="test_task_3_full_blocks_are_found_as_soon_as_they_have_slots",
+    ),
+    Mutant(
+        name="indexes-past-the-tree",
+        story="Uses the base's index: it takes a tail's key for that of a full block, and the tree knows no children.",
+        replace="        self.prefix_tree.insert(request.all_token_ids, table, num_tokens, request.extra_keys)\n",
+        by="        super()._index_full_blocks(request, num_tokens)\n",
+        killed_by="test_task_3_a_tail_that_has_grown_full_is_found_as_a_whole",
+    ),
+    Mutant(
+        name="indexes-the-running-tail",
+        story="Inserts with the tail: a half-filled block of a request that runs gets a new key with each token.",
+        replace="table, num_tokens, request.extra_keys)\n        # END TASK\n\n    def _note",
+        by="table, num_tokens, request.extra_keys, with_tail=True)\n        # END TASK\n\n    def _note",
+        killed_by="test_task_3_full_blocks_are_found_as_soon_as_they_have_slots",
+    ),
+    Mutant(
+        name="indexes-before-the-copy",
+        story="Inserts while the table still names the shared block: it gets the key of what is written elsewhere.",
+        replace="        taken = [self._fork_block(table, index) for index in forked]\n",
+        by="        self._tables[request.request_id] = table\n"
+           "        self._index_full_blocks(request, min(num_slots, len(table) * self.block_size))\n"
+           "        taken = [self._fork_block(table, index) for index in forked]\n",
+        killed_by="test_task_3_a_copy_is_indexed_not_what_it_was_copied_from",
+    ),
+    Mutant(
+        name="indexes-slots-without-tokens",
+        story="Indexes all slots: keys of tokens that nobody has sampled yet.",
+        replace="        self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
+        by="        self._index_full_blocks(request, num_slots)\n",
+        killed_by="test_task_3_slots_without_tokens_are_not_indexed",
+    ),
+    Mutant(
+        name="indexes-without-the-salt",
+        story="Leaves the extra keys out of the index: every tenant's text is found by nobody in particular.",
+        replace="        self.prefix_tree.insert(request.all_token_ids, table, num_tokens, request.extra_keys)\n",
+        by="        self.prefix_tree.insert(request.all_token_ids, table, num_tokens)\n",
+        killed_by="test_task_3_the_salt_is_part_of_the_key",
+    ),
+    Mutant(
+        name="copies-what-is-not-written",
+        story="Notes nothing: a request of the same step copies half a block before it is written.",
+        replace="        self._note_unwritten(table, first_slot, num_slots, taken)\n",
+        by="",
+        killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
+    ),
+    Mutant(
+        name="hands-over-an-empty-half",
+        story="Counts no token of an unwritten block, but adopts it all the same.",
+        replace="        if num_half == 0:\n            return match.blocks, num_whole\n",
+        by="",
+        killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
+    ),
+    Mutant(
+        name="nothing-of-it-is-written",
+        story="Notes 0 for every block: the part that earlier steps have written is computed again.",
+        replace="max(first_slot - index * self.block_size, 0))\n",
+        by="0)\n",
+        killed_by="test_task_4_the_written_part_of_a_block_may_be_copied",
+    ),
+    Mutant(
+        name="all-or-nothing",
+        story="Leaves a block out as soon as something of it is unwritten.",
+        replace="min(match.num_partial_tokens, self._num_written.get(half.block_id, match.num_partial_tokens))\n",
+        by="0 if half.block_id in self._num_written else match.num_partial_tokens\n",
+        killed_by="test_task_4_the_written_part_of_a_block_may_be_copied",
+    ),
+    Mutant(
+        name="the-last-note-wins",
+        story="Overwrites the note when slots are asked for ahead: what is planned counts as written.",
+        replace="_num_written.setdefault(table[index].block_id, max(first_slot - index * self.block_size, 0))\n",
+        by="_num_written[table[index].block_id] = max(first_slot - index * self.block_size, 0)\n",
+        killed_by="test_task_4_the_first_note_of_a_step_stays",
+    ),
+    Mutant(
+        name="notes-the-whole-table",
+        story="Notes all blocks from the beginning: those that were only adopted cannot be copied in this step.",
+        replace="        for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):\n",
+        by="""        for index in range(first_slot // self.block_size):
+            self._num_written.setdefault(table[index].block_id, 0)
+        for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):
+""",
+        killed_by="test_task_4_a_block_that_is_only_read_is_not_noted",
+    ),
+    Mutant(
+        name="notes-to-the-end-of-the-table",
+        story="Notes blocks after the last slot that is written now, too.",
+        replace="        for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):\n",
+        by="        for index in range(first_slot // self.block_size, len(table)):\n",
+        killed_by="test_task_4_slots_that_are_not_written_now_are_not_noted",
+    ),
+    Mutant(
+        name="keeps-old-notes-of-fresh-blocks",
+        story="A block that changes hands within a step keeps the note of its last owner: garbage counts as written.",
+        replace="        for block in taken:\n            self._num_written.pop(block.block_id, None)\n",
+        by="",
+        killed_by="test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew",
+    ),
+    Mutant(
+        name="the-notes-stay",
+        story="Reports the copies and keeps the notes: from the second step on, little is found.",
+        replace="        self._num_written.clear()\n",
+        by="",
+        killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
+    ),
+    Mutant(
+        name="the-copies-stay-pending",
+        story="Forgets to call the base: sources stay kept, and the next step makes the copies again.",
+        replace="        super().finish_step()\n",
+        by="",
+        killed_by="test_task_4_finish_step_reports_the_copies_too",
+    ),
+    Mutant(
+        name="ends-as-in-the-base",
+        story="Frees without donating: whole blocks are found, the tail of every answer is computed again.",
+        replace="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)\n",
+        by="        self.block_pool.free_blocks(reversed(table))\n",
+        killed_by="test_task_5_a_request_that_ends_leaves_its_tail",
+    ),
+    Mutant(
+        name="donates-the-last-token",
+        story="Donates all tokens: the last one was sampled, and never computed.",
+        replace="        num_trusted = request.num_computed_tokens\n",
+        by="        num_trusted = request.num_tokens\n",
+        killed_by="test_task_5_a_request_that_ends_leaves_its_tail",
+    ),
+    Mutant(
+        name="donates-twice",
+        story="Keeps the table after free: an abort after the end drops references that others have.",
+        replace="        table = self._tables.pop(request.request_id, None)\n",
+        by="        table = self._tables.get(request.request_id)\n",
+        killed_by="test_task_5_the_last_block_is_freed_first",
+    ),
+    Mutant(
+        name="donates-nothing-held",
+        story="Donates an empty table: the tree looks for blocks that are not there.",
+        replace="""        table = self._tables.pop(request.request_id, None)
+        if table is None:
+            return
+""",
+        by="        table = self._tables.pop(request.request_id, [])\n",
+        killed_by="test_task_5_the_last_block_is_freed_first",
+    ),
+    Mutant(
+        name="trusts-the-plan",
+        story="num_computed_tokens was advanced when the step was planned. An abort before the step leaves what is not "
+              "there.",
+        replace="        if unwritten:\n",
+        by="        if False:\n",
+        killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
+    ),
+    Mutant(
+        name="planned-blocks-stay-indexed",
+        story="Donates the right number of tokens, but blocks that were planned full are in the index since then.",
+        replace="            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)\n",
+        by="",
+        killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
+    ),
+    Mutant(
+        name="evicts-after-donating",
+        story="Takes planned blocks out of the index after the tree was told: the written part of a tail goes, too.",
+        replace="""            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)
+        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)
+""",
+        by="""        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)
+        self.block_pool.evict_blocks(table[index].block_id for index in unwritten)
+""",
+        killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
+    ),
+    Mutant(
+        name="loses-the-whole-block",
+        story="Trusts whole blocks only: the written part of a block that was to be filled is given up.",
+        replace="first * self.block_size + self._num_written[table[first].block_id])\n",
+        by="first * self.block_size)\n",
+        killed_by="test_task_5_a_preempted_request_leaves_what_was_computed",
+    ),
+    Mutant(
+        name="donates-what-has-slots",
+        story="A preempted request leaves as many tokens as it had slots for.",
+        replace="            num_trusted = min(num_trusted, first",
+        by="            num_trusted = max(num_trusted, first",
+        killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
+    ),
+    Mutant(
+        name="the-statistics-are-not-reset",
+        story="Clears the tree, and leaves the base out: the statistics go on from before.",
+        replace="        super().reset_prefix_cache()\n",
+        by="",
+        killed_by="test_task_5_reset_forgets_the_tree_too",
+    ),
+    Mutant(
+        name="a-tree-without-a-cache",
+        story="Makes a tree even when caching is off: it is asked, and finds nothing, but free() asks it to donate.",
+        replace="if tree_class and enable_caching else None\n",
+        by="if tree_class else None\n",
+        killed_by="test_task_1_without_a_tree_the_base_looks",
+    ),
+]

@@ -1,0 +1,707 @@
+"""Lab 3.4, one cache. Each test pins one rule; its failure says which.
+
+``leave`` puts into the cache what a finished request leaves there. Task by task a test uses no more than the tasks
+before it: copies are reported by the pool until task 4, and requests give nothing back until task 5.
+"""
+
+import random
+
+import pytest
+
+from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.request import Request
+
+COUNT = list(range(1, 40))
+
+
+def ids(blocks):
+    return None if blocks is None else [block.block_id for block in blocks]
+
+
+def free_ids(manager):
+    return ids(manager.block_pool.free_block_queue.get_all_free_blocks())
+
+
+def pending(manager):
+    return [(source.block_id, copy.block_id) for source, copy in manager.block_pool.pending_copies]
+
+
+def state(manager, *requests):
+    """What a call that returns None or only looks must leave alone."""
+    pool = manager.block_pool
+    return {"free queue": free_ids(manager), "ref_cnt": [block.ref_cnt for block in pool.blocks],
+            "block_hash": [block.block_hash for block in pool.blocks], "pending": pending(manager),
+            "tables": [manager.get_block_ids(request.request_id) for request in requests], "stats": manager.stats}
+
+
+def make(lab, num_blocks=10, block_size=4, **more):
+    return lab.KVCacheManager(num_blocks=num_blocks, block_size=block_size, tree_class=PrefixTree, **more)
+
+
+def leave(manager, tokens, extra_keys=None):
+    """Let ``tokens`` be cached as a finished request leaves them, its tail included. Their blocks are free."""
+    hits, num_cached = manager.get_computed_blocks(Request("?", [*tokens, 0], extra_keys=extra_keys))
+    assert num_cached == 0, f"leave() is for another text; {num_cached} tokens of {tokens} were found: {ids(hits)}"
+    blocks = manager.block_pool.get_new_blocks(-(-len(tokens) // manager.block_size))
+    manager.prefix_tree.donate(tokens, blocks, len(tokens), extra_keys)
+
+
+def lookup(manager, tokens, extra_keys=None):
+    hits, num_cached = manager.get_computed_blocks(Request("lookup", tokens, extra_keys=extra_keys))
+    return ids(hits), num_cached
+
+
+def admit(manager, request, num_new_tokens=None):
+    """What a scheduler does with a waiting request: look up, make slots, advance num_computed_tokens."""
+    hits, num_cached = manager.get_computed_blocks(request)
+    num_new_tokens = num_new_tokens or request.num_tokens - num_cached
+    taken = manager.allocate_slots(request, num_new_tokens, hits, num_cached)
+    if taken is not None:
+        request.num_cached_tokens, request.num_computed_tokens = num_cached, num_cached + num_new_tokens
+    return taken
+
+
+def grow(manager, request, *token_ids):
+    """Slots for these tokens, which exist from now on, as if they were computed in one step."""
+    for token_id in token_ids:
+        request.append_output_token(token_id)
+    taken = manager.allocate_slots(request, len(token_ids))
+    if taken is not None:
+        request.num_computed_tokens += len(token_ids)
+    return taken
+
+
+def fork(manager, parent, child):
+    child.num_computed_tokens = min(parent.num_computed_tokens, child.num_tokens)
+    manager.fork(parent, child)
+    return child
+
+
+# ---- Task 1: found
+
+
+@pytest.mark.points(2)
+def test_task_1_a_hit_ends_inside_a_block(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])  # blocks 1, 2, 3
+    got = lookup(manager, [*COUNT[:6], 70, 71, 72])
+    assert got == ([1, 2], 6), (f"10 tokens are cached in blocks 1, 2, 3; a prompt that shares the first 6 finds "
+                                f"{got}, expected ([1, 2], 6): block 1 whole, and two tokens of block 2")
+    got = lookup(manager, [70, *COUNT[:6]])
+    assert got == ([], 0), f"a prompt that begins with another token finds {got}, expected ([], 0)"
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("num_tokens, expected", [(1, ([], 0)), (2, ([1], 1)), (5, ([1], 4)), (8, ([1, 2], 7)),
+                                                  (9, ([1, 2], 8)), (10, ([1, 2, 3], 9)), (11, ([1, 2, 3], 10))])
+def test_task_1_at_least_one_token_is_left_to_compute(lab, num_tokens, expected):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    got = lookup(manager, COUNT[:num_tokens])
+    assert got == expected, (f"10 tokens are cached, and a prompt of the first {num_tokens} finds {got}, expected "
+                             f"{expected}: all but the last token are asked for, and no more")
+
+
+@pytest.mark.points(2)
+def test_task_1_the_salt_keeps_tenants_apart(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:6], extra_keys=("a",))
+    got = [lookup(manager, COUNT[:8], salt) for salt in (("a",), ("b",), None)]
+    assert got == [([1, 2], 6), ([], 0), ([], 0)], (
+        f"6 tokens of tenant 'a' are cached; the same text of tenant 'a', of 'b' and of nobody finds {got}, expected "
+        "[([1, 2], 6), ([], 0), ([], 0)]: give the tree the request's extra_keys")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_lookup_changes_nothing(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    request = Request("r", COUNT[:11])
+    before, fields = state(manager), dict(vars(request))
+    manager.get_computed_blocks(request)
+    assert state(manager) == before, f"get_computed_blocks changed {before} to {state(manager)}: it only looks"
+    assert vars(request) == fields, f"get_computed_blocks changed the request from {fields} to {vars(request)}"
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("more", [{"tree_class": None}, {"tree_class": PrefixTree, "enable_caching": False}])
+def test_task_1_without_a_tree_the_base_looks(lab, more):
+    with_tree, manager = make(lab), lab.KVCacheManager(num_blocks=10, block_size=4, **more)
+    leave(with_tree, COUNT[:10])
+    manager.allocate_slots(Request("a", COUNT[:10]), 10)
+    got = lookup(with_tree, COUNT[:10]), lookup(manager, COUNT[:10]), manager.prefix_tree
+    expected = ([1, 2, 3], 9), ([], 0) if "enable_caching" in more else ([1, 2], 8), None
+    assert got == expected, (f"10 tokens are in blocks 1, 2, 3. (what a manager with a tree finds, what one made with "
+                             f"{more} finds, its prefix_tree) is {got}, expected {expected}")
+
+
+# ---- Task 2: adopted, and written
+
+
+@pytest.mark.points(3)
+def test_task_2_a_tail_that_nobody_has_is_written_on_in_place(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    request = Request("r", [*COUNT[:10], 50])
+    taken = ids(admit(manager, request))
+    got = taken, manager.get_block_ids("r"), pending(manager)
+    assert got == ([], [1, 2, 3], []), (
+        f"all 10 cached tokens are adopted and token 50 goes to offset 2 of block 3: (taken, table, copies) is {got}, "
+        "expected ([], [1, 2, 3], []). Nobody else has block 3, and its key names offsets 0 and 1 only")
+    got = [block.ref_cnt for block in manager.block_pool.blocks[1:4]]
+    assert got == [1, 1, 1], f"the adopted blocks 1, 2, 3 have ref_cnt {got}, expected [1, 1, 1]: touch every hit"
+
+
+@pytest.mark.points(3)
+def test_task_2_a_block_whose_key_names_other_tokens_is_copied(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    taken = ids(admit(manager, Request("r", [*COUNT[:6], 70, 71])))
+    got = taken, manager.get_block_ids("r"), pending(manager)
+    assert got == ([4], [1, 4], [(2, 4)]), (
+        f"6 tokens are adopted, and 70 goes where block 2 holds 7: (taken, table, copies) is {got}, expected "
+        "([4], [1, 4], [(2, 4)]). The index finds block 2 as 5 6 7 8, so it must stay what it is")
+    assert 2 not in free_ids(manager), "block 2 is free before it was copied: its content may be taken away"
+    manager.block_pool.finish_copies()
+    got = lookup(manager, COUNT[:11])
+    assert got == ([1, 2, 3], 10), f"after the copy, the 10 tokens that were cached are found as {got}: they changed"
+
+
+@pytest.mark.points(2)
+def test_task_2_a_tail_that_somebody_has_is_copied(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    first, second = Request("first", [*COUNT[:10], 50]), Request("second", [*COUNT[:10], 60])
+    hits = manager.get_computed_blocks(second)
+    admit(manager, first)
+    taken = ids(manager.allocate_slots(second, 1, *hits))
+    got = taken, manager.get_block_ids("second"), pending(manager)
+    assert got == ([4], [1, 2, 4], [(3, 4)]), (
+        f"the tail in block 3 is 'first's now, and 'second' adopts it too: (taken, table, copies) is {got}, expected "
+        "([4], [1, 2, 4], [(3, 4)]). A hit that is not touched yet has one owner more than its ref_cnt says")
+
+
+@pytest.mark.points(3)
+def test_task_2_the_same_tokens_are_written_again_in_place(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    taken = ids(admit(manager, Request("r", COUNT[:8])))
+    got = taken, manager.get_block_ids("r"), pending(manager)
+    assert got == ([], [1, 2], []), (
+        f"all 8 tokens of the prompt are cached; 7 are adopted, and token 8 is computed again, into the slot that "
+        f"holds it: (taken, table, copies) is {got}, expected ([], [1, 2], []). What its key says stays true")
+    other = Request("other", COUNT[:8])
+    taken = ids(manager.allocate_slots(other, 1, manager.block_pool.blocks[1:3], 7))
+    assert (taken, pending(manager)) == ([3], [(2, 3)]), (
+        f"another request does the same while the first has block 2: (taken, copies) is {(taken, pending(manager))}, "
+        "expected ([3], [(2, 3)]). What others own is not written, not even with the same tokens")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_private_block_is_copied_for_the_index_too(lab):
+    """A child goes on from inside what its parent had, and the parent's blocks are in the index."""
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    parent = Request("parent", [*COUNT[:8], 9])
+    admit(manager, parent)
+    child = Request("child", [*COUNT[:5], 70, 71])
+    fork(manager, parent, child)
+    child.num_computed_tokens = 5
+    manager.block_pool.free_blocks(manager.block_pool.blocks[1:3])  # blocks 1 and 2 are the child's alone
+    taken = ids(manager.allocate_slots(child, 2))
+    assert (taken, pending(manager)) == ([4], [(2, 4)]), (
+        f"the child writes 70 at position 5, into block 2, which it alone owns and which is found as 5 6 7 8: (taken, "
+        f"copies) is {(taken, pending(manager))}, expected ([4], [(2, 4)]). The index is a reader too")
+
+
+@pytest.mark.points(2)
+def test_task_2_forks_share_and_copy_as_before(lab):
+    manager = make(lab)
+    parent = Request("parent", COUNT[:10])
+    admit(manager, parent)
+    children = [fork(manager, parent, Request(f"child {i}", COUNT[:10])) for i in range(2)]
+    got = [ids(grow(manager, request, 50 + i)) for i, request in enumerate([*children, parent])]
+    assert got == [[4], [5], []], (f"a parent with 10 tokens and two children write a token each: newly taken {got}, "
+                                   "expected [[4], [5], []]: two copies of block 3, which is the parent's own then")
+    assert pending(manager) == [(3, 4), (3, 5)], f"pending are {pending(manager)}, expected [(3, 4), (3, 5)]"
+
+
+@pytest.mark.points(2)
+def test_task_2_copies_come_before_fresh_blocks(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    taken = ids(admit(manager, Request("r", [*COUNT[:6], *range(70, 80)])))
+    table = manager.get_block_ids("r")
+    assert len(taken) == 3 and table == [1, *taken] and pending(manager) == [(2, taken[0])], (
+        f"6 tokens adopted and 10 new ones: newly taken {taken}, table {table}, copies {pending(manager)}; expected "
+        "three blocks, the copy of block 2 first, in the order of the table after block 1")
+
+
+@pytest.mark.points(4)
+def test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none(lab):
+    manager = make(lab, num_blocks=5)
+    leave(manager, COUNT[:8])  # blocks 1 and 2; free are 3, 4, 2, 1
+    for num_new_tokens, why in ((7, "a copy and two fresh blocks"), (11, "a copy and three fresh blocks")):
+        request = Request("r", [*COUNT[:6], *range(70, 70 + num_new_tokens)])
+        hits, num_cached = manager.get_computed_blocks(request)
+        before = state(manager, request)
+        got = manager.allocate_slots(request, num_new_tokens, hits, num_cached)
+        assert got is None, (f"6 tokens are adopted in two free blocks, and {num_new_tokens} new ones need {why}; "
+                             f"beside the hits 2 blocks are free: allocate_slots gave {ids(got)}, expected None")
+        assert state(manager, request) == before, (f"allocate_slots returned None, but {before} became "
+                                                   f"{state(manager, request)}: count first, then change")
+    request = Request("r", [*COUNT[:6], *range(70, 76)])
+    got = ids(admit(manager, request))
+    assert got == [3, 4], f"6 new tokens need a copy and one fresh block, and 2 are free: got {got}, expected [3, 4]"
+
+
+@pytest.mark.points(2)
+def test_task_2_a_hit_that_is_written_in_place_needs_no_room(lab):
+    manager = make(lab, num_blocks=4)
+    leave(manager, COUNT[:10])
+    got = ids(admit(manager, Request("r", [*COUNT[:10], 50, 51])))
+    assert got == [], f"a pool of 3 blocks, all adopted, and room for two tokens in the last: got {got}, expected []"
+
+
+@pytest.mark.points(2)
+def test_task_2_hits_and_numbers_are_checked_before_anything_changes(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    request = Request("r", COUNT[:12])
+    hits, num_cached = manager.get_computed_blocks(request)
+    before = state(manager, request)
+    for error, arguments, why in ((ValueError, (hits, 8), "8 tokens do not end in the third block"),
+                                  (ValueError, (hits, 13), "three blocks hold 12 tokens"),
+                                  (RuntimeError, (hits, 12), "block 3 is cached with two tokens, not with four")):
+        with pytest.raises(error):
+            manager.allocate_slots(request, 1, *arguments)
+        assert state(manager, request) == before, f"a call was refused ({why}), but changed {before}"
+    assert manager.allocate_slots(request, 2, hits, num_cached) == [], "10 tokens adopted, two more fill block 3"
+
+
+@pytest.mark.points(2)
+def test_task_2_statistics_count_the_tokens_that_were_found(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    request = Request("r", [*COUNT[:6], 70, 71])
+    admit(manager, request)
+    grow(manager, request, 72)
+    fork(manager, request, Request("child", request.all_token_ids))
+    got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
+    assert got == (1, 8, 6), (f"a prompt of 8 tokens found 6, decoded one and was forked: (queries, tokens, found) is "
+                              f"{got}, expected (1, 8, 6)")
+
+
+@pytest.mark.points(1)
+def test_task_2_the_manager_never_writes_the_request(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    request = Request("r", COUNT[:12])
+    fields = dict(vars(request))
+    manager.allocate_slots(request, 2, *manager.get_computed_blocks(request))
+    assert vars(request) == fields, f"allocate_slots changed the request from {fields} to {vars(request)}"
+
+
+# ---- Task 3: indexed as the slots are made
+
+
+@pytest.mark.points(2)
+def test_task_3_full_blocks_are_found_as_soon_as_they_have_slots(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:10])
+    manager.allocate_slots(request, 6)
+    got = [lookup(manager, COUNT[:12])]
+    request.num_computed_tokens = 6
+    manager.allocate_slots(request, 4)
+    got.append(lookup(manager, COUNT[:12]))
+    assert got == [([1], 4), ([1, 2], 8)], (
+        f"10 tokens in chunks of 6 and 4: after each, the prompt is found as {got}, expected [([1], 4), ([1, 2], 8)]. "
+        "Whole blocks are indexed when they are planned")
+    got = manager.block_pool.blocks[3].block_hash
+    assert got is None, (f"block 3 holds two tokens of a request that runs, and is indexed as {got!r}: a half-filled "
+                         "block is not indexed while it grows")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_tail_that_has_grown_full_is_found_as_a_whole(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    admit(manager, Request("r", [*COUNT[:10], 50, 51, 52]))
+    manager.block_pool.finish_copies()
+    key = manager.block_pool.blocks[3].block_hash
+    assert key is not None and key.token_ids == (9, 10, 50, 51), (
+        f"block 3 was adopted with 9 10, and 50 51 fill it; its key is of {key and key.token_ids}, expected "
+        "(9, 10, 50, 51): insert() gives it the longer key")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_copy_is_indexed_not_what_it_was_copied_from(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    admit(manager, Request("r", [*COUNT[:6], 70, 71, 72]))
+    manager.block_pool.finish_copies()
+    got = [manager.block_pool.blocks[i].block_hash.token_ids for i in (2, 3)]
+    assert got == [(5, 6, 7, 8), (5, 6, 70, 71)], (
+        f"block 2 was copied into block 3, which 70 71 fill: their keys are of {got}, expected [(5, 6, 7, 8), "
+        "(5, 6, 70, 71)]. The table names the copy by the time that it is indexed")
+    parent = Request("parent", COUNT[20:26])
+    admit(manager, parent)  # blocks 5 and 6
+    grow(manager, fork(manager, parent, Request("child", COUNT[20:26])), 80, 81)  # block 6 is copied into block 7
+    got = [block.block_hash and block.block_hash.token_ids for block in manager.block_pool.blocks[6:8]]
+    assert got == [None, (25, 26, 80, 81)], (
+        f"a child fills its copy of the parent's half-filled block 6: the keys of blocks 6 and 7 are of {got}, "
+        "expected [None, (25, 26, 80, 81)]. Index what the table names after the copies, not before")
+
+
+@pytest.mark.points(2)
+def test_task_3_slots_without_tokens_are_not_indexed(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:6])
+    manager.allocate_slots(request, 10)  # six tokens, and four slots for what will be sampled
+    got = [block.block_hash is not None for block in manager.block_pool.blocks[1:5]]
+    assert got == [True, False, False, False], (
+        f"6 tokens exist and 10 slots: blocks 1 to 4 are indexed as {got}, expected the first only: what is not "
+        "sampled yet has no tokens to be found by")
+
+
+@pytest.mark.points(1)
+def test_task_3_the_salt_is_part_of_the_key(lab):
+    manager = make(lab)
+    admit(manager, Request("a", COUNT[:6], extra_keys=("a",)))
+    got = [lookup(manager, COUNT[:6], salt)[1] for salt in (("a",), ("b",), None)]
+    assert got == [4, 0, 0], (f"tenant 'a' fills a block; 'a', 'b' and nobody find {got} tokens of it, expected "
+                              "[4, 0, 0]")
+
+
+# ---- Task 4: planned, and not written yet
+
+
+@pytest.mark.points(4)
+def test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied(lab):
+    manager = make(lab)
+    admit(manager, Request("a", COUNT[:9]))
+    got = lookup(manager, COUNT[:9]), lookup(manager, [*COUNT[:6], 70, 71])
+    assert got == (([1, 2], 8), ([1], 4)), (
+        f"blocks 1 and 2 are planned, not written. The same prompt, and one that parts from it after 6 tokens, find "
+        f"{got}, expected (([1, 2], 8), ([1], 4)): the step writes before it reads, but it copies before it writes")
+    manager.finish_step()
+    got = lookup(manager, [*COUNT[:6], 70, 71])
+    assert got == ([1, 2], 6), (f"the step has run; the second prompt finds {got}, expected ([1, 2], 6): "
+                                "finish_step() forgets what was to be written")
+
+
+@pytest.mark.points(3)
+def test_task_4_the_written_part_of_a_block_may_be_copied(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:6])
+    admit(manager, request)
+    manager.finish_step()
+    grow(manager, request, 7, 8)  # fills block 2, of which two tokens are written
+    got = lookup(manager, [*COUNT[:7], 70, 71])
+    assert got == ([1, 2], 6), (f"block 2 holds 5 6, and 7 8 are to be written in this step; a prompt that shares 7 "
+                                f"tokens finds {got}, expected ([1, 2], 6): the written part, and no more")
+    assert ids(admit(manager, Request("b", [*COUNT[:7], 70, 71]))) == [3, 4], "a copy of block 2, and a fresh block"
+    assert pending(manager) == [(2, 3)], f"the copies {pending(manager)} are pending, expected [(2, 3)]"
+
+
+@pytest.mark.points(2)
+def test_task_4_the_first_note_of_a_step_stays(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:8])
+    admit(manager, request, 5)
+    manager.allocate_slots(request, 3)  # slots for what comes next, before the step has run
+    got = lookup(manager, [*COUNT[:6], 70])
+    assert got == ([1], 4), (f"5 tokens are planned, then 3 more, and no step has run: a prompt that shares 6 finds "
+                             f"{got}, expected ([1], 4). Nothing of block 2 is written")
+
+
+@pytest.mark.points(2)
+def test_task_4_a_block_that_is_only_read_is_not_noted(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    admit(manager, Request("r", [*COUNT[:8], 50, 51, 52, 53]))
+    got = lookup(manager, [*COUNT[:7], 70]), lookup(manager, [*COUNT[:8], 50, 70])
+    assert got == (([1, 2], 7), ([1, 2], 8)), (
+        f"blocks 1 and 2 were adopted whole, block 3 is to be written: a prompt that parts inside block 2, and one "
+        f"that parts inside block 3, find {got}, expected (([1, 2], 7), ([1, 2], 8))")
+
+
+@pytest.mark.points(1)
+def test_task_4_slots_that_are_not_written_now_are_not_noted(lab):
+    manager = make(lab)
+    parent = Request("parent", COUNT[:12])
+    admit(manager, parent)
+    manager.finish_step()
+    child = Request("child", COUNT[:12])
+    fork(manager, parent, child)
+    child.num_computed_tokens = 5
+    manager.allocate_slots(child, 2)  # writes into the second of three shared blocks: a copy of block 2
+    got = lookup(manager, [*COUNT[:10], 70, 71])
+    assert got == ([1, 2, 3], 10), (f"a step is to write positions 5 and 6; block 3, which holds positions 8 to 11, is "
+                                    f"not written now: a prompt that shares 10 tokens finds {got}, not ([1, 2, 3], 10)")
+
+
+@pytest.mark.points(2)
+def test_task_4_finish_step_reports_the_copies_too(lab):
+    manager = make(lab, num_blocks=5)
+    leave(manager, COUNT[:8])
+    admit(manager, Request("r", [*COUNT[:6], 70, 71]))
+    before = free_ids(manager)
+    manager.finish_step()
+    got = before, free_ids(manager), pending(manager)
+    assert got == ([4], [4, 2], []), (f"block 2 was adopted, and copied into block 3; (free before finish_step, after, "
+                                      f"copies after) is {got}, expected ([4], [4, 2], []): as in the base")
+
+
+# ---- Task 5: given back
+
+
+@pytest.mark.points(3)
+def test_task_5_a_request_that_ends_leaves_its_tail(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:6])
+    admit(manager, request)
+    manager.finish_step()
+    grow(manager, request, 7)
+    manager.finish_step()
+    request.append_output_token(8)  # sampled last, never computed
+    manager.free(request)
+    got = lookup(manager, COUNT[:12])
+    assert got == ([1, 2], 7), (f"7 tokens were computed, an eighth only sampled; after free() the next turn finds "
+                                f"{got}, expected ([1, 2], 7): the tail too, but not the token without K/V")
+    assert (manager.get_block_ids("a"), manager.block_pool.get_usage()) == ([], 0.0), "a freed request holds nothing"
+    assert lookup(manager, [*COUNT[:7], 8, 9])[1] == 7, "token 8 has no K/V and was found"
+
+
+@pytest.mark.points(2)
+def test_task_5_the_last_block_is_freed_first(lab):
+    manager = make(lab, num_blocks=6)
+    request = Request("a", COUNT[:10])
+    admit(manager, request)
+    manager.finish_step()
+    manager.free(request)
+    got = free_ids(manager)
+    assert got == [4, 5, 3, 2, 1], f"free() of the table [1, 2, 3] left the queue {got}, expected [4, 5, 3, 2, 1]"
+    manager.free(request)
+    manager.free(Request("nobody", COUNT[:10]))
+    assert free_ids(manager) == got, f"free() of a request that holds nothing changed the queue to {free_ids(manager)}"
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("num_written, num_planned", [(4, 8), (4, 2), (5, 2), (6, 7), (0, 13)])
+def test_task_5_what_was_planned_and_never_written_is_not_left(lab, num_written, num_planned):
+    manager = make(lab)
+    request = Request("a", COUNT[:14])
+    if num_written:
+        admit(manager, request, num_written)
+        manager.finish_step()
+    manager.allocate_slots(request, num_planned)
+    request.num_computed_tokens += num_planned  # the step is planned ...
+    manager.free(request)  # ... and the request is aborted before it runs
+    got = lookup(manager, COUNT[:15])[1]
+    assert got == num_written, (f"{num_written} tokens were written, {num_planned} more were planned and never "
+                                f"written; {got} are found, expected {num_written}: num_computed_tokens is ahead here")
+
+
+@pytest.mark.points(2)
+def test_task_5_a_preempted_request_leaves_what_was_computed(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:14])
+    admit(manager, request, 6)
+    manager.finish_step()
+    manager.allocate_slots(request, 8)  # slots are there; num_computed_tokens is not advanced
+    manager.free(request)
+    got = lookup(manager, COUNT[:14])
+    assert got == ([1, 2], 6), f"6 tokens were computed, 8 more had slots: free() left {got}, expected ([1, 2], 6)"
+
+
+@pytest.mark.points(3)
+def test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew(lab):
+    manager = make(lab, num_blocks=4)
+    first, second = Request("first", COUNT[20:28]), Request("second", COUNT[:8])
+    admit(manager, first, 6)
+    manager.finish_step()
+    manager.allocate_slots(first, 2)  # block 2 has two tokens of 'first', and is to be filled
+    manager.free(first)  # it gives way while the step is planned
+    assert ids(manager.allocate_slots(second, 8)) == [3, 2], "block 3, and then block 2, which was freed first"
+    got = lookup(manager, [*COUNT[:6], 70, 71])
+    assert got == ([3], 4), (f"'second' is to write all of block 2, which somebody else had in this step; a prompt "
+                             f"that shares 6 tokens finds {got}, expected ([3], 4): block 2 holds the other's tokens")
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("more", [{"tree_class": None}, {"tree_class": PrefixTree, "enable_caching": False}])
+def test_task_5_without_a_tree_all_is_as_in_the_base(lab, more):
+    got = []
+    for options in ({"tree_class": PrefixTree}, more):
+        manager = lab.KVCacheManager(num_blocks=10, block_size=4, **options)
+        request = Request("a", COUNT[:10])
+        admit(manager, request)
+        child = fork(manager, request, Request("child", COUNT[:10]))
+        grow(manager, child, 50)
+        manager.finish_step()
+        manager.free(child)
+        manager.free(request)
+        got.append((lookup(manager, COUNT[:11])[1], manager.block_pool.get_usage(), manager.block_pool.num_forks))
+        manager.check_integrity()
+    num_found = 0 if "enable_caching" in more else 8
+    assert got == [(10, 0.0, 1), (num_found, 0.0, 1)], (
+        f"10 tokens, a fork, a token, and all end: (tokens found, usage, copies) is {got} with a tree and with {more}; "
+        f"expected [(10, 0.0, 1), ({num_found}, 0.0, 1)]")
+
+
+@pytest.mark.points(1)
+def test_task_5_reset_forgets_the_tree_too(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:10])
+    admit(manager, request)
+    manager.finish_step()
+    with pytest.raises(RuntimeError):
+        manager.reset_prefix_cache()
+    assert lookup(manager, COUNT[:11])[1] == 8, "a reset that was refused must forget nothing"
+    manager.free(request)
+    manager.reset_prefix_cache()
+    got = lookup(manager, COUNT[:11]), manager.stats.num_queries
+    assert got == (([], 0), 0), f"after reset_prefix_cache() (what is found, queries) is {got}, expected (([], 0), 0)"
+
+
+@pytest.mark.points(3)
+def test_task_5_each_turn_of_a_chat_finds_all_that_was_computed(lab):
+    """A turn is 7 tokens of question and 6 of answer; the last token of an answer is sampled, not computed."""
+    manager, chat, found = make(lab, num_blocks=40), [], []
+    for turn in range(4):
+        chat = [*chat, *range(100 * turn, 100 * turn + 7)]
+        request = Request(f"turn {turn}", chat)
+        admit(manager, request)
+        found.append(request.num_cached_tokens)
+        manager.finish_step()
+        for i in range(5):
+            grow(manager, request, 100 * turn + 50 + i)
+            manager.finish_step()
+        request.append_output_token(100 * turn + 55)
+        chat = list(request.all_token_ids)
+        manager.free(request)
+        manager.check_integrity()
+    assert found == [0, 12, 25, 38], (f"four turns of 13 tokens find {found} tokens, expected [0, 12, 25, 38]: all "
+                                      "that was computed before, to the token")
+    assert manager.block_pool.num_forks == 0, (f"{manager.block_pool.num_forks} blocks were copied, expected none: "
+                                               "each turn is alone with the tail that it goes on from")
+
+
+class Server:
+    """Plans, then runs: copies in the order of the list, then writes. A slot stores the whole text up to it."""
+
+    def __init__(self, lab, num_blocks, block_size):
+        self.manager, self.size = make(lab, num_blocks, block_size), block_size
+        self.memory, self.running, self.plan = {}, [], {}
+
+    def run(self):
+        for source, copy in pending(self.manager):
+            for offset in range(self.size):
+                self.memory[copy, offset] = self.memory.get((source, offset))
+        for request, (first, end) in self.plan.items():
+            table = self.manager.get_block_ids(request.request_id)
+            for p in range(first, end):
+                self.memory[table[p // self.size], p % self.size] = tuple(request.all_token_ids[:p + 1])
+        self.manager.finish_step()
+        self.plan = {}
+
+    def give(self, request, num_new_tokens):
+        self.plan[request] = (request.num_computed_tokens, request.num_computed_tokens + num_new_tokens)
+        request.num_computed_tokens += num_new_tokens
+
+    def findable(self):
+        """Every text that the index names, token by token: what a search by brute force may find."""
+        texts = {()}
+        for block in self.manager.block_pool.blocks:
+            tokens, key = (), block.block_hash
+            while key is not None:
+                tokens, key = (*key.token_ids, *tokens), key.parent
+            num_own = len(block.block_hash.token_ids) if block.block_hash is not None else 0
+            texts.update(tokens[:n] for n in range(len(tokens) - num_own + 1, len(tokens) + 1))
+        return texts
+
+    def assert_contents(self, when):
+        for request in self.running:
+            table = self.manager.get_block_ids(request.request_id)
+            for p in range(request.num_computed_tokens):
+                got = self.memory.get((table[p // self.size], p % self.size))
+                assert got == tuple(request.all_token_ids[:p + 1]), (
+                    f"{when}: request {request.request_id} reads {got} at position {p} through its table {table}, "
+                    f"but its text is {request.all_token_ids[:p + 1]}")
+        for block in self.manager.block_pool.blocks:
+            tokens, key = (), block.block_hash
+            while key is not None:
+                tokens, key = (*key.token_ids, *tokens), key.parent
+            if block.block_hash is not None:
+                got = self.memory.get((block.block_id, len(block.block_hash.token_ids) - 1))
+                assert got == tokens, f"{when}: block {block.block_id} is found as {tokens}, but holds {got}"
+
+
+def act(server, rng, name):
+    """One thing that happens to a server: somebody comes, goes on, is forked, ends, or is aborted after the plan."""
+    manager = server.manager
+    quiet = [request for request in server.running if request not in server.plan]
+    action = rng.choice(["new", "new", "go on", "go on", "go on", "fork", "end", "abort"])
+    if action == "new":
+        request = Request(name, [rng.randrange(2) for _ in range(rng.randint(1, 4 * server.size))])
+        hits, num_cached = manager.get_computed_blocks(request)
+        if not server.plan:
+            texts, longest = server.findable(), 0
+            while longest + 1 < request.num_tokens and tuple(request.all_token_ids[:longest + 1]) in texts:
+                longest += 1
+            assert num_cached == longest, (f"request {name}: {longest} tokens of {request.all_token_ids} are cached, "
+                                           f"get_computed_blocks found {num_cached}")
+        num_new_tokens = rng.randint(1, request.num_tokens - num_cached)
+        before = state(manager, *server.running)
+        if manager.allocate_slots(request, num_new_tokens, hits, num_cached) is None:
+            assert state(manager, *server.running) == before, f"request {name}: None, but {before} changed"
+            return 0
+        request.num_computed_tokens = num_cached
+        server.running.append(request)
+        server.give(request, num_new_tokens)
+        return num_cached
+    if action == "go on" and quiet:
+        request = rng.choice(quiet)
+        if request.num_computed_tokens == request.num_tokens:
+            request.append_output_token(rng.randrange(2))
+        num_new_tokens = rng.randint(1, request.num_tokens - request.num_computed_tokens)
+        before = state(manager, *server.running)
+        if manager.allocate_slots(request, num_new_tokens) is None:
+            assert state(manager, *server.running) == before, f"{request.request_id}: None, but {before} changed"
+        else:
+            server.give(request, num_new_tokens)
+    elif action == "fork" and server.running and not server.plan:
+        parent = rng.choice(server.running)
+        server.running.append(fork(manager, parent, Request(name, parent.all_token_ids)))
+    elif action == "end" and quiet:
+        request = server.running.pop(server.running.index(rng.choice(quiet)))
+        manager.free(request)
+    elif action == "abort" and server.plan:
+        request = rng.choice(list(server.plan))
+        blocks = [manager.block_pool.blocks[i] for i in manager.get_block_ids(request.request_id)]
+        if all(block.ref_cnt == 1 for block in blocks):  # nobody counts on what it was to write
+            del server.plan[request]
+            server.running.remove(request)
+            manager.free(request)
+    return 0
+
+
+@pytest.mark.points(5)
+def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
+    """Requests come, find what is cached, go on, fork, end, and are aborted while a step is planned."""
+    num_found = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        server = Server(lab, rng.randint(5, 14), rng.randint(1, 5))
+        for step in range(30):
+            for i in range(rng.randint(1, 5)):
+                num_found += act(server, rng, f"{seed}-{step}-{i}")
+            server.manager.check_integrity()
+            server.run()
+            server.assert_contents(f"seed {seed}, step {step}")
+        for request in server.running:
+            server.manager.free(request)
+        got = server.manager.block_pool.get_usage()
+        assert got == 0.0, f"seed {seed}: all have ended, and {got:.0%} of the pool is in use"
+    assert num_found > 500, f"only {num_found} tokens were found in all: this test should find many hundreds"
