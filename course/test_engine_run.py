@@ -1,0 +1,147 @@
+"""Engines of a student's pieces: those that work say so, and of those that do not, the piece to blame is named."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from course.engine_run import find_blame, run_pieces
+from course.engine_spec import Spec
+from course.joining import check_alone, reference_tokens
+from course.labs import PROJECT_ROOT, discover, find_lab
+from course.mutants import mutants_of
+from course.pieces import just
+from course.progress import State
+from course.running import RunCommand, Wish
+
+LABS = discover()
+
+
+def lab(number):
+    return find_lab(number, LABS)
+
+
+def broken(number, name):
+    """The text of a lab's solution with one of its mutants in it."""
+    (mutant,) = [mutant for mutant in mutants_of(lab(number)) if mutant.name == name]
+    return mutant.apply(lab(number).solution.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return reference_tokens(PROJECT_ROOT)
+
+
+@pytest.fixture
+def trial(tmp_path, reference):
+    """Runs the pieces of ``files`` (lab number → text; None is the solution's) in one workload, and finds who is to
+    blame."""
+    def run(files, *workloads, silence_s=20.0):
+        for number, text in files.items():
+            (tmp_path / f"lab-{number}.py").write_text(text or lab(number).solution.read_text(encoding="utf-8"))
+        pieces = just(LABS, [lab(number) for number in files], lambda lab: lab.number in files,
+                      lambda lab: tmp_path / f"lab-{lab.number}.py")
+        spec = Spec(workloads=workloads, reference=dict(reference))
+        outcome = run_pieces(PROJECT_ROOT, pieces, spec, silence_s=silence_s)
+        if outcome.problem is None:
+            return outcome, None
+        return outcome, find_blame(PROJECT_ROOT, pieces, spec, outcome.problem, LABS, silence_s)
+
+    return run
+
+
+@pytest.mark.parametrize("number, mutant, workload, kind", [
+    ("2.1", "remove-leaves-the-back-link", "greedy", "raised"),
+    ("2.2", "floor-instead-of-ceil", "greedy", "invariant"),
+    ("2.3", "everyone-decodes", "greedy", "differs"),
+    ("3.1", "never-copies", "samples", "differs"),
+    ("3.3", "the-half-matching-block-counts-as-whole", "turns", "raised"),
+    ("4.2", "keeps-the-blocks", "preempts", "invariant"),
+    ("4.3", "peek-takes", "greedy", "raised"),
+    ("5.1", "everybody-sees-the-whole-context", "greedy", "differs"),
+    ("5.2", "times-the-temperature", "seeded", "differs"),
+    ("5.3", "a-finished-request-keeps-its-blocks", "greedy", "invariant"),
+])
+def test_the_broken_piece_is_named(trial, number, mutant, workload, kind):
+    sound = "4.3" if number != "4.3" else "2.1"
+    outcome, blame = trial({sound: None, number: broken(number, mutant)}, workload)
+    assert outcome.problem.kind == kind and outcome.problem.what == workload, outcome.problem
+    assert [lab.number for lab in blame.labs] == [number] and blame.is_alone, blame
+
+
+def test_a_broken_base_is_named(trial):
+    _, blame = trial({"2.1": broken("2.1", "remove-leaves-the-back-link"), "3.1": None}, "greedy")
+    assert [lab.number for lab in blame.labs] == ["2.1"] and blame.is_alone
+
+
+def test_pieces_that_fail_only_together_are_named_together(trial):
+    """Each is right alone: a pool whose blocks say that they are its own, a queue that breaks when it hears of that."""
+    pool = lab("2.1").solution.read_text() + "\nimport builtins\nbuiltins.is_told_of_the_pool = True\n"
+    queue = (lab("4.3").solution.read_text() + "\nimport builtins\nif getattr(builtins, 'is_told_of_the_pool', False) "
+             "and BlockPoolIsMine():\n    raise ValueError('not with that pool')\n")
+    queue = queue.replace("import builtins", "import builtins\nfrom course import base\n\n"
+                          "def BlockPoolIsMine():\n    return '2.1' in base._files\n", 1)
+    outcome, blame = trial({"2.1": pool, "4.3": queue}, "greedy")
+    assert outcome.problem.kind == "raised" and not blame.is_alone
+    assert [lab.number for lab in blame.labs] == ["2.1", "4.3"]
+
+
+def test_a_piece_that_hangs_is_stopped_and_its_line_named(trial):
+    text = lab("2.1").solution.read_text().replace("        for block in blocks:\n            self._check_mine(block, \"touch\")\n",
+                                                   "        while True:\n            pass\n")
+    outcome, blame = trial({"2.1": text}, "turns", silence_s=6.0)
+    assert outcome.problem.kind == "hangs" and outcome.problem.step > 0
+    assert outcome.problem.place.startswith("lab-2.1.py of lab 2.1, line ") and "in touch" in outcome.problem.place
+    assert [lab.number for lab in blame.labs] == ["2.1"]
+
+
+@pytest.mark.parametrize("change, kind, message", [
+    (("    def touch(", "    def touched("), "refused", "block_pool: BlockPool .* has no method touch"),
+    (('"""The block allocator', 'import os\nos._exit(3)\n"""The block allocator'), "died", "ended with status 3"),
+    (('"""The block allocator', '1 / 0\n"""The block allocator'), "raised", "ZeroDivisionError"),
+])
+def test_a_piece_that_cannot_be_put_in_is_named(trial, change, kind, message):
+    outcome, blame = trial({"4.3": None, "2.1": lab("2.1").solution.read_text().replace(*change)}, "greedy")
+    assert outcome.problem.kind == kind
+    assert re.search(message, outcome.problem.message), outcome.problem
+    assert [lab.number for lab in blame.labs] == ["2.1"]
+
+
+def test_pieces_that_work_decode_what_the_reference_does(trial):
+    outcome, _ = trial({"2.1": None, "3.1": None, "4.3": None}, "greedy", "samples", "turns")
+    assert outcome.problem is None and list(outcome.equal) == ["greedy", "samples", "turns"]
+
+
+def test_a_scheduler_that_waits_ends_with_the_engines_sentence(reference):
+    problems, proved = check_alone(lab("4.1"), LABS, reference)
+    assert problems == [] and proved.endswith("with too small a pool, nothing could be planned")
+
+
+# ---- the command
+
+
+class FakeProgress:
+    """Says what it is told of the tests."""
+
+    def __init__(self, passing):
+        self.passing = passing
+
+    def of(self, lab):
+        state = State.PASSED if lab.number in self.passing else State.NOT_STARTED
+        return type("Row", (), {"state": state})()
+
+
+@pytest.fixture
+def command():
+    output = io.StringIO()
+    command = RunCommand(PROJECT_ROOT, LABS, FakeProgress(set()), Console(file=output, width=160))
+    return command, output
+
+
+def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, tmp_path):
+    run, output = command
+    assert run.run(Wish(prompt="The fox", trace=tmp_path / "steps.json")) == 0
+    text = output.getvalue()
+    assert "No piece is yours yet." in text and "\nThe fox" in text and "80 tokens, all as the reference's: the tale." in text
+    assert "block_pool" in text and (tmp_path / "steps.json").is_file()
