@@ -17,6 +17,7 @@ from mini_vllm.fuzz.sampler import chi_square_bound
 from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler, gumbel_noise
+from mini_vllm.sampling.by_rules import SamplesByRules
 from mini_vllm.sampling.filters import filter_scores
 from mini_vllm.sampling.logit_rules import adjust
 from mini_vllm.sampling.row import SamplerRow, is_plain, make_key
@@ -515,6 +516,16 @@ def test_a_key_at_its_end_goes_on(monkeypatch):
     other = make_row()
     other.key, other.output_token_ids = (1, 0), [0] * 4
     assert sample(np.zeros(1000), row) == sample(np.zeros(1000), other)
+
+
+def test_sample_is_built_on_any_draw():
+    class Unlikeliest(SamplesByRules):
+        def draw(self, logits, rows, num_ahead=0):
+            return mx.argmin(logits, axis=-1)
+
+    row = make_row(logit_bias={2: -5.0}, logprobs=1)
+    got = Unlikeliest().sample(mx.array([[1.0, 0.0, 2.0], [3.0, 1.0, 2.0]]), [row, make_row()])
+    assert got.token_ids == [2, 1] and list(got.logprobs[0].top) == [2] and got.logprobs[1] is None
 
 
 # ---- log-probabilities

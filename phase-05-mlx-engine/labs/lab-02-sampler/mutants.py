@@ -7,8 +7,16 @@ KEPT = "    return mx.where(is_above | (is_equal & (place_among_equals <= num_eq
 MASS = """    mass_before = mx.cumsum(widths, axis=-1, inclusive=False)
     mass = mass_before[:, -1:] + widths[:, -1:]
 """
+SCORES = """    scores = (logits - mx.max(logits, axis=-1, keepdims=True)) / _column([p.temperature for p in params])
+"""
+TOP_K = """    if any(p.top_k for p in params):
+        scores = _keep_most_likely(scores, mx.array([[min(p.top_k or vocab_size, vocab_size)] for p in params]))
+"""
 NUCLEUS = """    if any(p.top_p < 1 for p in params):
         scores = _keep_most_likely(scores, _num_in_nucleus(scores, _column([p.top_p for p in params])))
+"""
+MIN_P = """    if any(p.min_p for p in params):
+        scores = _keep_min_p(scores, _column([p.min_p for p in params]))
 """
 
 MUTANTS = [
@@ -127,6 +135,20 @@ MUTANTS = [
         by="        keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead + index)\n"
            "                         for index, row in enumerate(rows)])\n",
         killed_by="test_task_3_a_row_draws_the_same_in_any_company",
+    ),
+    Mutant(
+        name="two-positions-share-their-noise",
+        story="Counts in twos: every second token is the same as the one before it, or tries to be.",
+        replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
+        by="row.key[1] + (len(row.output_token_ids) + num_ahead) // 2)",
+        killed_by="test_task_3_draws_of_one_request_are_independent",
+    ),
+    Mutant(
+        name="one-noise-a-request",
+        story="Makes the key of params.seed, which the samples of one request share: all of them say the same.",
+        replace="(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead)",
+        by="(row.params.seed or 0, len(row.output_token_ids) + num_ahead)",
+        killed_by="test_task_3_the_samples_of_one_seed_differ",
     ),
     Mutant(
         name="noise-by-what-was-said",
@@ -315,6 +337,13 @@ MUTANTS = [
         by="    widths = mx.maximum(1 - mx.sort(-scores, axis=-1), 0)\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
     ),
+    Mutant(
+        name="one-p-for-all",
+        story="Reads the smallest top_p of the batch, and filters everybody by it.",
+        replace="_column([p.top_p for p in params])))\n",
+        by="_column([min(p.top_p for p in params)] * len(rows))))\n",
+        killed_by="test_task_5_every_row_has_its_own_p",
+    ),
     # ---- Task 6
     Mutant(
         name="min-p-of-all",
@@ -352,6 +381,21 @@ MUTANTS = [
         replace=NUCLEUS,
         by="    scores = _keep_min_p(scores, _column([p.min_p for p in params]))\n" + NUCLEUS,
         killed_by="test_task_6_min_p_comes_after_top_p",
+    ),
+    Mutant(
+        name="top-p-before-top-k",
+        story="Takes the nucleus of all tokens, then the k most likely of it.",
+        replace=TOP_K + NUCLEUS,
+        by=NUCLEUS + TOP_K,
+        killed_by="test_task_6_any_mix_draws_what_the_rules_say",
+    ),
+    Mutant(
+        name="the-temperature-comes-last",
+        story="Filters the model's own distribution, and flattens or sharpens what is left of it.",
+        replace=SCORES + TOP_K + NUCLEUS + MIN_P,
+        by=SCORES.replace(" / _column([p.temperature for p in params])", "") + TOP_K + NUCLEUS + MIN_P
+           + "    scores = scores / _column([p.temperature for p in params])\n",
+        killed_by="test_task_6_all_filters_together_have_the_right_frequencies",
     ),
     Mutant(
         name="one-min-p-for-all",
