@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.labs import Lab
+from course.labs import Lab, discover
+from course.pieces import Pieces, choose, needed_for_all
 from course.starters import is_as_shipped
 
 CHOICES = ("auto", "starter", "solution", "engine")
@@ -28,11 +29,28 @@ class Impl:
         return " and ".join(map(self.lab.relative, paths))
 
 
+def engines(labs: Sequence[Lab], choice: Choice) -> dict[str, Pieces]:
+    """What the capstone tests: engines of nothing but solutions, or starters, or the starters of another folder."""
+    found: dict[str, Pieces] = {}
+    for wanted in choice.wanted:
+        if wanted in ("auto", "solution"):
+            found["solution"] = choose(labs, lambda lab: True, lambda lab: lab.solution)
+        is_begun = wanted == "auto" and not any(is_as_shipped(lab) for lab in needed_for_all(labs))
+        if wanted == "starter" or is_begun:
+            found["starter"] = choose(labs, lambda lab: True, lambda lab: lab.starter)
+        if wanted not in CHOICES:
+            folder = choice.path(wanted)
+            there = {lab.number: lab for lab in discover(folder)}
+            found[folder.name] = choose(labs, lambda lab, there=there: lab.number in there,  # type: ignore[misc]
+                                        lambda lab, there=there: there[lab.number].starter)  # type: ignore[misc]
+    return found
+
+
 class Choice:
     """What ``--impl`` asks for, several times perhaps. Paths are meant from the folder ``here``."""
 
     def __init__(self, wanted: Sequence[str], here: Path) -> None:
-        self._wanted = list(wanted) or ["auto"]
+        self.wanted = list(wanted) or ["auto"]
         self._here = here
         #: The number of a lab → why it has more or fewer things under test than one would think.
         self.notes: dict[str, str] = {}
@@ -40,15 +58,18 @@ class Choice:
     @property
     def files(self) -> list[str]:
         """The choices that are paths."""
-        return [choice for choice in self._wanted if choice not in CHOICES]
+        return [choice for choice in self.wanted if choice not in CHOICES]
 
     def missing(self) -> str | None:
         """A path that leads nowhere, if there is one."""
         return next((choice for choice in self.files if not (self._here / choice).exists()), None)
 
+    def path(self, choice: str) -> Path:
+        return (self._here / choice).resolve()
+
     def impls(self, lab: Lab) -> list[Impl]:
         """Each once, in the order of the choices. Raises LabError for a lab whose settings cannot be read."""
-        return list(dict.fromkeys(impl for choice in self._wanted for impl in self._of(lab, choice)))
+        return list(dict.fromkeys(impl for choice in self.wanted for impl in self._of(lab, choice)))
 
     def _of(self, lab: Lab, choice: str) -> list[Impl]:
         solution, starter = Impl(lab, "solution", lab.solution), Impl(lab, "starter", lab.starter)
@@ -64,7 +85,7 @@ class Choice:
                     self.notes[lab.number] = "this lab has no counterpart in the engine"
                     return []
                 return [Impl(lab, "engine", lab.module_path(lab.engine[-1]), lab.engine)]
-        path = (self._here / choice).resolve()
+        path = self.path(choice)
         if path.is_dir():
             path = path / "starter.py"
         return [Impl(lab, path.stem, path)]

@@ -119,6 +119,13 @@ def bases_of(lab: Lab, labs: Sequence[Lab]) -> list[Lab]:
     return below
 
 
+def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
+    """The labs without which some part of the engine is not a student's: the last of every slot, and their bases."""
+    last = [filling[-1] for filling in slots_of(labs).values()]
+    needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
+    return sorted(needed.values(), key=labs.index)
+
+
 def build(files: Mapping[str, Path], labs: Sequence[Lab]) -> EngineParts:
     """Run the files, each on its bases, and take the piece of every lab of ``labs``.
 

@@ -26,11 +26,12 @@ from course.failures import (
     tell,
     why_broken,
 )
-from course.impls import CHOICES, Choice, Impl
+from course.impls import CHOICES, Choice, Impl, engines
 from course.labs import Lab, LabError, discover, lab_of_path
 from course.limits import limit_files, time_limit
 from course.loading import import_together, load_file
 from course.points import Points, Score
+from course.running import CAPSTONE
 
 MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
@@ -99,6 +100,9 @@ class LabSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "pieces" in metafunc.fixturenames and metafunc.definition.path.parent.name == CAPSTONE:
+            chosen = engines(self.labs, self.choice)
+            metafunc.parametrize("pieces", list(chosen.values()), ids=list(chosen))
         if "lab" in metafunc.fixturenames:
             lab = lab_of_path(metafunc.definition.path, self.labs)
             if lab is not None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from course.engine_run import SILENCE_S, Blame, Event, Outcome, find_blame, run_pieces
 from course.engine_spec import Spec
 from course.labs import Lab, LabError, find_lab
-from course.pieces import Pieces, bases_of, choose, just, slots_of
+from course.pieces import Pieces, choose, just, needed_for_all
 from course.progress import Progress, State
 from course.showing import state_text
 
@@ -57,13 +57,6 @@ def choose_pieces(labs: Sequence[Lab], progress: Progress, wish: Wish | None = N
             raise LabError("Not every part is yours yet. Still to pass:\n" + "\n".join(
                 f"  {lab.number}  {lab.title}: {state_text(progress.of(lab))}" for lab in missing))
     return choose(labs, passes, lambda lab: lab.starter)
-
-
-def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
-    """The labs without which some part of the engine is not a student's: the last of every slot, and their bases."""
-    last = [filling[-1] for filling in slots_of(labs).values()]
-    needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
-    return sorted(needed.values(), key=labs.index)
 
 
 class RunCommand:

@@ -76,20 +76,17 @@ def test_a_broken_base_is_named(trial):
 
 
 def test_pieces_that_fail_only_together_are_named_together(trial):
-    """Each is right alone: a pool whose blocks say that they are its own, a queue that breaks when it hears of that."""
-    pool = lab("2.1").solution.read_text() + "\nimport builtins\nbuiltins.is_told_of_the_pool = True\n"
-    queue = (lab("4.3").solution.read_text() + "\nimport builtins\nif getattr(builtins, 'is_told_of_the_pool', False) "
-             "and BlockPoolIsMine():\n    raise ValueError('not with that pool')\n")
-    queue = queue.replace("import builtins", "import builtins\nfrom course import base\n\n"
-                          "def BlockPoolIsMine():\n    return '2.1' in base._files\n", 1)
-    outcome, blame = trial({"2.1": pool, "4.3": queue}, "greedy")
+    """The queue is right alone, and raises where it meets a student's pool."""
+    queue = (lab("4.3").solution.read_text() + "\nfrom course import base\n"
+             "if '2.1' in base._files:\n    raise ValueError('not with that pool')\n")
+    outcome, blame = trial({"2.1": None, "4.3": queue}, "greedy")
     assert outcome.problem.kind == "raised" and not blame.is_alone
     assert [lab.number for lab in blame.labs] == ["2.1", "4.3"]
 
 
 def test_a_piece_that_hangs_is_stopped_and_its_line_named(trial):
-    text = lab("2.1").solution.read_text().replace("        for block in blocks:\n            self._check_mine(block, \"touch\")\n",
-                                                   "        while True:\n            pass\n")
+    check = "        for block in blocks:\n            self._check_mine(block, \"touch\")\n"
+    text = lab("2.1").solution.read_text().replace(check, "        while True:\n            pass\n")
     outcome, blame = trial({"2.1": text}, "turns", silence_s=6.0)
     assert outcome.problem.kind == "hangs" and outcome.problem.step > 0
     assert outcome.problem.place.startswith("lab-2.1.py of lab 2.1, line ") and "in touch" in outcome.problem.place
@@ -98,8 +95,8 @@ def test_a_piece_that_hangs_is_stopped_and_its_line_named(trial):
 
 @pytest.mark.parametrize("change, kind, message", [
     (("    def touch(", "    def touched("), "refused", "block_pool: BlockPool .* has no method touch"),
-    (('"""The block allocator', 'import os\nos._exit(3)\n"""The block allocator'), "died", "ended with status 3"),
-    (('"""The block allocator', '1 / 0\n"""The block allocator'), "raised", "ZeroDivisionError"),
+    (("from collections import Counter\n", "import os\nos._exit(3)\n"), "died", "ended with status 3"),
+    (("from collections import Counter\n", "1 / 0\n"), "raised", "ZeroDivisionError"),
 ])
 def test_a_piece_that_cannot_be_put_in_is_named(trial, change, kind, message):
     outcome, blame = trial({"4.3": None, "2.1": lab("2.1").solution.read_text().replace(*change)}, "greedy")
@@ -143,5 +140,6 @@ def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, tmp_path
     run, output = command
     assert run.run(Wish(prompt="The fox", trace=tmp_path / "steps.json")) == 0
     text = output.getvalue()
-    assert "No piece is yours yet." in text and "\nThe fox" in text and "80 tokens, all as the reference's: the tale." in text
+    assert "No piece is yours yet." in text and "\nThe fox" in text
+    assert "80 tokens, all as the reference's: the tale." in text
     assert "block_pool" in text and (tmp_path / "steps.json").is_file()

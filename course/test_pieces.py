@@ -6,9 +6,9 @@ import pytest
 
 from course import base
 from course.labs import LabError, discover, find_lab
-from course.pieces import SLOTS, bases_of, build, choose, just
+from course.pieces import SLOTS, bases_of, build, choose, just, needed_for_all
 from course.progress import State
-from course.running import CAPSTONE, WORKLOADS, Wish, choose_pieces, needed_for_all
+from course.running import CAPSTONE, WORKLOADS, Wish, choose_pieces
 from mini_vllm.engine_config import EngineParts
 
 LABS = discover()
@@ -121,7 +121,8 @@ class FakeProgress:
 
 
 def test_strict_names_what_is_missing():
-    with pytest.raises(LabError, match=r"(?s)Still to pass:.*2.2  The KV cache manager: in progress 3/4\n.*5.3") as caught:
+    missing = r"(?s)Still to pass:.*2.2  The KV cache manager: in progress 3/4\n.*5.3"
+    with pytest.raises(LabError, match=missing) as caught:
         choose_pieces(LABS, FakeProgress(_2_1=State.PASSED, _2_2=State.IN_PROGRESS), Wish(is_strict=True))
     assert "2.1" not in str(caught.value)
 

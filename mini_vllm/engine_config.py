@@ -103,7 +103,7 @@ class EngineParts:
             value = getattr(self, part.name)
             if not callable(value) and not (value is None and part.name in ("prefix_tree", "engine")):
                 kind = "a function or a class" if part.name == "attention" else "a class"
-                raise refusal(part.name, value, f"{kind} like {getattr(part.default, '__name__', part.name)}")
+                raise refusal(part.name, value, f"{kind} like {getattr(part.default, '__name__', 'LLMEngine')}")
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ CONFIG = [
 ]
 PARTS = [("block_pool", "BlockPool"), ("kv_cache_manager", "KVCacheManager"), ("prefix_tree", "PrefixTree"),
          ("request_queue", "PriorityQueueWithAging"), ("scheduler", "Scheduler"), ("sampler", "Sampler"),
-         ("attention", "FastAttention")]
+         ("attention", "FastAttention"), ("model_runner", "ModelRunner"), ("engine", "LLMEngine")]
 
 
 def rows(table):
@@ -116,7 +116,7 @@ def test_every_field_has_a_row():
 
 @pytest.mark.parametrize("name, like", PARTS)
 def test_a_part_that_is_no_class_is_refused_by_name(name, like):
-    for value in (5, "BlockPool", *([] if name == "prefix_tree" else [None])):
+    for value in (5, "BlockPool", *([] if name in ("prefix_tree", "engine") else [None])):
         kind = "a function or a class" if name == "attention" else "a class"
         check_refused(EngineParts, name, value, f"must be {kind} like {like}")
 
