@@ -78,11 +78,11 @@ def run_capstone(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep
     return [output.error if output.error else [list(output.token_ids)] for output in outputs]
 
 
-def tokens_per_second(parts: EngineParts | None, loaded: LoadedModel) -> float:
+def tokens_per_second(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep = lambda step: None) -> float:
     """Output tokens of the capstone over wall time, unaudited."""
     engine = engine_of(config(), parts, loaded)
     started_s = time.perf_counter()
-    outputs = _serve(engine, Steps(), None)
+    outputs = _serve(engine, Steps(on_step), None)
     return sum(len(output.token_ids) for output in outputs) / (time.perf_counter() - started_s)
 
 
@@ -107,12 +107,14 @@ def _serve(engine: LLMEngine, steps: Steps, audit: Audit | None) -> list[Request
     return [outputs[name] for name in names]
 
 
-def reference_tokens(loaded: LoadedModel) -> Tokens:
+def reference_tokens(loaded: LoadedModel, on_step: OnStep = lambda step: None) -> Tokens:
     """What each of the 32 is told when nobody else is there, nothing is aborted and there is room."""
     engine = engine_of(EngineConfig(num_blocks=400, block_size=8, max_num_seqs=16), None, loaded)
     names = [engine.add_request(order.prompt, order.params) for order in orders()]
     outputs: dict[str, RequestOutput] = {}
+    steps = Steps(on_step)
     while engine.has_unfinished_requests():
+        steps.begin()
         outputs |= {output.request_id: output for output in engine.step()}
     return [[list(outputs[name].token_ids)] for name in names]
 

@@ -151,10 +151,11 @@ SPEED = Workload("speed", SamplingParams(max_tokens=48, temperature=0, ignore_eo
                  settings={"num_blocks": 200, "block_size": 32, "max_num_seqs": 8})
 
 
-def tokens_per_second(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str) -> float:
+def tokens_per_second(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str,
+                      on_step: OnStep = lambda step: None) -> float:
     """Output tokens over wall time, unaudited."""
     engine = engine_of(workload.config(model), parts, loaded)
     started_s = time.perf_counter()
-    outputs = serve(engine, list(workload.prompts), workload.params, None, Steps())
+    outputs = serve(engine, list(workload.prompts), workload.params, None, Steps(on_step))
     return sum(output.usage.completion_tokens for output in outputs) / (time.perf_counter() - started_s)
 
