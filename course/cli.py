@@ -12,8 +12,9 @@ from course.commands import Course
 from course.hints import LEVELS
 from course.labs import LabError
 from course.running import DEFAULT_PROMPT, Wish
+from course.showpieces import BENCHES, DEMOS
 
-COMMANDS = ("status", "next", "test", "watch", "hint", "run", "reset", "solution", "check", "sync")
+COMMANDS = ("status", "next", "test", "watch", "hint", "run", "demo", "bench", "reset", "solution", "check", "sync")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,6 +41,11 @@ def make_parser() -> argparse.ArgumentParser:
                        help="just the pieces of these labs, whether they pass or not")
     which.add_argument("--strict", action="store_true", help="every part must be yours; then the capstone")
     run.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `mini-vllm trace FILE`")
+    demo = command("demo", "three requests, served by your KV cache manager on your block pool")
+    demo.add_argument("what", nargs="?", choices=DEMOS, default=DEMOS[0], help="default: %(default)s")
+    bench = command("bench", "what an operation of your block pool costs, in a small and in a large pool")
+    bench.add_argument("what", nargs="?", choices=BENCHES, default=BENCHES[0], help="default: %(default)s")
+    bench.add_argument("--cold", action="store_true", help="leave the blocks out of the CPU's caches")
     reset = command("reset", "put the shipped starter.py back, keeping a backup of yours")
     reset.add_argument("lab", nargs="?", help=lab_help)
     solution = command("solution", "the solution of a lab that you have passed")
@@ -78,6 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "run":
                 names = [name for names in arguments.lab for name in names.split(",") if name]
                 return course.run(Wish(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
+            case "demo":
+                return course.demo()
+            case "bench":
+                return course.bench(arguments.cold)
             case "reset":
                 return course.reset(arguments.lab)
             case "solution":

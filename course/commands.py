@@ -19,6 +19,7 @@ from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, lab_of_
 from course.progress import LabProgress, Progress, State
 from course.running import RunCommand, Wish, choose_pieces, show_whose
 from course.showing import VerdictLines, bar, state_text
+from course.showpieces import Showpieces
 from course.starters import clean_solution, is_as_shipped, shipped_starter
 from course.verdicts import OnPoll
 from course.watching import SavedMeanwhile, Saves
@@ -205,6 +206,15 @@ class Course:
 
     def run(self, wish: Wish) -> int:
         return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)
+
+    def demo(self) -> int:
+        return Showpieces(self.labs, self.console, self._passes).demo_blocks()
+
+    def bench(self, cold: bool = False) -> int:
+        return Showpieces(self.labs, self.console, self._passes).bench_allocator(cold)
+
+    def _passes(self, lab: Lab) -> bool:
+        return self.progress.of(lab).state is State.PASSED
 
     # ---- for those who write labs
 

@@ -147,10 +147,10 @@ class RunCommand:
                                 f"{blame.problem.sentence()}."))
 
 
-def show_whose(pieces: Pieces, console: Console) -> None:
+def show_whose(pieces: Pieces, console: Console, title: str = "Your engine") -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for seat in pieces.seats:
         whose = "the reference’s" if seat.lab is None else f"yours, lab {seat.lab.number}"
         table.add_row(Text(seat.slot), Text(whose, style="" if seat.lab is None else "green"), Text(seat.note, "dim"))
-    console.print("[bold]Your engine[/]")
+    console.print(f"[bold]{title}[/]")
     console.print(table)

@@ -61,7 +61,8 @@ class VerdictLines:
         self._console.print(f"\n  {row.num_passed} of {len(row.tests)} tests, {row.points} of {row.max_points} points  "
                             f"{bar(row.points, row.max_points)}")
         if row.state is State.PASSED:
-            self._console.print(f"  [green]Passed.[/] Compare with `course solution {lab.number}`.\n")
+            run = " See it decode: course run" if lab.parts else ""
+            self._console.print(f"  [green]Passed.[/] Compare with `course solution {lab.number}`.{run}\n")
         else:
             if row.detour:
                 self._console.print(Text(f"  {row.detour}"))

@@ -243,7 +243,14 @@ def test_test_of_all_labs_goes_on_after_a_broken_one(course, lab1, lab2, termina
 def test_a_passed_lab_is_a_success(course, lab1, terminal):
     write_starter(lab1)
     assert course.test(["1.1"]) == 0
-    assert "Passed. Compare with `course solution 1.1`." in terminal.getvalue()
+    assert terminal.getvalue().endswith("  Passed. Compare with `course solution 1.1`.\n\n")
+
+
+def test_a_passed_lab_that_gives_the_engine_a_piece_says_how_to_see_it_decode(course, lab1, terminal):
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": null, "parts": {"block_pool": "add"}}')
+    write_starter(lab1)
+    assert course.test(["1.1"]) == 0
+    assert terminal.getvalue().endswith("  Passed. Compare with `course solution 1.1`. See it decode: course run\n\n")
 
 
 def test_an_untouched_lab_is_not_started(course, terminal):

@@ -13,6 +13,7 @@ from mini_vllm.block_pool import BlockPool, KVCacheBlock
 ALLOCATOR_POOL_SIZES = (1_000, 1_000_000)
 #: Operations in a timed round: the same for every pool, so that only the size of the pool differs.
 OPERATIONS_PER_ROUND = 250
+NUM_ROUNDS = 60
 
 
 class AllocatorBench:
@@ -23,10 +24,11 @@ class AllocatorBench:
     of that size. ``look`` is the control: it only reads a field.
     """
 
-    def __init__(self, num_blocks: int, rng: random.Random, cold: bool) -> None:
+    def __init__(self, num_blocks: int, rng: random.Random, cold: bool,
+                 pool_class: type[BlockPool] = BlockPool) -> None:
         self.rng = rng
         self.cold = cold
-        self.pool = BlockPool(num_blocks + 1)
+        self.pool = pool_class(num_blocks + 1)
         blocks = self.pool.get_new_blocks(num_blocks)
         self._cache(blocks)
         self.pool.free_blocks(blocks)
@@ -97,10 +99,11 @@ class AllocatorBench:
         self.pool.cache_full_blocks(blocks, [block.block_id for block in blocks])
 
 
-def run_allocator(cold: bool = False, rounds: int = 60) -> dict[str, tuple[float, float]]:
+def run_allocator(cold: bool = False, rounds: int = NUM_ROUNDS, pool_class: type[BlockPool] = BlockPool,
+                  sizes: tuple[int, int] = ALLOCATOR_POOL_SIZES) -> dict[str, tuple[float, float]]:
     """Seconds a round in the small and in the large pool, median of interleaved rounds."""
     rng = random.Random(0)
-    benches = [AllocatorBench(num_blocks, rng, cold) for num_blocks in ALLOCATOR_POOL_SIZES]
+    benches = [AllocatorBench(num_blocks, rng, cold, pool_class) for num_blocks in sizes]
     results: dict[str, tuple[float, float]] = {}
     gc.collect()
     gc.disable()
@@ -112,15 +115,18 @@ def run_allocator(cold: bool = False, rounds: int = 60) -> dict[str, tuple[float
     finally:
         gc.enable()
     for bench in benches:
-        bench.pool.check_integrity()
+        num_free = bench.pool.get_num_free_blocks()
+        assert num_free == bench.pool.num_blocks - 1, f"{num_free} of {bench.pool.num_blocks - 1} blocks came home"
+    benches[0].pool.check_integrity()  # of the small one: a plain pool may take n² steps for it
     return results
 
 
-def print_allocator(cold: bool) -> None:
-    small, large = ALLOCATOR_POOL_SIZES
+def print_allocator(cold: bool, rounds: int = NUM_ROUNDS, pool_class: type[BlockPool] = BlockPool,
+                    sizes: tuple[int, int] = ALLOCATOR_POOL_SIZES) -> None:
+    small, large = sizes
     print(f"{'operations a second':<20} {f'{small:,} blocks':>16} {f'{large:,} blocks':>18} {'cost ratio':>11}")
     worst = 0.0
-    for name, (small_s, large_s) in run_allocator(cold).items():
+    for name, (small_s, large_s) in run_allocator(cold, rounds, pool_class, sizes).items():
         ratio = large_s / small_s
         worst = max(worst, ratio if name != "look" else 0.0)
         small_rate, large_rate = OPERATIONS_PER_ROUND / small_s, OPERATIONS_PER_ROUND / large_s

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from mini_vllm.block_pool import KVCacheBlock
+from mini_vllm.block_pool import BlockPool, KVCacheBlock
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request
 
@@ -24,11 +24,15 @@ STORIES = {
 
 
 class Demo:
-    """A server without a model: it knows how each story goes on, and shows where the tokens live."""
+    """A server without a model: it knows how each story goes on, and shows where the tokens live.
 
-    def __init__(self, console: Console) -> None:
+    Manager and pool may be other classes of the same joints. Hits are whole blocks: there is no prefix tree.
+    """
+
+    def __init__(self, console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
+                 pool_class: type[BlockPool] = BlockPool) -> None:
         self.console = console
-        self.manager = KVCacheManager(NUM_BLOCKS, BLOCK_SIZE)
+        self.manager = manager_class(NUM_BLOCKS, BLOCK_SIZE, pool_class=pool_class)
         self.words: list[str] = []
         self.requests: dict[str, Request] = {}
 
@@ -92,10 +96,11 @@ def _ids(blocks: Sequence[KVCacheBlock]) -> str:
     return ", ".join(str(block.block_id) for block in blocks)
 
 
-def show_blocks(console: Console) -> None:
+def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
+                pool_class: type[BlockPool] = BlockPool) -> None:
     console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens; block 0 is the null block. "
                   "* marks a shared block, ′ a free one that still holds a findable prefix.\n")
-    demo = Demo(console)
+    demo = Demo(console, manager_class, pool_class)
     demo.admit("ada")
     demo.admit("ben")
     demo.decode("ada", "sons and")
