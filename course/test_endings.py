@@ -1,0 +1,59 @@
+"""How ``course run`` ends: what was tried, and what one has now."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from course import running
+from course.engine_run import Outcome
+from course.labs import discover
+from course.progress import State
+from course.running import WORKLOADS, RunCommand, Wish
+
+
+def lines(monkeypatch, *passing, model="tiny-tales"):
+    """What ``course run`` prints, and the workloads it asks for, if all of them go well."""
+    asked = []
+
+    def run_pieces(root, pieces, spec, *rest):
+        asked.append(spec.workloads)
+        speed = (300.0, 400.0) if spec.measures_speed else None
+        return Outcome({"the tale": 80, **dict.fromkeys(spec.workloads, 100)}, speed)
+
+    monkeypatch.setattr(running, "run_pieces", run_pieces)
+    progress = SimpleNamespace(of=lambda lab: SimpleNamespace(
+        state=State.PASSED if lab.number in passing else State.NOT_STARTED))
+    console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+    assert RunCommand(discover()[0].root, discover(), progress, console).run(Wish(model=model)) == 0
+    return console.file.getvalue().splitlines(), asked[0]
+
+
+def now_of(number):
+    return next(lab.now for lab in discover() if lab.number == number)
+
+
+@pytest.mark.parametrize("passing, latest", [(("2.1",), "2.1"), (("2.1", "2.2", "2.3"), "2.3"), (("4.1", "2.1"), "4.1"),
+                                             (("2.1", "3.1"), "3.1")])
+def test_it_ends_with_what_one_has_now(monkeypatch, passing, latest):
+    printed, _ = lines(monkeypatch, *passing)
+    assert printed[-2:] == ["", now_of(latest)]
+
+
+def test_with_nothing_of_ones_own_there_is_nothing_to_have(monkeypatch):
+    printed, workloads = lines(monkeypatch)
+    assert printed[-1].endswith("✓ 80 tokens, all as the reference's: the tale.") and workloads == ()
+
+
+def test_what_a_scheduler_that_waits_cannot_do_is_left_out_and_told(monkeypatch):
+    printed, workloads = lines(monkeypatch, "4.1")
+    assert workloads == tuple(name for name in WORKLOADS if name != "preempts")
+    assert "  “preempts” was left out: when memory runs out, your scheduler of lab 4.1 only waits." in printed
+    printed, workloads = lines(monkeypatch, "4.1", "4.2")
+    assert workloads == WORKLOADS and not any("left out" in line for line in printed)
+
+
+def test_of_another_model_nothing_was_left_out(monkeypatch):
+    printed, workloads = lines(monkeypatch, "4.1", model="smollm2")
+    assert workloads == () and not any("left out" in line for line in printed)
