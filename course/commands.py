@@ -76,7 +76,7 @@ class Course:
     def _what_next(self, rows: list[LabProgress]) -> str:
         row = self._current(rows)
         if row is None:
-            return "Every lab passes. Well done."
+            return "Every lab passes. Well done. All of them together: course run --strict"
         if row.state is State.NOT_STARTED:
             return f"Next: lab {row.lab.number}, {row.lab.title}."
         if row.broken:

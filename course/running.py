@@ -65,10 +65,16 @@ class RunCommand:
     def __init__(self, root: Path, labs: Sequence[Lab], progress: Progress, console: Console) -> None:
         self.root, self.labs, self.progress, self.console = root, labs, progress, console
         self._is_telling = False
+        #: Shown while something is computed that prints nothing.
+        self._status = console.status("")
 
     def run(self, wish: Wish) -> int:
+        self._test_what_changed()
         pieces = choose_pieces(self.labs, self.progress, wish)
         show_whose(pieces, self.console)
+        for lab in pieces.labs:
+            if (row := self.progress.of(lab)).state is not State.PASSED:
+                self.console.print(f"Lab {lab.number} is {state_text(row)}; it is put in because you asked for it.")
         if not pieces.labs:
             self.console.print("\nNo piece is yours yet. From lab 2.1 on, a lab that passes is put in.")
         self.console.print()
@@ -79,6 +85,13 @@ class RunCommand:
         self._show_problem(pieces, outcome, wish)
         return 1
 
+    def _test_what_changed(self) -> None:
+        """Verdicts come from the last tests; a file that was changed since is tested now."""
+        for lab in self.labs:
+            if lab.parts and self.progress.remembered(lab).is_outdated:
+                with self.console.status(f"Testing lab {lab}, which has changed …"):
+                    self.progress.of(lab)
+
     def spec(self, wish: Wish, is_own: bool = True) -> Spec:
         """Another model than the small one just tells its tale, and so does an engine with no piece of one's own."""
         is_small = wish.model == "tiny-tales" and is_own
@@ -88,18 +101,22 @@ class RunCommand:
 
     def _run(self, pieces: Pieces, wish: Wish, spec: Spec) -> Outcome:
         self.console.print(Text(wish.prompt, style="bold"), end="")
-        outcome = run_pieces(self.root, pieces, spec, self._show_event,
-                             SILENCE_S if wish.model == "tiny-tales" else SILENCE_OF_LARGE_MODELS_S)
-        self._end_tale()
-        return outcome
+        try:
+            return run_pieces(self.root, pieces, spec, self._show_event,
+                              SILENCE_S if wish.model == "tiny-tales" else SILENCE_OF_LARGE_MODELS_S)
+        finally:
+            self._status.stop()
+            self._end_tale()
 
     def _show_event(self, event: Event) -> None:
         match event["event"]:
             case "text":
                 self._is_telling = True
                 self.console.print(Text(event["text"]), end="", soft_wrap=True)
-            case "equal" | "begin" if event["what"] != "the tale":
+            case "begin" if event["what"] not in ("the tale", "loading"):
                 self._end_tale()
+                self._status.start()
+                self._status.update(f"Comparing with the reference: {event['what']} …")
 
     def _end_tale(self) -> None:
         if self._is_telling:
@@ -135,8 +152,9 @@ class RunCommand:
         if not pieces.labs:
             self.console.print("  All parts are the reference's: this is a fault of the course or of this machine.")
             return
-        self.console.print("  Putting your pieces in one at a time …")
-        self._show_blame(find_blame(self.root, pieces, self.spec(wish), problem, self.labs))
+        with self.console.status("Putting your pieces in one at a time …"):
+            blame = find_blame(self.root, pieces, self.spec(wish), problem, self.labs)
+        self._show_blame(blame)
 
     def _show_blame(self, blame: Blame) -> None:
         if blame.is_alone:

@@ -145,7 +145,7 @@ def test_when_all_is_done_next_says_so(course, lab1, lab2, terminal):
     write_starter(lab1)
     write_starter(lab2)
     course.next()
-    assert terminal.getvalue() == "Every lab passes. Well done.\n"
+    assert terminal.getvalue() == "Every lab passes. Well done. All of them together: course run --strict\n"
 
 
 def test_test_shows_each_test_and_the_way_on(course, lab1, terminal):

@@ -23,8 +23,10 @@ def lines(monkeypatch, *passing, model="tiny-tales"):
         return Outcome({"the tale": 80, **dict.fromkeys(spec.workloads, 100)}, speed)
 
     monkeypatch.setattr(running, "run_pieces", run_pieces)
-    progress = SimpleNamespace(of=lambda lab: SimpleNamespace(
-        state=State.PASSED if lab.number in passing else State.NOT_STARTED))
+    def of(lab):
+        return SimpleNamespace(state=State.PASSED if lab.number in passing else State.NOT_STARTED, is_outdated=False)
+
+    progress = SimpleNamespace(of=of, remembered=of)
     console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
     assert RunCommand(discover()[0].root, discover(), progress, console).run(Wish(model=model)) == 0
     return console.file.getvalue().splitlines(), asked[0]
