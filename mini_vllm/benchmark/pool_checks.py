@@ -64,6 +64,7 @@ class UncheckedPool(BlockPool):
         for block in blocks:
             if block.block_hash is not None:
                 self._maybe_evict(block)
+                self.num_evictions += 1
             block.ref_cnt = 1
         return blocks
 
