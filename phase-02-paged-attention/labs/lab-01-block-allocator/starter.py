@@ -215,9 +215,10 @@ class BlockPool:
         free_ids = [block.block_id for block in self.free_block_queue.get_all_free_blocks()]
         if len(free_ids) != self.get_num_free_blocks() or len(set(free_ids)) != len(free_ids) or 0 in free_ids:
             raise RuntimeError(f"the free queue reads {free_ids}, the count is {self.get_num_free_blocks()}")
+        is_free = set(free_ids)
         for block in self.blocks[1:]:
-            if (block.ref_cnt == 0) != (block.block_id in free_ids):
-                raise RuntimeError(f"in the free queue: {block.block_id in free_ids}, but {block}")
+            if (block.ref_cnt == 0) != (block.block_id in is_free):
+                raise RuntimeError(f"in the free queue: {block.block_id in is_free}, but {block}")
             if block.block_hash is not None and self._cached.get(block.block_hash, {}).get(block.block_id) is not block:
                 raise RuntimeError(f"it has a hash, but the index does not name it: {block}")
         for block_hash, twins in self._cached.items():
