@@ -12,7 +12,8 @@ from typing import Any, TypedDict
 
 from course.failures import NO_PYTEST, NOT_RUN, stub_task
 from course.graded import GradedTest, graded_tests
-from course.labs import Lab
+from course.labs import Lab, discover
+from course.pieces import bases_of
 from course.runner import LabRunFailed, run_lab
 from course.starters import is_as_shipped
 from course.verdicts import OnPoll, OnVerdict, Verdict
@@ -146,6 +147,7 @@ class Progress:
 
 def _fingerprint(lab: Lab) -> str:
     digest = hashlib.sha256(sys.version.encode())
-    for path in (lab.starter, lab.tests):
+    bases = [below.solution for below in bases_of(lab, discover(lab.root))] if lab.base else []
+    for path in (lab.starter, lab.tests, *bases):
         digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -13,12 +13,12 @@ from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.joints.calls import JOINTS
 from mini_vllm.joints.check import PartError
 from mini_vllm.joints.fit import fit
-from mini_vllm.joints.given import CopyOnWrite
+from mini_vllm.joints.given import CopyOnWrite, Forking
 from mini_vllm.joints.numpy_attention import NumpyAttention
 from mini_vllm.joints.parts_file import load_parts
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
-from mini_vllm.request_queue import PriorityQueueWithAging
+from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 
 REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
@@ -157,10 +157,56 @@ def test_given_copies_keep_both_sides_until_they_are_made(pool):
     pool.check_integrity()
 
 
+def test_a_manager_without_forks_is_given_them():
+    plain = without(KVCacheManager, "fork", "finish_step")
+    manager = fit(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4)
+    assert isinstance(manager, Forking)
+    parent, child = Request("parent", [1, 2, 3, 4, 5, 6]), Request("child", [1, 2, 3, 4, 5, 6])
+    manager.allocate_slots(parent, 6)
+    parent.num_computed_tokens = child.num_computed_tokens = 6
+    manager.fork(parent, child)
+    assert manager.get_block_ids("child") == manager.get_block_ids("parent") == [1, 2]
+    copies = manager.allocate_slots(child, 3)
+    assert [block.block_id for block in copies] == [3, 4] and manager.get_block_ids("child") == [1, 3, 4]
+    assert [(source.block_id, copy.block_id) for source, copy in manager.block_pool.pending_copies] == [(2, 3)]
+    manager.check_integrity()
+    manager.finish_step()
+    assert manager.block_pool.pending_copies == [] and manager.get_block_ids("parent") == [1, 2]
+    manager.check_integrity()
+
+
+def test_given_forks_leave_everything_as_it_was_where_there_is_no_room():
+    manager = type("Manager", (Forking, KVCacheManager), {})(4, 4)
+    parent, child = Request("parent", range(6)), Request("child", range(6))
+    manager.allocate_slots(parent, 6)
+    parent.num_computed_tokens = child.num_computed_tokens = 6
+    manager.fork(parent, child)
+    assert manager.allocate_slots(child, 3) is None, "a copy and a fresh block do not fit into the one that is free"
+    assert manager.get_block_ids("child") == [1, 2] and manager.block_pool.get_num_free_blocks() == 1
+    assert manager.block_pool.pending_copies == []
+
+
 def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
-    scheduler_class = fit(EngineParts(scheduler=without(Scheduler, "preempt"))).scheduler
-    scheduler = scheduler_class(KVCacheManager(9, 4), 4, 16, PriorityQueueWithAging())
-    assert scheduler.num_preemptions == 0 and scheduler_class.preempt is Scheduler.preempt
+    """Of two that share a block which the broken step was to write, the second is preempted and comes again."""
+    num_calls = 0
+
+    def breaks_once(queries, pool, block_tables, context_lens, query_starts, scale):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls <= 2:  # the step, and its first request alone
+            raise ValueError("not now")
+        return attention.paged_attention(queries, pool, block_tables, context_lens, query_starts, scale)
+
+    scheduler = without(Scheduler, "preempt")
+    engine = LLMEngine(EngineConfig(num_blocks=30, block_size=4),
+                       EngineParts(scheduler=scheduler, attention=breaks_once))
+    names = [engine.add_request({"prompt_token_ids": list(range(10, 20))}, SamplingParams(max_tokens=3, temperature=0))
+             for _ in range(2)]
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    assert outputs[names[0]].error == "ValueError: not now" and outputs[names[1]].error is None
+    assert len(outputs[names[1]].token_ids) == 3 and engine.scheduler.num_preemptions == 1
 
 
 def test_a_runner_that_cannot_look_ahead_is_not_asked_to():
