@@ -13,9 +13,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from course.audit import Audit, BrokenInvariant
+from course.audit import Audit
 from course.engine_spec import Tokens
-from course.trial import OnStep, Steps, TrialFailed
+from course.trial import OnStep, Steps, all_finished, failures_told
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.models.loader import LoadedModel
@@ -66,15 +66,9 @@ def run_capstone(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep
     engine = engine_of(config(), parts, loaded)
     steps = Steps(on_step)
     audit = Audit(engine)
-    try:
+    with failures_told(steps):
         outputs = _serve(engine, steps, audit)
         audit.check_end()
-    except BrokenInvariant as broken:
-        raise TrialFailed("invariant", steps.count, str(broken)) from broken
-    except TrialFailed:
-        raise
-    except Exception as error:
-        raise TrialFailed("raised", steps.count, f"{type(error).__name__}: {error}") from error
     return [output.error if output.error else [list(output.token_ids)] for output in outputs]
 
 
@@ -101,10 +95,7 @@ def _serve(engine: LLMEngine, steps: Steps, audit: Audit | None) -> list[Request
                 outputs[name] = engine.abort_request(name) or outputs[name]
         if audit is not None:
             audit.check_blocks()
-    missing = [name for name in names if name not in outputs or not outputs[name].finished]
-    if missing:
-        raise TrialFailed("lost", steps.count, f"request {missing[0]!r} never ended, and the engine has nothing to do")
-    return [outputs[name] for name in names]
+    return all_finished(names, outputs, steps)
 
 
 def reference_tokens(loaded: LoadedModel, on_step: OnStep = lambda step: None) -> Tokens:

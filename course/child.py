@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from course.labs import Lab
+from course.report_lines import ReportLines
 from course.verdicts import OnPoll, Verdict, Verdicts
 
 #: How long past its time limit a test may go on before its process is killed: it catches the alarm, or sits in C code.
@@ -26,18 +28,16 @@ class Child:
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
                  num_already_stuck: int = 0, only: Mapping[str, str] | None = None) -> None:
         self.time_limit_s = time_limit_s
-        self.report = folder / "report.jsonl"
-        self.report.touch()
+        self._report = ReportLines(folder / "report.jsonl")
         self.output_file = folder / "output.txt"
         self.verdicts: Verdicts = {}
         #: The test that is running now, and the last that was begun.
         self.current: str | None = None
         self.latest: str | None = None
         self._started = time.monotonic()
-        self._num_bytes_read = 0
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
                    "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
-                   "--time-limit", str(time_limit_s), "--report", str(self.report),
+                   "--time-limit", str(time_limit_s), "--report", str(self._report.path),
                    "--already-stuck", str(num_already_stuck), "--file-limit", str(MAX_FILE_BYTES)]
         for impl in impls:
             command += ["--impl", impl]
@@ -78,18 +78,13 @@ class Child:
 
     def _read_report(self) -> bool:
         """Take in the lines that were completed since the last look. Whether there were any."""
-        with open(self.report, "rb") as file:
-            file.seek(self._num_bytes_read)
-            lines = file.read().split(b"\n")
-        self._num_bytes_read += sum(len(line) + 1 for line in lines[:-1])
-        for line in lines[:-1]:
-            try:
-                self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError):
-                continue  # not ours: the file under test wrote there
-        return len(lines) > 1
+        events = list(self._report.new())
+        for event in filter(None, events):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: the file under test wrote there
+                self._take(event)
+        return bool(events)
 
-    def _take(self, event: dict[str, str]) -> None:
+    def _take(self, event: dict[str, Any]) -> None:
         if event["event"] == "start":
             self.current = self.latest = event["test"]
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from course.child import kill_group
 from course.engine_spec import STACK_SIGNAL, Spec, Try
 from course.labs import Lab
 from course.pieces import Pieces, bases_of
+from course.report_lines import ReportLines
 from course.verdicts import OnPoll
 
 #: A process that reports nothing for this long hangs: no step of a small workload takes a second.
@@ -134,17 +136,15 @@ def _again(spec: Spec, problem: Problem) -> Spec:
 class _Process:
     def __init__(self, spec: Spec, folder: Path, root: Path, on_event: OnEvent, silence_s: float) -> None:
         self._on_event, self._silence_s = on_event, silence_s
-        self._report, self._output = folder / "report.jsonl", folder / "output.txt"
-        self._report.touch()
+        self._report, self._output = ReportLines(folder / "report.jsonl"), folder / "output.txt"
         spec_file = folder / "spec.json"
         spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
         self._files = spec.lab_of_file()
-        self._num_bytes_read = 0
         self._what, self._step, self._has_ended = "loading", 0, False
         self._outcome = Outcome()
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "course.engine_child", str(spec_file), str(self._report)], cwd=root,
+                [sys.executable, "-m", "course.engine_child", str(spec_file), str(self._report.path)], cwd=root,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -171,16 +171,11 @@ class _Process:
         return self._outcome
 
     def _read(self) -> bool:
-        with open(self._report, "rb") as file:
-            file.seek(self._num_bytes_read)
-            lines = file.read().split(b"\n")
-        self._num_bytes_read += sum(len(line) + 1 for line in lines[:-1])
-        for line in lines[:-1]:
-            try:
-                self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError):
-                continue  # not ours: a piece wrote there
-        return len(lines) > 1
+        events = list(self._report.new())
+        for event in filter(None, events):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: a piece wrote there
+                self._take(event)
+        return bool(events)
 
     def _take(self, event: Event) -> None:
         match event["event"]:

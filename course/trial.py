@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +99,7 @@ def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingPar
           on_output: Callable[[RequestOutput], None] = lambda output: None) -> list[RequestOutput]:
     """All prompts at once, to the end; outputs in their order."""
     outputs: dict[str, RequestOutput] = {}
-    try:
+    with failures_told(steps):
         names = [engine.add_request(prompt, params) for prompt in prompts]
         while engine.has_unfinished_requests():
             steps.begin()
@@ -109,12 +110,24 @@ def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingPar
                 audit.check_blocks()
         if audit is not None:
             audit.check_end()
+    return all_finished(names, outputs, steps)
+
+
+@contextlib.contextmanager
+def failures_told(steps: Steps) -> Iterator[None]:
+    """Whatever an engine raises becomes a TrialFailed that knows the step."""
+    try:
+        yield
     except BrokenInvariant as broken:
         raise TrialFailed("invariant", steps.count, str(broken)) from broken
     except TrialFailed:
         raise
     except Exception as error:
         raise TrialFailed("raised", steps.count, f"{type(error).__name__}: {error}") from error
+
+
+def all_finished(names: Sequence[str], outputs: Mapping[str, RequestOutput], steps: Steps) -> list[RequestOutput]:
+    """The outputs of these requests. Raises TrialFailed if one of them never ended."""
     missing = [name for name in names if name not in outputs or not outputs[name].finished]
     if missing:
         raise TrialFailed("lost", steps.count, f"request {missing[0]!r} never ended, and the engine has nothing to do")
