@@ -19,7 +19,7 @@ from course.showing import state_text
 
 DEFAULT_PROMPT = "Once upon a time"
 #: Names of ``course.trial.WORKLOADS``, which would import MLX to say so.
-WORKLOADS = ("greedy", "seeded", "samples", "turns", "cache off", "preempts")
+WORKLOADS = ("greedy", "seeded", "samples", "turns", "shared", "cache off", "preempts")
 CAPSTONE = "capstone"
 SILENCE_OF_LARGE_MODELS_S = 180.0
 #: What an engine of one's own pieces should reach of the reference's speed.

@@ -25,7 +25,8 @@ class VerdictLines:
         self._titles = task_titles(lab.hints.read_text(encoding="utf-8")) if lab.hints.is_file() else {}
         self._shown: dict[str, Verdict] = {}
         self._task: int | None = None
-        self._said: set[str] = set()
+        self._said: dict[str, str] = {}
+        self._last_said = ""
         console.print(f"[bold]Lab {lab.number}  {lab.title}[/]   {lab.relative(lab.starter)}")
 
     def show(self, name: str, verdict: Verdict) -> None:
@@ -37,14 +38,20 @@ class VerdictLines:
             self._task = test.task
             self._console.print(f"  [bold]Task {test.task}[/] {self._titles.get(test.task or 0, '')}")
         is_repeated = not verdict.passed and verdict.message in self._said
-        self._said.add(verdict.message)
         mark, style = _mark(verdict)
         self._console.print(Text.assemble("    ", (f"{mark} {test.sentence}", style), f"  {points(test.points or 0)}",
-                                          ("  (same)" if is_repeated else "", "dim")))
+                                          (self._as_before(verdict.message) if is_repeated else "", "dim")))
+        if not verdict.passed and not is_repeated:
+            self._said[verdict.message] = test.sentence
+            self._last_said = verdict.message
         if not verdict.passed and not is_repeated:
             to_do = is_stub(verdict.error, verdict.message)
             self._print_indented(verdict.message, "dim" if to_do else "", first="still to do: " if to_do else "")
         self._print_indented(verdict.printed, "dim", each="printed: ")
+
+    def _as_before(self, message: str) -> str:
+        """What stands in the place of a message that was told already: which one, if it is not the last above."""
+        return "  (same)" if message == self._last_said else f"  (as: {self._said[message]})"
 
     def end(self, row: LabProgress) -> None:
         lab = self._lab

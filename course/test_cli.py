@@ -18,6 +18,7 @@ from course.cli import COMMANDS, main, make_parser
 from course.commands import NO_COURSE, Course
 from course.graded import graded_tests
 from course.labs import PROJECT_ROOT, LabError
+from course.showing import VerdictLines
 from course.side_by_side import Stopped, side_by_side
 from course.test_running import write_starter
 from course.verdicts import Verdict
@@ -184,6 +185,14 @@ def test_a_reason_is_told_once_and_repeated_as_the_same(course, lab1, terminal):
     lines = terminal.getvalue().splitlines()
     assert sum("ValueError: no" in line for line in lines) == 1
     assert [line.split("point")[1] for line in lines if "✗" in line] == ["s", "  (same)", "s  (same)"]
+
+
+def test_a_reason_that_is_not_the_last_one_told_is_named_by_its_test(course, lab1, terminal):
+    lines = VerdictLines(course.console, lab1, graded_tests(lab1))
+    for name, message in (("test_task_1_add_adds", "no"), ("test_task_1_add_counts_by_default", "never"),
+                          ("test_double_doubles", "no")):
+        lines.show(name, Verdict(False, "ValueError", message))
+    assert terminal.getvalue().splitlines()[-1].endswith("✗ double doubles  3 points  (as: add adds)")
 
 
 def test_what_a_failing_test_printed_is_shown(course, lab1, terminal):

@@ -4,6 +4,7 @@
     seeded     drawn with a seed
     samples    three continuations of one prompt: blocks are forked
     turns      a conversation, each prompt the text so far: hits end inside a block
+    shared     prompts that part inside a block, some in one step, some while others decode
     cache off  nothing is found
     preempts   a pool so small that somebody must give way
 """
@@ -29,6 +30,10 @@ SEEDED = SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=7)
 SAMPLES = SamplingParams(max_tokens=16, temperature=0.8, seed=3, n=3)
 #: An engine that takes this many steps for a small workload will never be done.
 MAX_STEPS = 2000
+#: A block and a half of 8 tokens, nearly; each goes on past the end of the second block.
+SHARED = "Once upon a time there lived in the wood a "
+ENDS = ("king who had three daughters and one son", "queen who was old and had no child", "king who had a fool",
+        "cat that could speak as well as you or I", "fox and a hen", "queen who was young, and a little bird")
 OnStep = Callable[[int], None]
 
 
@@ -50,6 +55,8 @@ WORKLOADS = {workload.name: workload for workload in (
     Workload("seeded", SEEDED),
     Workload("samples", SAMPLES, PROMPTS[:2]),
     Workload("turns", prompts=PROMPTS[:1], num_turns=3),
+    Workload("shared", prompts=tuple(SHARED + end for end in ENDS),
+             settings={"max_num_seqs": 8, "max_num_batched_tokens": 24}),
     Workload("cache off", settings={"enable_prefix_caching": False}),
     Workload("preempts", settings={"num_blocks": 9}),
 )}
