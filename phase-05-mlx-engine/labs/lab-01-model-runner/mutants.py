@@ -74,6 +74,14 @@ MUTANTS = [
            "        self.before = self.pools[layer].reshape(-1)\n        mx.eval(self.before)\n",
         killed_by="test_task_2_the_pool_is_written_in_place",
     ),
+    Mutant(
+        name="write-goes-token-by-token",
+        story="A loop over the tokens. Every number is right and in place, and a prompt of 256 tokens is 256 writes.",
+        replace="        self.pools[layer][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
+        by="        for token, (block_id, offset) in enumerate(zip(block_ids.tolist(), offsets.tolist())):\n"
+           "            self.pools[layer][block_id, :, offset] = keys_values[token]\n",
+        killed_by="test_task_2_all_tokens_are_one_write",
+    ),
     # ---- Task 3
     Mutant(
         name="copies-in-the-first-layer",
@@ -331,6 +339,42 @@ MUTANTS = [
         replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
         by="        return self.model.logits(hidden[mx.array(wanted)])\n",
         killed_by="test_task_6_nobody_needs_logits",
+    ),
+    Mutant(
+        name="logits-first-then-the-choice",
+        story="Computes the logits of all tokens and takes the wanted rows. The result is the same.",
+        replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
+        by="        return self.model.logits(hidden)[mx.array(wanted, dtype=mx.int32)]\n",
+        killed_by="test_task_6_logits_are_computed_only_where_they_are_wanted",
+    ),
+    Mutant(
+        name="all-logits-if-anybody-wants-one",
+        story="Skips the logits when nobody wants any, and computes all of them when somebody does.",
+        replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
+        by="        if not wanted:\n"
+           "            return mx.zeros((0, self.model.config.vocab_size))\n"
+           "        return self.model.logits(hidden)[mx.array(wanted)]\n",
+        killed_by="test_task_6_logits_are_computed_only_where_they_are_wanted",
+    ),
+    Mutant(
+        name="step-keeps-the-pools-of-before",
+        story="Keeps views of the pools as they were, to take a failed step back. Each step then writes into copies.",
+        replace="        block_tables = [request.block_ids for request in requests]\n",
+        by="        self.before = [pool.reshape(-1) for pool in self.cache.pools]\n"
+           "        mx.eval(self.before)\n"
+           "        block_tables = [request.block_ids for request in requests]\n",
+        killed_by="test_task_6_a_step_leaves_the_pools_where_they_are",
+    ),
+    Mutant(
+        name="views-outlive-their-step",
+        story="Keeps views of the pools after the step, and computes each layer's write at once: the next "
+              "write finds the pool in use.",
+        replace="            self.cache.write(layer, keys_values, slots)\n",
+        by="            self.cache.write(layer, keys_values, slots)\n"
+           "            mx.eval(self.cache.pools[layer])\n"
+           "            self.views = [pool.reshape(-1) for pool in self.cache.pools]\n"
+           "            mx.eval(self.views)\n",
+        killed_by="test_task_6_a_step_leaves_the_pools_where_they_are",
     ),
     Mutant(
         name="nothing-wanted-nothing-done",

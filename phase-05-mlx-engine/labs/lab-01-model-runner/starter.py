@@ -82,6 +82,7 @@ class PagedKVCache:
         ``slots`` are all different, in any order.
         After: each of these slots of ``pools[layer]`` holds its token's keys and values, whatever it held before.
         Nothing else in any pool has changed. The pool is written in place: no second one is made on the way.
+        It is one write for all tokens, not one a token.
         """
         raise NotImplementedError("Task 2: PagedKVCache.write")
 
@@ -93,8 +94,8 @@ class PagedKVCache:
         After: all is as if the copies had been made one after the other. So a copy whose source is the destination of
         an earlier one copies on what that one brought, and of two copies into one block the later one stays.
         ``num_copied_blocks`` has grown by the number of pairs. No pairs: nothing happens.
-        The pools are written in place. For that, what is to be copied must be read to its end (``mx.eval``) before
-        the first write: MLX is lazy, and a pool that is still to be read would be copied as a whole.
+        The pools are written in place. For that, what is read from a pool must be read to its end (``mx.eval``)
+        before that pool is written: MLX is lazy, and a pool that is still to be read would be copied as a whole.
         """
         raise NotImplementedError("Task 3: PagedKVCache.copy_blocks")
 
@@ -123,7 +124,7 @@ def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequ
     head_dim].
 
     Before: all have the same number of queries, and contexts of the same number of blocks. Their lengths may still
-    differ, by less than a block.
+    differ, by less than a block. A table may be longer than its context needs, and tables may differ in length.
     Query ``j`` of request ``i`` stands at position ``context_lens[i] - num_queries + j`` and attends to all tokens of
     its request up to that position; with a ``window``, to this many of the last of these, itself included. Head ``h``
     reads KV head ``h // (num_heads // num_kv_heads)``. Scores are multiplied by ``scale``. What the slots after a
@@ -179,15 +180,24 @@ class ModelRunner:
         """Logits [number of wanted tokens, vocab_size], in the order of ``requests``: of all tokens of a request with
         ``needs_all_logits``, of the last token of any other with ``needs_logits``, of none of the rest.
 
-        A ``RequestStep`` has ``token_ids`` (to be computed now), ``block_ids`` (its block table) and ``context_len``
-        (how many tokens of it, these included, have K/V after the step). Those with one token come first.
+        A ``RequestStep`` has five fields:
+
+            token_ids: Sequence[int]            to be computed now, at least one
+            block_ids: Sequence[int]            its block table
+            context_len: int                    how many tokens of it, these included, have K/V after the step
+            needs_logits: bool                  whether the logits of its last token are wanted
+            needs_all_logits: bool = False      whether those of all of ``token_ids`` are, whatever the field above says
 
         1. ``copies`` are made: before anything is written.
-        2. ``self.model(token_ids, positions, attend)`` computes the hidden states of the flat batch. Both arrays are
-           int32, [num_tokens]. In every layer it calls ``attend(layer, queries, keys_values)`` once, with all tokens
-           of the step, and takes what each of them saw. ``attend`` writes all keys and values of the layer, and only
-           then attends: a request may read, in this very step, what another one writes.
-        3. ``self.model.logits(hidden)`` of the wanted tokens. If nobody wants any, the result has no rows.
+        2. ``self.model(token_ids, positions, attend)`` computes the hidden states of the flat batch. Both are
+           ``mx.array`` of integers, [num_tokens]; the engine's are int32. In every layer it calls
+           ``attend(layer, queries, keys_values)`` once, with all tokens of the step, and takes what each of them saw.
+           ``attend`` writes all keys and values of the layer, and only then attends: a request may read, in this very
+           step, what another one writes.
+        3. ``self.model.logits(hidden)`` is computed of the wanted tokens and of no other: a row is a product with the
+           whole vocabulary. If nobody wants any, the result has no rows.
+
+        Pools are written in place: the step holds none of them, and no view of one, while it writes.
 
         ``self.attention`` is called as ``attention(queries, pool, block_tables, context_lens, query_starts, scale)``,
         with the keyword argument ``window`` only in layers that have one (``self.options[layer]``).

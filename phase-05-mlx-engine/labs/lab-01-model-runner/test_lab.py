@@ -7,6 +7,8 @@ last one: a task can be done while an earlier one is not perfect yet.
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 
@@ -59,9 +61,20 @@ def test_task_1_slots_of_random_batches(lab):
         tables = [rng.permutation(100)[:-(-n // block_size) + 2].tolist() for n in lengths]  # two blocks too many
         expected = [table[p // block_size] * block_size + p % block_size
                     for table, n, new in zip(tables, lengths, news) for p in range(n - new, n)]
-        got = np.asarray(lab.slot_mapping(tables, lab.token_positions(lengths, starts), starts, block_size)).tolist()
-        assert got == expected, f"context_lens {lengths}, query_starts {starts}, block_size {block_size}: " \
-                                f"slot_mapping of token_positions is {got}, expected {expected}"
+        call = f"slot_mapping of token_positions, context_lens {lengths}, query_starts {starts}, " \
+               f"block_size {block_size}"
+        got = np.asarray(lab.slot_mapping(tables, lab.token_positions(lengths, starts), starts, block_size))
+        assert got.shape == (len(expected),), \
+            f"{call} has the shape {got.shape}, expected {(len(expected),)}: a slot for each token"
+        wrong = np.flatnonzero(got != expected)
+        if len(wrong):
+            token = int(wrong[0])
+            i = int(np.searchsorted(starts, token, side="right")) - 1
+            position = lengths[i] - (starts[i + 1] - token)
+            raise AssertionError(
+                f"{call}: the slot of token {token} is {got[token]}, expected {expected[token]}; it is the first that "
+                f"is wrong. The token belongs to request {i} and stands at position {position}: block "
+                f"{position // block_size} of the table {tables[i]}, offset {position % block_size}")
 
 
 # ---- Task 2: writing
@@ -81,27 +94,40 @@ def check_pools(cache, expected, call, rule):
     for layer, pool in enumerate(cache.pools):
         wrong = np.argwhere(np.array(pool) != expected[layer])
         if len(wrong):
-            block_id, head, offset = wrong[0][:3].tolist()
-            raise AssertionError(
-                f"after {call}, pools[{layer}][{block_id}, {head}, {offset}] is "
-                f"{np.array(pool)[block_id, head, offset].round(3).tolist()}, expected "
-                f"{expected[layer][block_id, head, offset].round(3).tolist()}: {rule}")
+            place = tuple(wrong[0][:3].tolist())
+            got, right = ([round(number, 3) for number in content[place].tolist()]
+                          for content in (np.array(pool), expected[layer]))
+            raise AssertionError(f"after {call}, pools[{layer}][{', '.join(map(str, place))}] is {got}, expected "
+                                 f"{right}: {rule}")
 
 
-def peak_in_pools(lab, change):
-    """What ``change(cache)`` takes at its highest beside what there was before, in pools: 1.0 is a copy of one.
+def count(number, noun):
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
-    The median of nine fresh caches: MLX computes in a thread of its own, which may hold an array a moment longer.
+
+def peak_bytes(make, change):
+    """What it takes at its highest to compute ``change(made)``, beside what there was after ``made = make()``.
+
+    The median of nine: MLX computes in a thread of its own, which may hold an array a moment longer.
     """
     peaks = []
     for _ in range(9):
-        cache = lab.PagedKVCache(2, 4000, 2, 8, 16, mx.float32)
+        made = make()
         mx.reset_peak_memory()
         before = mx.get_active_memory()
-        change(cache)
-        mx.eval(cache.pools)
-        peaks.append((mx.get_peak_memory() - before) / cache.pools[0].nbytes)
+        mx.eval(change(made))
+        peaks.append(mx.get_peak_memory() - before)
     return sorted(peaks)[4]
+
+
+def peak_in_pools(lab, change):
+    """What ``change(cache)`` takes at its highest beside what there was before, in pools: 1.0 is a copy of one."""
+    def changed(cache):
+        change(cache)
+        return cache.pools
+
+    peak = peak_bytes(lambda: lab.PagedKVCache(2, 4000, 2, 8, 16, mx.float32), changed)
+    return peak / (4000 * 4 * 8 * 16 * mx.float32.size)
 
 
 @pytest.mark.points(3)
@@ -134,8 +160,24 @@ def test_task_2_the_pool_is_written_in_place(lab):
         mx.eval(keys_values)
         peak = peak_in_pools(lab, lambda cache, new=keys_values, slots=slots: cache.write(0, new, np.array(slots)))
         assert peak < 0.1, \
-            f"write of {len(slots)} tokens into a pool of 4000 blocks took {peak:.2f} times the memory of the pool, " \
-            "expected less than 0.1: assign to the pool itself by index, keep no view of it, make nothing of its size"
+            f"write of {count(len(slots), 'token')} into a pool of 4000 blocks took {peak:.2f} times the memory of " \
+            "the pool, expected less than 0.1: assign to the pool itself by index, keep no view of it, make nothing " \
+            "of its size"
+
+
+@pytest.mark.points(1)
+def test_task_2_all_tokens_are_one_write(lab):
+    """By the operations that MLX has noted and not computed yet: no clock needed."""
+    cache, num_tokens = lab.PagedKVCache(1, 20, 2, 32, 16, mx.float32), 256
+    keys_values = mx.ones((num_tokens, 4, 16))
+    mx.eval(keys_values)
+    cache.write(0, keys_values, np.arange(40, 40 + num_tokens))
+    graph = io.StringIO()
+    mx.export_to_dot(graph, cache.pools[0])
+    num_operations = graph.getvalue().count("label")
+    assert num_operations < num_tokens, \
+        f"write of {num_tokens} tokens noted {num_operations} operations in MLX's graph, expected fewer than one a " \
+        "token: an index may be an array, so one assignment writes all tokens"
 
 
 # ---- Task 3: copies
@@ -185,7 +227,7 @@ def test_task_3_copies_are_counted(lab):
 def test_task_3_a_copied_block_does_not_copy_the_pool(lab):
     peak = peak_in_pools(lab, lambda cache: cache.copy_blocks([(3, 5), (3, 1)]))
     assert peak < 0.1, f"copy_blocks of 2 of 4000 blocks took {peak:.2f} times the memory of a pool, expected less " \
-                       "than 0.1: read what is copied to its end (mx.eval) before the first write"
+                       "than 0.1: read what is copied to its end (mx.eval) before its pool is written"
 
 
 # ---- the oracle of tasks 4 and 5
@@ -217,13 +259,15 @@ def make_request(rng, pool, table, context_len, num_new, num_heads=4):
     return rng.normal(size=(num_new, num_heads, head_dim)).astype(np.float32), keys, values
 
 
-def empty_pool(num_blocks=60, num_kv_heads=2, block_size=4, head_dim=8):
-    """All NaN: what is read and was not written shows."""
-    return np.full((num_blocks, 2 * num_kv_heads, block_size, head_dim), np.nan, np.float32)
+def used_pool(num_blocks=60, num_kv_heads=2, block_size=4, head_dim=8):
+    """Full of large numbers: what is read and was not written shows."""
+    shape = (num_blocks, 2 * num_kv_heads, block_size, head_dim)
+    return np.random.default_rng(99).normal(scale=30, size=shape).astype(np.float32)
 
 
-def attend(lab, requests, pool, tables, window=None, scale=0.3):
-    """``paged_attention`` of ``requests``, each (queries, keys, values)."""
+def attend(lab, requests, pool, tables, window=None, scale=None):
+    """``paged_attention`` of ``requests``, each (queries, keys, values); the scale is the usual one."""
+    scale = pool.shape[3] ** -0.5 if scale is None else scale
     query_starts = [0, *np.cumsum([len(queries) for queries, _, _ in requests]).tolist()]
     options = {} if window is None else {"window": window}
     return np.array(lab.paged_attention(mx.array(np.concatenate([queries for queries, _, _ in requests])),
@@ -231,15 +275,22 @@ def attend(lab, requests, pool, tables, window=None, scale=0.3):
                                         scale, **options))
 
 
-def check_attention(lab, requests, pool, tables, rule, window=None, scale=0.3):
+def check_attention(lab, requests, pool, tables, rule, window=None, scale=None):
+    scale = pool.shape[3] ** -0.5 if scale is None else scale
     got = attend(lab, requests, pool, tables, window, scale)
     expected = np.concatenate([dense(*request, scale, window) for request in requests])
     call = f"paged_attention of {[len(queries) for queries, _, _ in requests]} queries over contexts of " \
            f"{[len(keys) for _, keys, _ in requests]} tokens, block_size {pool.shape[2]}" \
            + ("" if window is None else f", window {window}")
     assert got.shape == expected.shape, f"{call} has the shape {got.shape}, expected {expected.shape}: that of queries"
-    assert not np.isnan(got).any(), f"{call} has NaN in row {int(np.argwhere(np.isnan(got))[0][0])}; all that was " \
-                                    f"written is finite, so a slot that was not written had a say: {rule}"
+    if np.isnan(got).any():
+        row = int(np.argwhere(np.isnan(got))[0][0])
+        if np.isfinite(pool).all():
+            raise AssertionError(f"{call} has NaN in row {row}, and all of the pool is finite. Perhaps that query sees "
+                                 f"no key at all: {rule}")
+        raise AssertionError(f"{call} has NaN in row {row}; all that was written is finite, so a slot that was not "
+                             "written had a say (a masked value still counts: 0 × NaN is NaN, and so is 0 × inf), or "
+                             "the blocks were joined along the wrong axis")
     row = int(np.abs(got - expected).max(axis=(1, 2)).argmax())
     worst = float(np.abs(got - expected).max())
     assert worst < ATOL, f"{call} differs from dense attention by up to {worst:.3g}, most in row {row}; expected " \
@@ -253,7 +304,7 @@ def check_attention(lab, requests, pool, tables, rule, window=None, scale=0.3):
 def test_task_4_one_query_sees_its_whole_context(lab):
     rng = np.random.default_rng(4)
     for context_len, table in ((1, [7]), (4, [7]), (5, [9, 2]), (11, [9, 2, 5])):
-        pool = empty_pool()
+        pool = used_pool()
         request = make_request(rng, pool, table, context_len, 1)
         check_attention(lab, [request], pool, [table], "position p is in block table[p // block_size], and a query "
                         "sees itself and all before it")
@@ -263,7 +314,7 @@ def test_task_4_one_query_sees_its_whole_context(lab):
 def test_task_4_a_chunk_is_causal_from_where_it_stands(lab):
     rng = np.random.default_rng(5)
     for context_len, num_new in ((10, 10), (10, 3), (9, 5), (4, 2)):
-        pool, table = empty_pool(), [9, 2, 5]
+        pool, table = used_pool(), [9, 2, 5]
         request = make_request(rng, pool, table, context_len, num_new)
         check_attention(lab, [request], pool, [table], f"the first of these {num_new} queries stands at position "
                         f"{context_len - num_new}, and no query sees a later token")
@@ -273,7 +324,7 @@ def test_task_4_a_chunk_is_causal_from_where_it_stands(lab):
 def test_task_4_heads_are_grouped_over_kv_heads(lab):
     rng = np.random.default_rng(6)
     for num_kv_heads, num_heads in ((2, 2), (1, 4), (2, 6), (3, 6)):
-        pool, table = empty_pool(num_kv_heads=num_kv_heads), [3, 8]
+        pool, table = used_pool(num_kv_heads=num_kv_heads), [3, 8]
         request = make_request(rng, pool, table, 7, 2, num_heads)
         check_attention(lab, [request], pool, [table], f"{num_heads} heads read {num_kv_heads} KV heads: head h reads "
                         f"KV head h // {num_heads // num_kv_heads}; in a block keys come first, then values")
@@ -283,7 +334,7 @@ def test_task_4_heads_are_grouped_over_kv_heads(lab):
 def test_task_4_scores_are_multiplied_by_the_scale(lab):
     rng = np.random.default_rng(7)
     for scale in (0.05, 1.0, 3.0):
-        pool = empty_pool()
+        pool = used_pool()
         request = make_request(rng, pool, [3, 8], 7, 2)
         check_attention(lab, [request], pool, [[3, 8]], f"scores are multiplied by scale, {scale}", scale=scale)
 
@@ -293,17 +344,18 @@ def test_task_4_a_window_ends_the_view_backwards(lab):
     rng = np.random.default_rng(8)
     for window in (1, 2, 4, 5, 30):
         for num_new in (1, 6):
-            pool, table = empty_pool(), [9, 2, 5]
+            pool, table = used_pool(), [9, 2, 5]
             request = make_request(rng, pool, table, 11, num_new)
-            check_attention(lab, [request], pool, [table], f"a query sees the last {window} tokens up to itself, and "
-                            "itself is one of them", window=window)
+            check_attention(lab, [request], pool, [table], f"with window {window} a query sees "
+                            f"{count(window, 'token')}, of which it is the last, or all up to itself if they are fewer",
+                            window=window)
 
 
 @pytest.mark.points(3)
 def test_task_4_requests_alike_are_each_as_alone(lab):
     rng = np.random.default_rng(9)
     for lengths, num_new in (([5, 8, 6], 1), ([9, 12, 10, 11], 5)):
-        pool, ids = empty_pool(), rng.permutation(np.arange(1, 60)).tolist()
+        pool, ids = used_pool(), rng.permutation(np.arange(1, 60)).tolist()
         tables = [[ids.pop() for _ in range(-(-n // 4))] for n in lengths]
         requests = [make_request(rng, pool, table, n, num_new) for table, n in zip(tables, lengths)]
         check_attention(lab, requests, pool, tables, "each request has its own table, its own length and its own "
@@ -316,7 +368,7 @@ def test_task_4_requests_alike_are_each_as_alone(lab):
 def test_task_4_what_stands_after_a_context_does_not_matter(lab):
     rng = np.random.default_rng(10)
     for garbage in (np.nan, np.inf, 1e4):
-        pool = empty_pool()
+        pool = used_pool()
         pool[:] = garbage
         tables = [[9, 2, 30, 31], [5, 7, 32]]  # 30, 31 and 32 are more than the contexts need
         requests = [make_request(rng, pool, table, n, 2) for table, n in zip(tables, (6, 5))]
@@ -326,12 +378,12 @@ def test_task_4_what_stands_after_a_context_does_not_matter(lab):
 
 @pytest.mark.points(1)
 def test_task_4_the_result_has_the_type_of_the_queries(lab):
-    rng, pool = np.random.default_rng(11), empty_pool()
+    rng, pool = np.random.default_rng(11), used_pool()
     queries, keys, values = make_request(rng, pool, [3, 8], 7, 2)
     got = lab.paged_attention(mx.array(queries).astype(mx.bfloat16), mx.array(pool).astype(mx.bfloat16), [[3, 8]], [7],
-                              [0, 2], 0.3)
+                              [0, 2], 8 ** -0.5)
     assert got.dtype == mx.bfloat16, f"paged_attention of bfloat16 queries and pool is {got.dtype}, expected bfloat16"
-    worst = float(np.abs(np.array(got.astype(mx.float32)) - dense(queries, keys, values, 0.3)).max())
+    worst = float(np.abs(np.array(got.astype(mx.float32)) - dense(queries, keys, values, 8 ** -0.5)).max())
     assert worst < 0.05, f"paged_attention in bfloat16 differs from dense attention by {worst:.3g}, expected below 0.05"
 
 
@@ -341,7 +393,7 @@ def test_task_4_the_result_has_the_type_of_the_queries(lab):
 @pytest.mark.points(3)
 def test_task_5_decodes_and_chunks_in_one_batch(lab):
     rng = np.random.default_rng(12)
-    pool, ids = empty_pool(), rng.permutation(np.arange(1, 60)).tolist()
+    pool, ids = used_pool(), rng.permutation(np.arange(1, 60)).tolist()
     lengths, news = [9, 4, 10, 3, 8], [1, 1, 1, 3, 2]
     tables = [[ids.pop() for _ in range(-(-n // 4))] for n in lengths]
     requests = [make_request(rng, pool, table, n, new) for table, n, new in zip(tables, lengths, news)]
@@ -352,7 +404,7 @@ def test_task_5_decodes_and_chunks_in_one_batch(lab):
 def test_task_5_results_stand_in_the_order_of_the_queries(lab):
     """Short and long ones alternate, so whoever computes them in groups must sort them back."""
     rng = np.random.default_rng(13)
-    pool, ids = empty_pool(), rng.permutation(np.arange(1, 60)).tolist()
+    pool, ids = used_pool(), rng.permutation(np.arange(1, 60)).tolist()
     lengths, news = [3, 9, 2, 10, 9, 6, 12, 7], [1, 1, 2, 1, 4, 1, 4, 2]
     tables = [[ids.pop() for _ in range(-(-n // 4))] for n in lengths]
     requests = [make_request(rng, pool, table, n, new) for table, n, new in zip(tables, lengths, news)]
@@ -362,7 +414,7 @@ def test_task_5_results_stand_in_the_order_of_the_queries(lab):
 @pytest.mark.points(2)
 def test_task_5_requests_may_share_blocks(lab):
     """Two samples of one prompt, and a request with the same beginning beside them."""
-    rng, pool = np.random.default_rng(14), empty_pool()
+    rng, pool = np.random.default_rng(14), used_pool()
     _, keys, values = make_request(rng, pool, [6, 3], 8, 1)
     requests, tables = [], [[6, 3, 5], [6, 3, 9], [6, 11]]
     for table, num_shared, num_own, num_new in zip(tables, (8, 8, 4), (2, 4, 3), (1, 1, 2)):
@@ -376,11 +428,11 @@ def test_task_5_requests_may_share_blocks(lab):
 
 @pytest.mark.points(2)
 def test_task_5_where_blocks_lie_does_not_show(lab):
-    rng, pool = np.random.default_rng(15), empty_pool()
+    rng, pool = np.random.default_rng(15), used_pool()
     tables = [[1, 2, 3], [4, 5], [6, 7, 8]]
     requests = [make_request(rng, pool, table, n, new) for table, n, new in zip(tables, (9, 5, 11), (1, 3, 4))]
     new_ids = [0, *rng.permutation(np.arange(1, 60)).tolist()]
-    moved = empty_pool()
+    moved = used_pool()
     for old, new in enumerate(new_ids):
         moved[new] = pool[old]
     got = attend(lab, requests, moved, [[new_ids[b] for b in table] for table in tables])
@@ -395,7 +447,7 @@ def test_task_5_random_batches(lab):
     rng = np.random.default_rng(16)
     for block_size in (1, 3, 8):
         for window in (None, 5):
-            pool = empty_pool(num_blocks=200, block_size=block_size)
+            pool = used_pool(num_blocks=200, block_size=block_size)
             ids = rng.permutation(np.arange(1, 200)).tolist()
             lengths = rng.integers(1, 25, 6).tolist()
             news = sorted(int(rng.choice([1, 1, n, max(n // 2, 1)])) for n in lengths)
@@ -463,7 +515,7 @@ def test_task_6_a_prompt_is_computed_as_by_the_dense_model(lab):
     for num_tokens, table in ((1, [3]), (4, [5]), (11, [7, 2, 9])):
         tokens = tokens_of(num_tokens)
         check_logits(compute(runner, tokens, table), dense_logits(runner.model, tokens)[-1:],
-                     f"step with a prompt of {num_tokens} tokens in blocks {table}", "the last token's logits")
+                     f"step with a prompt of {count(num_tokens, 'token')} in blocks {table}", "the last token's logits")
 
 
 @pytest.mark.points(3)
@@ -521,6 +573,44 @@ def test_task_6_nobody_needs_logits(lab):
     assert got.shape == (0, 50), f"step in which nobody needs logits gave the shape {got.shape}, expected (0, 50)"
     check_logits(compute(runner, tokens, [3, 11], 6), dense_logits(runner.model, tokens)[-1:],
                  "a decode after a chunk whose logits nobody needed", "its keys and values are written all the same")
+
+
+@pytest.mark.points(2)
+def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
+    """By memory: logits of all 200 tokens are 16 MB, all else of this step is about 1.4 MB."""
+    model = small_model(dict(SHAPE, vocab_size=20000))
+    mx.eval(model.parameters())
+    tokens, table = tokens_of(200), list(range(1, 51))
+
+    def make():
+        return lab.ModelRunner(model, 60, BLOCK_SIZE, given_attention)
+
+    for needs in (False, True):
+        peak = peak_bytes(make, lambda runner, needs=needs: [
+            runner.step([RequestStep(tokens, table, 200, needs)]), *runner.cache.pools])
+        assert peak < 8e6, \
+            f"step with a chunk of 200 tokens and needs_logits {needs}, vocab_size 20000, took {peak / 1e6:.1f} MB, " \
+            "expected less than 8; logits of all its tokens are 16 MB: choose the hidden states of the wanted " \
+            "tokens first, and compute the logits of these"
+
+
+@pytest.mark.points(2)
+def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
+    model = small_model()
+    mx.eval(model.parameters())
+
+    def two_steps(_):
+        """All that a runner takes: its pools, and what comes on top. A copy kept from the first step counts, too."""
+        runner = lab.ModelRunner(model, 20000, BLOCK_SIZE, given_attention)
+        mx.eval(compute(runner, tokens_of(8), [5, 7]), runner.cache.pools)
+        requests = [RequestStep([3], [5, 7, 2], 9, True), RequestStep(tokens_of(6), [8, 1], 6, True)]
+        return [runner.step(requests, copies=[(7, 9)]), *runner.cache.pools]
+
+    peak = peak_bytes(lambda: None, two_steps) / (20000 * 4 * BLOCK_SIZE * 8 * mx.float32.size)
+    assert peak < 2.1, f"a runner with two layers and pools of 20000 blocks took {peak:.2f} times the memory of one " \
+                       "pool in a step of 8 tokens and one of 7, expected less than 2.1, its two pools: they are " \
+                       "written in place, and for that nobody but the cache holds one, or a view of one, while the " \
+                       "step writes"
 
 
 @pytest.mark.points(2)
