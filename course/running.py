@@ -134,8 +134,8 @@ class RunCommand:
         if outcome.speed is not None:
             mine, reference = outcome.speed
             what = "the capstone's 32 requests" if wish.is_strict else "8 requests at once"
-            self.console.print(f"  Speed: {mine:.0f} tokens/s, the reference {reference:.0f}: {mine / reference:.2f}×, "
-                               f"{what}.")
+            self.console.print(f"  Speed: {mine:.0f} tokens/s, the reference {reference:.0f}: {mine / reference:.2f}× "
+                               f"({what}, the best of 3 rounds in turns; on a busy machine this is noise).")
         if wish.is_strict and outcome.speed is not None:
             verdict = "done" if outcome.speed[0] >= ENOUGH_SPEED * outcome.speed[1] else "not yet"
             self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
