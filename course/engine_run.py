@@ -27,6 +27,8 @@ SILENCE_S = 20.0
 #: The first report comes after imports and the loading of a model.
 STARTUP_S = 120.0
 
+#: What is measured is the last of the workloads, or like one.
+MEASUREMENT = "the measurement"
 #: Workloads in which a scheduler that only waits comes to a stop.
 NEED_PREEMPTION = ("preempts", "capstone")
 
@@ -49,7 +51,7 @@ class Problem:
     slot: str = ""
 
     def sentence(self) -> str:
-        where = f" in step {self.step}" if self.step else ""
+        where = f" in step {self.step} of “{self.what}”" if self.step else f" in “{self.what}”"
         at = f" ({self.place})" if self.place else ""
         match self.kind:
             case "refused":
@@ -57,10 +59,10 @@ class Problem:
             case "differs":
                 return f"the tokens of “{self.what}” are not the reference's: {self.message}"
             case "invariant":
-                return f"it broke an invariant{where} of “{self.what}”: {self.message}{at}"
+                return f"it broke an invariant{where}: {self.message}{at}"
             case "hangs":
-                return f"it hangs{where} of “{self.what}”{at}: {self.message}"
-        return f"it failed{where} of “{self.what}”: {self.message}{at}"
+                return f"it hangs{where}{at}: {self.message}"
+        return f"it failed{where}: {self.message}{at}"
 
 
 @dataclass
@@ -108,8 +110,10 @@ def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: S
                silence_s: float = SILENCE_S) -> Blame:
     """Put the pieces in one at a time, each on the reference's bases; then each on the student's own; then one more at
     a time; until it fails again."""
+    spec = _again(spec, problem)
+    is_tight = any(name in NEED_PREEMPTION for name in spec.workloads)
     own = [lab for lab in labs if pieces.files.get(lab.number) not in (None, lab.solution)]
-    alone = [[lab] for lab in own if not (lab.waits and problem.what in NEED_PREEMPTION)]
+    alone = [[lab] for lab in own if not (lab.waits and is_tight)]
     chains = [[*reversed([below for below in bases_of(lab, labs) if below in own]), lab] for lab in own if lab.base]
     groups = [*alone, *chains, *(own[:count] for count in range(2, len(own) + 1))]
     tries = []
@@ -118,7 +122,7 @@ def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: S
         files |= {lab.number: pieces.files[lab.number] for lab in group}
         last = {slot: lab for lab in group for slot in lab.parts}
         tries.append(_try(files, list(dict.fromkeys(last.values()))))
-    outcome = _run(root, replace(_again(spec, problem), tries=tries), lambda event: None, silence_s, lambda: None)
+    outcome = _run(root, replace(spec, tries=tries), lambda event: None, silence_s, lambda: None)
     if outcome.problem is None:
         return Blame(own, problem, is_alone=False)
     return Blame(groups[outcome.num_tries - 1], outcome.problem, is_alone=outcome.num_tries <= len(alone))
@@ -130,7 +134,8 @@ def _again(spec: Spec, problem: Problem) -> Spec:
         return replace(spec, prompt=None, trace=None, workloads=(problem.what,), measures_speed=False)
     if problem.what == "the tale":
         return replace(spec, trace=None, workloads=(), measures_speed=False)
-    return replace(spec, prompt=None, trace=None, measures_speed=False)  # loading, which comes first in any case
+    last = spec.workloads[-1:] if problem.what == MEASUREMENT else spec.workloads
+    return replace(spec, prompt=None, trace=None, workloads=last, measures_speed=False)
 
 
 class _Process:

@@ -157,7 +157,7 @@ class RunCommand:
         self._show_blame(blame)
 
     def _show_blame(self, blame: Blame) -> None:
-        if blame.is_alone:
+        if len(blame.labs) == 1:
             (lab,) = blame.labs
             slots = ", ".join(lab.parts)
             self.console.print(Text(f"  It is your {slots} of lab {lab.number}, {lab.title}: with the reference's for "
