@@ -77,6 +77,36 @@ MUTANTS = [
         killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
     ),
     Mutant(
+        name="compares-what-both-have",
+        story="Zips the key with the text, and zip ends with the shorter: a named token that the request does not have "
+              "yet is overlooked, and what is sampled there later overwrites it.",
+        replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
+        by="        return any(a != b for a, b in zip(named, request.all_token_ids[start + offset:]))\n",
+        killed_by="test_task_2_a_key_that_goes_on_after_the_text_asks_for_a_copy",
+    ),
+    Mutant(
+        name="every-block-from-the-same-offset",
+        story="Takes the offset of the first slot for all blocks: what later blocks name at their beginning is not "
+              "compared.",
+        replace="        offset = max(first_slot - start, 0)\n",
+        by="        offset = first_slot % self.block_size\n",
+        killed_by="test_task_2_a_later_block_is_written_from_its_beginning",
+    ),
+    Mutant(
+        name="an-offset-below-zero",
+        story="The first slot lies before a later block; counted from there, its key is compared with other tokens.",
+        replace="        offset = max(first_slot - start, 0)\n",
+        by="        offset = first_slot - start\n",
+        killed_by="test_task_3_its_own_keys_cost_a_request_no_copy",
+    ),
+    Mutant(
+        name="copies-the-first-block-only",
+        story="A step writes one block, so it asks about one. A chunk may begin in a shared block and end in the next.",
+        replace="        forked = [i for i in written if",
+        by="        forked = [i for i in written[:1] if",
+        killed_by="test_task_2_every_block_that_is_written_is_asked_about",
+    ),
+    Mutant(
         name="a-hit-counts-itself-only",
         story="Forgets that an untouched hit is about to have one owner more: two requests write one tail.",
         replace="        if block.ref_cnt + is_hit > 1:\n",
@@ -103,6 +133,13 @@ MUTANTS = [
         replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
         by="        num_free_hits = 0\n",
         killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
+    ),
+    Mutant(
+        name="every-hit-is-no-room",
+        story="Takes all hits off the free blocks, also those that somebody has: a request that would fit waits.",
+        replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
+        by="        num_free_hits = len(hits)\n",
+        killed_by="test_task_2_a_hit_that_is_in_use_takes_no_room",
     ),
     Mutant(
         name="a-copy-is-no-room",
@@ -144,6 +181,13 @@ MUTANTS = [
         story="Counts a query for every step of a request: the hit rate drowns in decoding.",
         replace="        if not held:\n            self._count_query",
         by="        if True:\n            self._count_query",
+        killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
+    ),
+    Mutant(
+        name="counts-who-finds-something",
+        story="Counts a query where the hits are adopted: who finds nothing is missing, and the hit rate looks fine.",
+        replace="        if not held:\n            self._count_query",
+        by="        if hits:\n            self._count_query",
         killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
     ),
     Mutant(
@@ -250,6 +294,21 @@ MUTANTS = [
         killed_by="test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew",
     ),
     Mutant(
+        name="copies-are-not-taken",
+        story="Tells the note of the fresh blocks only: a copy keeps the note of the block's last owner.",
+        replace="        self._note_unwritten(table, first_slot, num_slots, taken)\n",
+        by="        self._note_unwritten(table, first_slot, num_slots, fresh)\n",
+        killed_by="test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew",
+    ),
+    Mutant(
+        name="old-blocks-only-are-noted",
+        story="Notes what the table held before: fresh blocks count as written at once.",
+        replace="        self._note_unwritten(table, first_slot, num_slots, taken)\n",
+        by="        self._note_unwritten(table, first_slot, min(num_slots, (len(table) - len(fresh)) * self.block_size),\n"
+           "                             taken)\n",
+        killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
+    ),
+    Mutant(
         name="the-notes-stay",
         story="Reports the copies and keeps the notes: from the second step on, little is found.",
         replace="        self._num_written.clear()\n",
@@ -276,6 +335,13 @@ MUTANTS = [
         replace="        num_trusted = request.num_computed_tokens\n",
         by="        num_trusted = request.num_tokens\n",
         killed_by="test_task_5_a_request_that_ends_leaves_its_tail",
+    ),
+    Mutant(
+        name="donates-without-the-salt",
+        story="Leaves the extra keys out when it donates: a tenant's tail is found by everybody who has no salt.",
+        replace="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)\n",
+        by="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted)\n",
+        killed_by="test_task_5_the_salt_goes_with_the_tail",
     ),
     Mutant(
         name="donates-twice",
@@ -308,6 +374,14 @@ MUTANTS = [
         replace="            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)\n",
         by="",
         killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
+    ),
+    Mutant(
+        name="shared-blocks-stay-indexed",
+        story="Spares planned blocks that others own: they go on being found, and nobody writes them.",
+        replace="(table[index].block_id for index in unwritten)\n",
+        by="(table[index].block_id for index in unwritten\n"
+           "                                         if table[index].ref_cnt == 1)\n",
+        killed_by="test_task_5_planned_blocks_leave_the_index_though_others_have_them",
     ),
     Mutant(
         name="evicts-after-donating",

@@ -10,7 +10,8 @@ The base, lab 3.2, has tables, forks and hits of whole blocks. A prefix tree (la
 block. To adopt such a block is to share it, as a fork does; to write into it is to fork it first. The index is one more
 reader: what a key names may not be overwritten with something else, even if no table names the block.
 
-``from course.base import lab_3_2`` is that lab's solution in tests, and your own file in an engine of your own pieces.
+``from course.base import lab_3_2`` is that lab's solution in tests and grading. In ``course run`` it is your own file,
+if lab 3.2 passes.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class KVCacheManager(base.KVCacheManager):
     """The manager of labs 2.2 and 3.2, with a prefix tree: hits end anywhere, and half-filled tails are kept.
 
     From the base come ``fork``, ``get_block_ids``, ``stats`` and ``check_integrity``, ``_tables`` and
-    ``_num_blocks_for``. Without a tree (no ``tree_class``, or caching is off) all methods are those of the base; the
-    lines that see to it are given, and what you write may count on a tree.
+    ``_num_blocks_for``. Without a tree (no ``tree_class``, or caching is off) all is as in the base. The lines that see
+    to it are given, and what you write may count on a tree. ``_note_unwritten`` and ``finish_step`` need no such line:
+    without a tree the one is never called, and the other finds nothing noted.
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
@@ -75,14 +77,15 @@ class KVCacheManager(base.KVCacheManager):
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
         """Whether ``block`` must be copied before tokens of ``request`` are written into it, from ``first_slot`` on.
 
-        ``block`` stands at ``index`` of the table: its tokens begin at position ``index * block_size``, and it is
-        written from ``first_slot`` or from its own beginning on, whichever is later. If it ``is_hit``, then it has not
-        been touched for ``request`` yet: its ``ref_cnt`` counts the others only.
-        It must if anybody else owns it, whatever is written.
+        ``block`` stands at ``index`` of the table: its tokens begin at position ``index * block_size``. The block that
+        ``first_slot`` lies in is written from there on, a later one from its own beginning on. If it ``is_hit``, then
+        it has not been touched for ``request`` yet: its ``ref_cnt`` counts the others only.
+        It must if anybody else owns it, whatever is written. A reference that a pending copy holds may count as an
+        owner; that costs a copy at most.
         If nobody does, its ``block_hash`` decides. None: nothing finds it, so no. Else the key's ``token_ids`` name
         what the block holds, from its beginning on. It must if, among those from the first written offset on, there is
-        one that the request has not at that position. Tokens written after all that the key names harm nobody, and
-        neither do the same tokens once more.
+        one that the request has not at that position: another token is there, or none yet. Tokens written after all
+        that the key names harm nobody, and neither do the same tokens once more.
         """
         # TASK 2: KVCacheManager._must_fork
         if block.ref_cnt + is_hit > 1:
@@ -125,11 +128,12 @@ class KVCacheManager(base.KVCacheManager):
         other, and the hits hold what they held when they were found.
 
         Task 2. After: the table is the blocks held before, the hits with one more owner each (``touch``), then just as
-        many fresh blocks as the slots ask for; a block that ``_must_fork`` before it is written was replaced by a copy
-        (``_fork_block``, once the hits are touched). If the request held nothing, it is counted (``_count_query``).
+        many fresh blocks as the slots ask for; each block that ``_must_fork`` before it is written was replaced by a
+        copy (``_fork_block``, once the hits are touched). If the request held nothing, it is counted
+        (``_count_query``), whether anything was found or not.
         Returns the copies in the order of the table, then the fresh blocks.
         Returns None if copies and fresh blocks together do not fit, and nothing has changed. A hit that stands in the
-        free queue is about to leave it, so it is no room.
+        free queue is about to leave it, so it is no room. A hit that is in use takes no room.
 
         Task 3: tell ``_index_full_blocks`` how many tokens now have a slot *and exist*.
 
@@ -171,8 +175,8 @@ class KVCacheManager(base.KVCacheManager):
         """Make every block of ``request`` that its first ``num_tokens`` tokens fill findable, through the tree.
 
         ``insert`` takes the request's tokens, its table, the number of tokens and its ``extra_keys``. It gives a longer
-        key to a tail that was adopted and is full by now. The half-filled block at the end is left out: it may not be
-        written yet, and it has no owner to be spared.
+        key to a tail that was adopted and is full by now. The half-filled block at the end is left out: it is still
+        growing, and ``free`` indexes it when its owner leaves.
         """
         if self.prefix_tree is None:
             super()._index_full_blocks(request, num_tokens)
@@ -186,8 +190,9 @@ class KVCacheManager(base.KVCacheManager):
                         taken: list[KVCacheBlock]) -> None:
         """Note in ``_num_written`` that the step being planned writes positions ``first_slot`` to ``num_slots - 1``.
 
+        ``table`` is the table as stored, fresh blocks included; ``taken`` are the copies and the fresh blocks.
         After: every block of ``table`` that has one of these positions is noted, with the number of its positions that
-        lie before ``first_slot``: so much of it is written. Blocks that were just ``taken`` are noted anew: what was
+        lie before ``first_slot``: this much of it is written. Blocks that were just ``taken`` are noted anew: what was
         noted of them belongs to somebody who was freed while this step was planned. Of the others the first note of a
         step stays, as it is the smallest.
         """
@@ -214,10 +219,12 @@ class KVCacheManager(base.KVCacheManager):
         """Give the blocks of ``request`` back, and leave what it computed to be found, the half-filled tail included.
 
         The tree's ``donate`` does both. It takes the request's tokens, its table, how many of its tokens can be
-        trusted, and its ``extra_keys``. Those are the first ``num_computed_tokens``; but if the step being planned was
-        to write into the table (``_num_written``), then only what lies before the first position that it was to write,
-        because now nobody will. And every block of the table that is in ``_num_written`` is taken out of the index
-        before the tree is told (``block_pool.evict_blocks``, by block id): full ones are in it since they were planned.
+        trusted, and its ``extra_keys``. Those are the first ``num_computed_tokens``; but if the step being planned is
+        to write into the table (``_num_written``), then only what lies before the first position that it is to write:
+        with this request gone, perhaps nobody writes the rest. And every block of the table that is in ``_num_written``
+        is taken out of the index before the tree is told (``block_pool.evict_blocks``, by block id): full ones are in
+        it since they were planned. Every one, also if others own it: nobody new may find it. (If
+        it was adopted from a request that still runs, that one does write it. To forget it costs a hit at most.)
         After: the request holds nothing. Harmless when it held nothing before.
         """
         if self.prefix_tree is None:

@@ -46,6 +46,12 @@ def leave(manager, tokens, extra_keys=None):
     manager.prefix_tree.donate(tokens, blocks, len(tokens), extra_keys)
 
 
+def named(manager, *block_ids):
+    """The tokens that the keys of these blocks name; None for a block without a key."""
+    keys = [manager.block_pool.blocks[block_id].block_hash for block_id in block_ids]
+    return [key and key.token_ids for key in keys]
+
+
 def lookup(manager, tokens, extra_keys=None):
     hits, num_cached = manager.get_computed_blocks(Request("lookup", tokens, extra_keys=extra_keys))
     return ids(hits), num_cached
@@ -215,6 +221,50 @@ def test_task_2_a_private_block_is_copied_for_the_index_too(lab):
 
 
 @pytest.mark.points(2)
+def test_task_2_a_key_that_goes_on_after_the_text_asks_for_a_copy(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    taken = ids(admit(manager, Request("r", COUNT[:7])))
+    got = taken, manager.get_block_ids("r"), pending(manager)
+    assert got == ([3], [1, 3], [(2, 3)]), (
+        f"1 … 8 are cached, and the prompt is 1 … 7: 6 are adopted, and 7 is computed again, into block 2, which is "
+        f"found as 5 6 7 8: (taken, table, copies) is {got}, expected ([3], [1, 3], [(2, 3)]). The request has no "
+        "eighth token yet, so what comes after its 7 is not the 8 that the key names")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_later_block_is_written_from_its_beginning(lab):
+    """A child goes on from inside what its parent had; all its tokens but one are the parent's."""
+    manager = make(lab)
+    leave(manager, COUNT[:12])
+    parent = Request("parent", COUNT[:13])
+    admit(manager, parent)  # blocks 1, 2, 3, and 4
+    parent.num_computed_tokens = 5
+    child = fork(manager, parent, Request("child", [*COUNT[:8], 90, *COUNT[9:12]]))
+    manager.block_pool.free_blocks(manager.block_pool.blocks[1:4])  # blocks 1, 2 and 3 are the child's alone
+    taken = ids(manager.allocate_slots(child, 7))
+    assert (taken, pending(manager)) == ([5], [(3, 5)]), (
+        f"the child writes positions 5 to 11: 6 7 8 into block 2, as before, and 90 10 11 12 into block 3, which it "
+        f"alone owns and which is found as 9 10 11 12: (taken, copies) is {(taken, pending(manager))}, expected ([5], "
+        "[(3, 5)]). Block 3 is written from its offset 0 on, not from that of the first slot")
+
+
+@pytest.mark.points(2)
+def test_task_2_every_block_that_is_written_is_asked_about(lab):
+    manager = make(lab)
+    parent = Request("parent", COUNT[:10])
+    admit(manager, parent)  # blocks 1, 2, 3
+    parent.num_computed_tokens = 6  # it has 10 slots, and 6 of its tokens are computed
+    child = fork(manager, parent, Request("child", COUNT[:10]))
+    taken = ids(manager.allocate_slots(child, 4))
+    got = taken, manager.get_block_ids("child"), pending(manager)
+    assert got == ([4, 5], [1, 4, 5], [(2, 4), (3, 5)]), (
+        f"parent and child share blocks 1, 2, 3, and the child writes positions 6 to 9, in blocks 2 and 3: (taken, "
+        f"table, copies) is {got}, expected ([4, 5], [1, 4, 5], [(2, 4), (3, 5)]). Ask _must_fork about every block "
+        "that has a position to be written, not about the first only")
+
+
+@pytest.mark.points(2)
 def test_task_2_forks_share_and_copy_as_before(lab):
     manager = make(lab)
     parent = Request("parent", COUNT[:10])
@@ -245,9 +295,13 @@ def test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none(lab):
         request = Request("r", [*COUNT[:6], *range(70, 70 + num_new_tokens)])
         hits, num_cached = manager.get_computed_blocks(request)
         before = state(manager, request)
-        got = manager.allocate_slots(request, num_new_tokens, hits, num_cached)
+        try:
+            got = ids(manager.allocate_slots(request, num_new_tokens, hits, num_cached))
+        except ValueError as error:
+            got = f"raised ValueError ({error})"
         assert got is None, (f"6 tokens are adopted in two free blocks, and {num_new_tokens} new ones need {why}; "
-                             f"beside the hits 2 blocks are free: allocate_slots gave {ids(got)}, expected None")
+                             f"beside the hits 2 blocks are free. allocate_slots: {got}; expected None, and nothing "
+                             "taken: copies and fresh blocks together need room, and free hits are none")
         assert state(manager, request) == before, (f"allocate_slots returned None, but {before} became "
                                                    f"{state(manager, request)}: count first, then change")
     request = Request("r", [*COUNT[:6], *range(70, 76)])
@@ -261,6 +315,17 @@ def test_task_2_a_hit_that_is_written_in_place_needs_no_room(lab):
     leave(manager, COUNT[:10])
     got = ids(admit(manager, Request("r", [*COUNT[:10], 50, 51])))
     assert got == [], f"a pool of 3 blocks, all adopted, and room for two tokens in the last: got {got}, expected []"
+
+
+@pytest.mark.points(2)
+def test_task_2_a_hit_that_is_in_use_takes_no_room(lab):
+    manager = make(lab, num_blocks=5)
+    leave(manager, COUNT[:8])
+    admit(manager, Request("a", COUNT[:9]))  # adopts blocks 1 and 2, and takes block 3
+    got = ids(admit(manager, Request("b", [*COUNT[:8], 60])))
+    assert got == [4], (f"'a' runs with blocks 1, 2, 3, and block 4 is free. 'b' shares blocks 1 and 2, which 'a' has, "
+                        f"and needs one block: got {got}, expected [4]. Only hits that stand in the free queue are "
+                        "taken off the number of free blocks")
 
 
 @pytest.mark.points(2)
@@ -290,6 +355,10 @@ def test_task_2_statistics_count_the_tokens_that_were_found(lab):
     got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
     assert got == (1, 8, 6), (f"a prompt of 8 tokens found 6, decoded one and was forked: (queries, tokens, found) is "
                               f"{got}, expected (1, 8, 6)")
+    admit(manager, Request("other", COUNT[20:25]))
+    got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
+    assert got == (2, 13, 6), (f"then a prompt of 5 tokens found none: (queries, tokens, found) is {got}, expected "
+                               "(2, 13, 6). A request that finds nothing is a query too, or the hit rate is a lie")
 
 
 @pytest.mark.points(1)
@@ -316,7 +385,7 @@ def test_task_3_full_blocks_are_found_as_soon_as_they_have_slots(lab):
     got.append(lookup(manager, COUNT[:12]))
     assert got == [([1], 4), ([1, 2], 8)], (
         f"10 tokens in chunks of 6 and 4: after each, the prompt is found as {got}, expected [([1], 4), ([1, 2], 8)]. "
-        "Whole blocks are indexed when they are planned")
+        "Whole blocks are indexed when they are planned: allocate_slots tells _index_full_blocks, which tells the tree")
     got = manager.block_pool.blocks[3].block_hash
     assert got is None, (f"block 3 holds two tokens of a request that runs, and is indexed as {got!r}: a half-filled "
                          "block is not indexed while it grows")
@@ -328,10 +397,9 @@ def test_task_3_a_tail_that_has_grown_full_is_found_as_a_whole(lab):
     leave(manager, COUNT[:10])
     admit(manager, Request("r", [*COUNT[:10], 50, 51, 52]))
     manager.block_pool.finish_copies()
-    key = manager.block_pool.blocks[3].block_hash
-    assert key is not None and key.token_ids == (9, 10, 50, 51), (
-        f"block 3 was adopted with 9 10, and 50 51 fill it; its key is of {key and key.token_ids}, expected "
-        "(9, 10, 50, 51): insert() gives it the longer key")
+    got = named(manager, 3)
+    assert got == [(9, 10, 50, 51)], (f"block 3 was adopted with 9 10, and 50 51 fill it; its key is of {got[0]}, "
+                                      "expected (9, 10, 50, 51): insert() gives it the longer key")
 
 
 @pytest.mark.points(2)
@@ -340,14 +408,16 @@ def test_task_3_a_copy_is_indexed_not_what_it_was_copied_from(lab):
     leave(manager, COUNT[:8])
     admit(manager, Request("r", [*COUNT[:6], 70, 71, 72]))
     manager.block_pool.finish_copies()
-    got = [manager.block_pool.blocks[i].block_hash.token_ids for i in (2, 3)]
+    got = named(manager, 2, 3)
+    assert got[1] is not None, ("block 2 was copied into block 3, which 70 71 fill: block 3 has no key. Does "
+                                "allocate_slots tell _index_full_blocks?")
     assert got == [(5, 6, 7, 8), (5, 6, 70, 71)], (
         f"block 2 was copied into block 3, which 70 71 fill: their keys are of {got}, expected [(5, 6, 7, 8), "
         "(5, 6, 70, 71)]. The table names the copy by the time that it is indexed")
     parent = Request("parent", COUNT[20:26])
     admit(manager, parent)  # blocks 5 and 6
     grow(manager, fork(manager, parent, Request("child", COUNT[20:26])), 80, 81)  # block 6 is copied into block 7
-    got = [block.block_hash and block.block_hash.token_ids for block in manager.block_pool.blocks[6:8]]
+    got = named(manager, 6, 7)
     assert got == [None, (25, 26, 80, 81)], (
         f"a child fills its copy of the parent's half-filled block 6: the keys of blocks 6 and 7 are of {got}, "
         "expected [None, (25, 26, 80, 81)]. Index what the table names after the copies, not before")
@@ -365,6 +435,18 @@ def test_task_3_slots_without_tokens_are_not_indexed(lab):
 
 
 @pytest.mark.points(1)
+def test_task_3_its_own_keys_cost_a_request_no_copy(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:12])
+    manager.allocate_slots(request, 12)
+    got = ids(manager.allocate_slots(request, 12)), manager.get_block_ids("a")
+    assert got == ([], [1, 2, 3]), (
+        f"the same 12 slots are asked for once more before a step has run: (taken, table) is {got}, expected ([], "
+        "[1, 2, 3]). The keys of blocks 1, 2, 3 name the tokens that are to be written: compare from each block's own "
+        "beginning")
+
+
+@pytest.mark.points(1)
 def test_task_3_the_salt_is_part_of_the_key(lab):
     manager = make(lab)
     admit(manager, Request("a", COUNT[:6], extra_keys=("a",)))
@@ -376,14 +458,22 @@ def test_task_3_the_salt_is_part_of_the_key(lab):
 # ---- Task 4: planned, and not written yet
 
 
+def after_a_step(lab, **more):
+    """A manager between two steps; the one before did nothing."""
+    manager = make(lab, **more)
+    manager.finish_step()
+    return manager
+
+
 @pytest.mark.points(4)
 def test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied(lab):
-    manager = make(lab)
+    manager = after_a_step(lab)
     admit(manager, Request("a", COUNT[:9]))
     got = lookup(manager, COUNT[:9]), lookup(manager, [*COUNT[:6], 70, 71])
     assert got == (([1, 2], 8), ([1], 4)), (
         f"blocks 1 and 2 are planned, not written. The same prompt, and one that parts from it after 6 tokens, find "
-        f"{got}, expected (([1, 2], 8), ([1], 4)): the step writes before it reads, but it copies before it writes")
+        f"{got}, expected (([1, 2], 8), ([1], 4)): the step writes before it reads, but it copies before it writes. "
+        "Fresh blocks must be in the note too, and get_computed_blocks must read it")
     manager.finish_step()
     got = lookup(manager, [*COUNT[:6], 70, 71])
     assert got == ([1, 2], 6), (f"the step has run; the second prompt finds {got}, expected ([1, 2], 6): "
@@ -392,7 +482,7 @@ def test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied(lab)
 
 @pytest.mark.points(3)
 def test_task_4_the_written_part_of_a_block_may_be_copied(lab):
-    manager = make(lab)
+    manager = after_a_step(lab)
     request = Request("a", COUNT[:6])
     admit(manager, request)
     manager.finish_step()
@@ -406,7 +496,7 @@ def test_task_4_the_written_part_of_a_block_may_be_copied(lab):
 
 @pytest.mark.points(2)
 def test_task_4_the_first_note_of_a_step_stays(lab):
-    manager = make(lab)
+    manager = after_a_step(lab)
     request = Request("a", COUNT[:8])
     admit(manager, request, 5)
     manager.allocate_slots(request, 3)  # slots for what comes next, before the step has run
@@ -417,18 +507,19 @@ def test_task_4_the_first_note_of_a_step_stays(lab):
 
 @pytest.mark.points(2)
 def test_task_4_a_block_that_is_only_read_is_not_noted(lab):
-    manager = make(lab)
+    manager = after_a_step(lab)
     leave(manager, COUNT[:8])
     admit(manager, Request("r", [*COUNT[:8], 50, 51, 52, 53]))
     got = lookup(manager, [*COUNT[:7], 70]), lookup(manager, [*COUNT[:8], 50, 70])
     assert got == (([1, 2], 7), ([1, 2], 8)), (
         f"blocks 1 and 2 were adopted whole, block 3 is to be written: a prompt that parts inside block 2, and one "
-        f"that parts inside block 3, find {got}, expected (([1, 2], 7), ([1, 2], 8))")
+        f"that parts inside block 3, find {got}, expected (([1, 2], 7), ([1, 2], 8)). Block 2 was written long ago, so "
+        "half of it may be copied; of block 3 nothing is written, so it may not")
 
 
 @pytest.mark.points(1)
 def test_task_4_slots_that_are_not_written_now_are_not_noted(lab):
-    manager = make(lab)
+    manager = after_a_step(lab)
     parent = Request("parent", COUNT[:12])
     admit(manager, parent)
     manager.finish_step()
@@ -443,7 +534,7 @@ def test_task_4_slots_that_are_not_written_now_are_not_noted(lab):
 
 @pytest.mark.points(2)
 def test_task_4_finish_step_reports_the_copies_too(lab):
-    manager = make(lab, num_blocks=5)
+    manager = after_a_step(lab, num_blocks=5)
     leave(manager, COUNT[:8])
     admit(manager, Request("r", [*COUNT[:6], 70, 71]))
     before = free_ids(manager)
@@ -482,9 +573,26 @@ def test_task_5_the_last_block_is_freed_first(lab):
     manager.free(request)
     got = free_ids(manager)
     assert got == [4, 5, 3, 2, 1], f"free() of the table [1, 2, 3] left the queue {got}, expected [4, 5, 3, 2, 1]"
+    for gone in (request, Request("nobody", COUNT[:10])):
+        who = "a request that was freed before" if gone is request else "one that never had a slot"
+        try:
+            manager.free(gone)
+        except Exception as error:
+            pytest.fail(f"free() of {who} raised {error!r}: the request holds nothing, and nothing is to happen")
+        assert free_ids(manager) == got, f"free() of {who} changed the queue from {got} to {free_ids(manager)}"
+
+
+@pytest.mark.points(2)
+def test_task_5_the_salt_goes_with_the_tail(lab):
+    manager = make(lab)
+    request = Request("r", COUNT[:3], extra_keys=("a",))
+    admit(manager, request)
+    manager.finish_step()
     manager.free(request)
-    manager.free(Request("nobody", COUNT[:10]))
-    assert free_ids(manager) == got, f"free() of a request that holds nothing changed the queue to {free_ids(manager)}"
+    got = [lookup(manager, COUNT[:5], salt) for salt in (("a",), ("b",), None)]
+    assert got == [([1], 3), ([], 0), ([], 0)], (
+        f"a request of tenant 'a' left a tail of 3 tokens; the same text of tenant 'a', of 'b' and of nobody finds "
+        f"{got}, expected [([1], 3), ([], 0), ([], 0)]: donate() takes the request's extra_keys, too")
 
 
 @pytest.mark.points(3)
@@ -500,7 +608,23 @@ def test_task_5_what_was_planned_and_never_written_is_not_left(lab, num_written,
     manager.free(request)  # ... and the request is aborted before it runs
     got = lookup(manager, COUNT[:15])[1]
     assert got == num_written, (f"{num_written} tokens were written, {num_planned} more were planned and never "
-                                f"written; {got} are found, expected {num_written}: num_computed_tokens is ahead here")
+                                f"written; {got} are found, expected {num_written}. num_computed_tokens is ahead here: "
+                                "_num_written knows better. Or planned blocks are still in the index: evict_blocks "
+                                "takes them out, before donate")
+
+
+@pytest.mark.points(2)
+def test_task_5_planned_blocks_leave_the_index_though_others_have_them(lab):
+    manager = make(lab)
+    first, second = Request("first", COUNT[:9]), Request("second", COUNT[:9])
+    admit(manager, first)  # is to write blocks 1, 2, 3
+    admit(manager, second)  # has adopted blocks 1 and 2, whole
+    manager.free(first)
+    got = lookup(manager, COUNT[:9])
+    assert got == ([], 0), (
+        f"'first' was to write blocks 1 and 2, 'second' has them too, and 'first' is aborted before the step runs: a "
+        f"third request finds {got}, expected ([], 0). Every noted block of the table leaves the index: another owner "
+        "does not write what 'first' was to write")
 
 
 @pytest.mark.points(2)
@@ -526,7 +650,22 @@ def test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew(lab):
     assert ids(manager.allocate_slots(second, 8)) == [3, 2], "block 3, and then block 2, which was freed first"
     got = lookup(manager, [*COUNT[:6], 70, 71])
     assert got == ([3], 4), (f"'second' is to write all of block 2, which somebody else had in this step; a prompt "
-                             f"that shares 6 tokens finds {got}, expected ([3], 4): block 2 holds the other's tokens")
+                             f"that shares 6 tokens finds {got}, expected ([3], 4): block 2 holds the other's tokens. "
+                             "_note_unwritten notes what was just taken anew")
+
+    manager = make(lab, num_blocks=5)
+    leave(manager, COUNT[:8])  # blocks 1 and 2
+    first, second = Request("first", COUNT[20:28]), Request("second", [*COUNT[:5], 70, 71, 72])
+    admit(manager, first, 7)
+    manager.finish_step()
+    manager.allocate_slots(first, 1)  # block 4 has three tokens of 'first', and is to be filled
+    manager.free(first)
+    assert ids(admit(manager, second)) == [4], "a copy of block 2, into block 4, which was freed first"
+    got = lookup(manager, [*COUNT[:5], 70, 71, 80])
+    assert got == ([1, 4], 5), (
+        f"'second' copies token 5 into block 4, which had a note of three tokens, and is to write 70 71 72 there; a "
+        f"prompt that shares 7 tokens finds {got}, expected ([1, 4], 5). _note_unwritten is told of copies, too: of "
+        "block 4 one token is there to be copied")
 
 
 @pytest.mark.points(2)
