@@ -9,8 +9,8 @@ The pool moves no numbers. It keeps the books and a list of copies, ``pending_co
 memory makes all of them, in no particular order, then writes the step's new tokens; ``finish_copies`` reports that the
 copies are made.
 
-The pool of lab 2.1 is the base: ``from course.base import lab_2_1`` is that lab's solution in tests, and your own file
-in an engine of your own pieces.
+The pool of lab 2.1 is the base: ``from course.base import lab_2_1`` is that lab's solution in tests and grading. In
+``course run`` it is your own file, if lab 2.1 passes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class BlockPool(base.BlockPool):
         other owners are left, it is a block like any other: the base's ``free_blocks`` knows what to do.
         A block may come twice if it has two owners. A reference that a copy has taken over is not an owner.
         Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
-        then.
+        then. So check all blocks before the first call of ``super().free_blocks``: its own check compares with
+        ``ref_cnt``, and would drop the copy's reference.
         """
         # TASK 3: BlockPool.free_blocks
         blocks = list(blocks)

@@ -11,7 +11,8 @@ The convention is that of lab 2.2, whose manager is the base: slots ``0 … num_
 must exist when a step runs, and position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. The
 new tokens are written to positions ``num_computed_tokens`` and up. All before that is only read.
 
-``from course.base import lab_2_2`` is that lab's solution in tests, and your own file in an engine of your own pieces.
+``from course.base import lab_2_2`` is that lab's solution in tests and grading. In ``course run`` it is your own file,
+if lab 2.2 passes.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ class KVCacheManager(base.KVCacheManager):
         for a request that has a table, from a prompt, from hits or from a fork.
         A block of its table that the new tokens are written into, and that has other owners too, is forked first
         (``block_pool.fork_block``), and the copy takes its place in the table. A private one is written in place. A
-        shared one that is not written now stays shared. Then the base's ``allocate_slots`` appends the fresh blocks and
-        indexes what is full by now: copies, not the blocks that they were copied from.
+        shared one that is not written now stays shared. The copies go into the table first; then
+        ``super().allocate_slots`` appends the fresh blocks and indexes what is full by now: copies, not the blocks that
+        they were copied from.
         Returns the blocks newly taken from the pool: the forked ones in the order of the table, then the fresh ones.
         The list is empty if there are none.
         Returns None if the forked and the fresh blocks together do not fit, and nothing has changed: count both

@@ -304,8 +304,8 @@ MUTANTS = [
         name="old-blocks-only-are-noted",
         story="Notes what the table held before: fresh blocks count as written at once.",
         replace="        self._note_unwritten(table, first_slot, num_slots, taken)\n",
-        by="        self._note_unwritten(table, first_slot, min(num_slots, (len(table) - len(fresh)) * self.block_size),\n"
-           "                             taken)\n",
+        by="        num_old = (len(table) - len(fresh)) * self.block_size\n"
+           "        self._note_unwritten(table, first_slot, min(num_slots, num_old), taken)\n",
         killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
     ),
     Mutant(

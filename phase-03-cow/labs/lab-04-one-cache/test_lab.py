@@ -439,6 +439,8 @@ def test_task_3_its_own_keys_cost_a_request_no_copy(lab):
     manager = make(lab)
     request = Request("a", COUNT[:12])
     manager.allocate_slots(request, 12)
+    got = named(manager, 1, 2, 3)
+    assert None not in got, f"12 tokens fill blocks 1, 2, 3, and their keys are of {got}: each should have one"
     got = ids(manager.allocate_slots(request, 12)), manager.get_block_ids("a")
     assert got == ([], [1, 2, 3]), (
         f"the same 12 slots are asked for once more before a step has run: (taken, table) is {got}, expected ([], "
