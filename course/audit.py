@@ -68,11 +68,11 @@ class Audit:
         if pool.get_num_free_blocks() != len(free_ids):
             raise BrokenInvariant(FREE, f"{len(free_ids)} blocks are in the free queue, and get_num_free_blocks says "
                                         f"{pool.get_num_free_blocks()}")
-        holders = self._holders()
+        is_free, holders = set(free_ids), self._holders()
         in_copies = Counter(block.block_id for copy in pool.pending_copies for block in set(copy))
         for block in pool.blocks[1:]:
-            if (block.ref_cnt == 0) != (block.block_id in set(free_ids)):
-                place = "in" if block.block_id in set(free_ids) else "not in"
+            if (block.ref_cnt == 0) != (block.block_id in is_free):
+                place = "in" if block.block_id in is_free else "not in"
                 raise BrokenInvariant(FREE, f"block {block.block_id} has ref_cnt {block.ref_cnt} and is {place} the "
                                             "free queue")
             num_tables = len(holders[block.block_id])

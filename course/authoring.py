@@ -10,44 +10,31 @@ from rich.console import Console
 from rich.text import Text
 
 from course.check import broken_links, check_lab
-from course.joining import check_alone, check_together, reference_tokens
+from course.joining import Reference, check_alone, check_together
 from course.labs import Lab
 from course.side_by_side import num_cores, side_by_side
 from course.starters import shipped_starter
 from course.verdicts import OnPoll
 
+Check = Callable[[OnPoll], tuple[list[str], str]]
 
-def check_labs(labs: Sequence[Lab], console: Console) -> int:
-    """Check ``labs``, as many at once as there are cores, and show a line for each, in their order.
 
-    Returns the number of problems.
+def check_labs(root: Path, labs: Sequence[Lab], all_labs: Sequence[Lab], console: Console) -> int:
+    """Check each of ``labs`` by itself, then its piece in the engine, and, if these are all, all of them together.
+
+    As many checks run at once as there are cores; a line is shown for each, in their order. Returns the number of
+    problems.
     """
-    checks = [partial(check_lab, lab) for lab in labs]
-    return _show_all(console, [str(lab) for lab in labs], checks)
-
-
-def check_joints(root: Path, labs: Sequence[Lab], all_labs: Sequence[Lab], console: Console) -> int:
-    """Put the piece of each of ``labs`` into the engine, and, if these are all, all of them together.
-
-    Returns the number of problems.
-    """
+    checks: dict[str, Check] = {str(lab): partial(check_lab, lab) for lab in labs}
     joining = [lab for lab in labs if lab.parts]
-    if not joining:
-        return 0
-    reference = reference_tokens(root)
-    names = [f"{lab} in the engine" for lab in joining]
-    checks: list[Callable[[OnPoll], tuple[list[str], str]]] = [
-        partial(check_alone, lab, all_labs, reference) for lab in joining]
-    if len(labs) == len(all_labs):
-        names.append("all in the engine")
-        checks.append(partial(check_together, root, all_labs, reference))
-    return _show_all(console, names, checks)
-
-
-def _show_all(console: Console, names: Sequence[str], checks: Sequence[Callable[[OnPoll], tuple[list[str], str]]]
-              ) -> int:
+    if joining:
+        reference = Reference(root)
+        checks["reference"] = reference.decode
+        checks |= {f"{lab} in the engine": partial(check_alone, lab, all_labs, reference) for lab in joining}
+        if len(labs) == len(all_labs):
+            checks["all in the engine"] = partial(check_together, root, all_labs, reference)
     num_problems = 0
-    for name, (problems, proved) in zip(names, side_by_side(checks, num_cores())):
+    for name, (problems, proved) in zip(checks, side_by_side(list(checks.values()), num_cores())):
         _show(console, name, problems, proved)
         num_problems += len(problems)
     return num_problems

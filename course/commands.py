@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from course.authoring import check_joints, check_labs, check_pages, sync_starters
+from course.authoring import check_labs, check_pages, sync_starters
 from course.graded import graded_tests
 from course.hints import LEVELS, parse_hints, task_titles
 from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, lab_of_path
@@ -224,7 +224,7 @@ class Course:
 
     def check(self, names: Sequence[str]) -> int:
         labs = [find_lab(name, self.labs) for name in names] or self.labs
-        num_problems = check_labs(labs, self.console) + check_joints(self.root, labs, self.labs, self.console)
+        num_problems = check_labs(self.root, labs, self.labs, self.console)
         if not names:
             num_problems += check_pages(self.root, self.console)
         self.console.print(f"{len(labs)} labs checked, {num_problems} problems")

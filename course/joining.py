@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from course.engine_run import Outcome, run_pieces
 from course.engine_spec import Spec, Tokens
@@ -16,28 +18,45 @@ from course.verdicts import OnPoll
 TOO_SMALL, STALLED = "preempts", "nothing could be planned"
 
 
-def reference_tokens(root: Path, on_poll: OnPoll = lambda: None) -> dict[str, Tokens]:
+class Reference:
     """What the reference decodes in each workload: computed once, for all labs."""
-    found: dict[str, Tokens] = {}
 
-    def on_event(event: dict[str, object]) -> None:
-        if event["event"] == "tokens":
-            found[str(event["what"])] = event["tokens"]  # type: ignore[assignment]  # of the child's own making
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._tokens: dict[str, Tokens] = {}
+        self._is_there = threading.Event()
 
-    run_pieces(root, Pieces([]), Spec(workloads=(*WORKLOADS, CAPSTONE), records_tokens=True), on_event, on_poll=on_poll)
-    return found
+    def decode(self, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
+        """Problems, and what came of it, as of a check. Whoever asks for ``tokens`` waits until it is done."""
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "tokens":
+                self._tokens[event["what"]] = event["tokens"]
+
+        spec = Spec(workloads=(*WORKLOADS, CAPSTONE), records_tokens=True)
+        try:
+            outcome = run_pieces(self._root, Pieces([]), spec, on_event, on_poll=on_poll)
+        finally:
+            self._is_there.set()
+        if outcome.problem is not None:
+            return [f"the reference itself: {outcome.problem.sentence()}"], ""
+        return [], f"what it decodes in {len(self._tokens)} workloads, for comparison"
+
+    @property
+    def tokens(self) -> dict[str, Tokens]:
+        self._is_there.wait()
+        return dict(self._tokens)
 
 
-def check_alone(lab: Lab, labs: Sequence[Lab], reference: dict[str, Tokens], on_poll: OnPoll = lambda: None
+def check_alone(lab: Lab, labs: Sequence[Lab], reference: Reference, on_poll: OnPoll = lambda: None
                 ) -> tuple[list[str], str]:
     """The problems of a lab's solution in the engine, everything else the reference's; and what was proved."""
     files = {each.number: each.solution for each in (lab, *bases_of(lab, labs))}
     pieces = Pieces([Seat(slot, lab) for slot in lab.parts], files)
     workloads = tuple(name for name in WORKLOADS if not (lab.waits and name == TOO_SMALL))
-    outcome = run_pieces(lab.root, pieces, Spec(workloads=workloads, reference=reference), on_poll=on_poll)
+    outcome = run_pieces(lab.root, pieces, Spec(workloads=workloads, reference=reference.tokens), on_poll=on_poll)
     problems, proved = _result(outcome, f"{', '.join(lab.parts)} of lab {lab.number}, alone in the engine")
     if lab.waits and not problems:
-        outcome = run_pieces(lab.root, pieces, Spec(workloads=(TOO_SMALL,), reference=reference), on_poll=on_poll)
+        outcome = run_pieces(lab.root, pieces, Spec(workloads=(TOO_SMALL,), reference=reference.tokens), on_poll=on_poll)
         if outcome.problem is None or STALLED not in outcome.problem.message:
             ended = outcome.problem.sentence() if outcome.problem else "all tokens"
             problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should say “{STALLED} …”: {ended}")
@@ -45,11 +64,11 @@ def check_alone(lab: Lab, labs: Sequence[Lab], reference: dict[str, Tokens], on_
     return problems, proved
 
 
-def check_together(root: Path, labs: Sequence[Lab], reference: dict[str, Tokens], on_poll: OnPoll = lambda: None
+def check_together(root: Path, labs: Sequence[Lab], reference: Reference, on_poll: OnPoll = lambda: None
                    ) -> tuple[list[str], str]:
     """The same of an engine in which every part is a solution; and the capstone."""
     pieces = choose(labs, lambda lab: True, lambda lab: lab.solution)
-    outcome = run_pieces(root, pieces, Spec(workloads=(*WORKLOADS, CAPSTONE), reference=reference), on_poll=on_poll)
+    outcome = run_pieces(root, pieces, Spec(workloads=(*WORKLOADS, CAPSTONE), reference=reference.tokens), on_poll=on_poll)
     numbers = ", ".join(lab.number for lab in pieces.labs)
     return _result(outcome, f"labs {numbers}, together in the engine")
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from course.engine_run import find_blame, run_pieces
 from course.engine_spec import Spec
-from course.joining import check_alone, reference_tokens
+from course.joining import Reference, check_alone
 from course.labs import PROJECT_ROOT, discover, find_lab
 from course.mutants import mutants_of
 from course.pieces import just
@@ -30,7 +30,9 @@ def broken(number, name):
 
 @pytest.fixture(scope="module")
 def reference():
-    return reference_tokens(PROJECT_ROOT)
+    reference = Reference(PROJECT_ROOT)
+    assert reference.decode() == ([], "what it decodes in 8 workloads, for comparison")
+    return reference
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def trial(tmp_path, reference):
             (tmp_path / f"lab-{number}.py").write_text(text or lab(number).solution.read_text(encoding="utf-8"))
         pieces = just(LABS, [lab(number) for number in files], lambda lab: lab.number in files,
                       lambda lab: tmp_path / f"lab-{lab.number}.py")
-        spec = Spec(workloads=workloads, reference=dict(reference))
+        spec = Spec(workloads=workloads, reference=reference.tokens)
         outcome = run_pieces(PROJECT_ROOT, pieces, spec, silence_s=silence_s)
         if outcome.problem is None:
             return outcome, None

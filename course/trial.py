@@ -25,9 +25,9 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import RequestOutput, SamplingParams
 
 PROMPTS = ("Once upon a time", "The king said to the queen", "Once upon a midnight", "In the forest", "A cat")
-GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
-SEEDED = SamplingParams(max_tokens=24, temperature=0.8, top_p=0.9, seed=7)
-SAMPLES = SamplingParams(max_tokens=16, temperature=0.8, seed=3, n=3)
+GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+SEEDED = SamplingParams(max_tokens=16, temperature=0.8, top_p=0.9, seed=7)
+SAMPLES = SamplingParams(max_tokens=12, temperature=0.8, seed=3, n=3)
 #: An engine that takes this many steps for a small workload will never be done.
 MAX_STEPS = 2000
 #: A block and a half of 8 tokens, nearly; each goes on past the end of the second block.
