@@ -11,6 +11,30 @@ ABORT = """        for sequence in group.unfinished:
 """
 TOKEN = ("                    sequence.request.append_output_token("
          "result.token_ids[sequence.request.request_id])\n")
+SAMPLE = ("        sampled = self.sampler.sample(logits[mx.array(sources)], [sequence.row for sequence in sequences])\n"
+          "        ids = [sequence.request.request_id for sequence in sequences]\n"
+          "        logprobs = {name: logprob for name, logprob in zip(ids, sampled.logprobs) if logprob is not None}\n"
+          "        return StepResult(dict(zip(ids, sampled.token_ids)), logprobs)\n")
+SAMPLE_ONE_BY_ONE = """        result = StepResult()
+        for sequence, source in zip(sequences, sources):
+            sampled = self.sampler.sample(logits[source:source + 1], [sequence.row])
+            result.token_ids[sequence.request.request_id] = sampled.token_ids[0]
+            if sampled.logprobs[0] is not None:
+                result.logprobs[sequence.request.request_id] = sampled.logprobs[0]
+        return result
+"""
+SAMPLE_LEADERS_FIRST = """        result = StepResult()
+        is_first = [source != before for source, before in zip(sources, [-1, *sources])]
+        for wanted in (True, False):
+            some = [number for number, first in enumerate(is_first) if first is wanted]
+            if some:
+                sampled = self.sampler.sample(logits[mx.array([sources[number] for number in some])],
+                                              [sequences[number].row for number in some])
+                ids = [sequences[number].request.request_id for number in some]
+                result.update(StepResult(dict(zip(ids, sampled.token_ids)), {
+                    name: logprob for name, logprob in zip(ids, sampled.logprobs) if logprob is not None}))
+        return result
+"""
 
 MUTANTS = [
     # ---- Task 1
@@ -72,11 +96,41 @@ MUTANTS = [
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
     ),
     Mutant(
+        name="logits-from-the-end-of-the-prompt-on",
+        story="Takes all that follows the prompt for decoding. Who was preempted computes its own output in chunks.",
+        replace="needs_logits=end == request.num_tokens,",
+        by="needs_logits=end >= request.num_prompt_tokens,",
+        killed_by="test_task_2_who_was_preempted_gets_no_token_before_its_last",
+    ),
+    Mutant(
+        name="the-context-ends-where-the-step-begins",
+        story="Takes context_len for what had K/V before the step. The new tokens are not part of it then.",
+        replace="self.kv_cache.get_block_ids(request.request_id), end,\n",
+        by="self.kv_cache.get_block_ids(request.request_id), start,\n",
+        killed_by="test_task_2_the_runner_is_given_the_tokens_that_were_planned",
+    ),
+    Mutant(
+        name="a-call-of-the-runner-a-request",
+        story="Runs one request after the other: right tokens, and the weights are read once for each of them.",
+        replace="        logits = self._rows_to_sample(plan, steps, self.runner.step(steps, plan.copies))\n",
+        by="        self.runner.cache.copy_blocks(plan.copies)\n"
+           "        logits = mx.concatenate([self.runner.step([step]) for step in steps])\n"
+           "        logits = self._rows_to_sample(plan, steps, logits)\n",
+        killed_by="test_task_2_a_step_is_one_call",
+    ),
+    Mutant(
+        name="a-call-of-the-sampler-a-request",
+        story="Samples request by request: the device is waited for once for each of them.",
+        replace=SAMPLE,
+        by=SAMPLE_ONE_BY_ONE,
+        killed_by="test_task_2_a_step_is_one_call",
+    ),
+    Mutant(
         name="starts-where-it-should-end",
         story="Takes num_computed_tokens for what was computed before the step, as its name says between two steps.",
         replace="        end = request.num_computed_tokens\n        start = end - num_tokens\n",
         by="        start = request.num_computed_tokens\n        end = start + num_tokens\n",
-        killed_by="test_task_2_every_prompt_gets_its_first_token",
+        killed_by="test_task_2_the_runner_is_given_the_tokens_that_were_planned",
     ),
     Mutant(
         name="always-from-the-beginning",
@@ -130,7 +184,7 @@ MUTANTS = [
         story="Passes on None for those who did not ask.",
         replace=" in zip(ids, sampled.logprobs) if logprob is not None}\n",
         by=" in zip(ids, sampled.logprobs)}\n",
-        killed_by="test_task_2_every_prompt_gets_its_first_token",
+        killed_by="test_task_2_log_probabilities_go_to_those_who_asked",
     ),
     Mutant(
         name="nobody-gets-logprobs",
@@ -335,6 +389,28 @@ MUTANTS = [
         killed_by="test_task_5_the_prompt_is_computed_once",
     ),
     Mutant(
+        name="a-fork-is-counted-twice",
+        story="Lowers num_sequences by hand, after scheduler.fork has. It is below 1 then, and more run than there are "
+              "seats.",
+        replace=TOKEN,
+        by=TOKEN + "                    leader.num_sequences -= 1\n",
+        killed_by="test_task_5_every_sample_has_one_seat",
+    ),
+    Mutant(
+        name="forks-after-the-text",
+        story="Takes the tokens first. A sample that its first token has ended is forked after that, and runs on.",
+        replace="        self._fork(plan, result)\n        " + MOVED,
+        by="        " + MOVED + "        self._fork(plan, result)\n",
+        killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
+    ),
+    Mutant(
+        name="a-second-call-of-the-sampler",
+        story="Samples for the requests of the plan, and in a second call for those that are about to be forked.",
+        replace=SAMPLE,
+        by=SAMPLE_LEADERS_FIRST,
+        killed_by="test_task_5_the_prompt_is_computed_once",
+    ),
+    Mutant(
         name="always-all-sequences",
         story="Gives a token to the whole group whenever one of its sequences computes: three each, in every step.",
         replace="        if request.num_sequences > 1:\n"
@@ -427,6 +503,13 @@ MUTANTS = [
         story="Ends the sequence that the error names; its siblings live on, without a step that would serve them.",
         replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
         by="            self._finish(self.live.sequence(request_id), \"error\")\n",
+        killed_by="test_task_6_samples_that_stall_end_together",
+    ),
+    Mutant(
+        name="an-error-ends-who-is-over",
+        story="Goes through all sequences: one that had said \"stop\" has an error now.",
+        replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
+        by="            for sequence in group.sequences:\n                self._finish(sequence, \"error\")\n",
         killed_by="test_task_6_samples_that_stall_end_together",
     ),
     Mutant(

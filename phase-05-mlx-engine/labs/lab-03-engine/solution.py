@@ -133,10 +133,11 @@ class LLMEngine(EngineFrame):
     def compute(self, plan: SchedulerOutput) -> StepResult:
         """The tokens that come of ``plan``, which has at least one request. No request changes here.
 
-        1. ``self.runner.step(steps, plan.copies)``, with a RequestStep for each of ``plan.requests``, in that order.
+        1. ``self.runner.step(steps, plan.copies)``, once, with a RequestStep for each of ``plan.requests``, in that
+           order. ``plan.num_scheduled_tokens[request_id]`` says how many tokens each of them computes.
         2. ``self._rows_to_sample(plan, steps, logits)``: of what the runner returned, one row for each request whose
            step needs logits, in the order of the plan. The others are in the middle of their prompt: no row, no token.
-        3. ``self.sampler.sample(logits, rows)``, with ``row`` of each such request's sequence,
+        3. ``self.sampler.sample(logits, rows)``, once, with ``row`` of each such request's sequence,
            ``self.live.sequence(request_id)``. It returns ``token_ids`` and ``logprobs``, both in the order of the rows;
            a logprob is None if the request did not ask. With nobody to sample for, it is not called.
 
@@ -187,7 +188,8 @@ class LLMEngine(EngineFrame):
         ``sequence.end(reason)`` completes its text: what was held back, because it might have become a stop string,
         comes now. ``scheduler.abort_request`` takes its request out of wherever it is, and its blocks come home.
         (A sequence that was not forked yet, it does not know: it returns None then, and there is nothing to do.)
-        After: ``request.status``, by which the scheduler knew where to look for it, is ``RequestStatus(reason)``.
+        After: ``request.status`` is ``RequestStatus(reason)``. Set it last. The scheduler looks at it to know whether
+        the request runs or waits, and ``abort_request`` itself sets it to ``FINISHED_ABORTED``.
         """
         # TASK 3: LLMEngine._finish
         sequence.end(reason)
@@ -202,7 +204,8 @@ class LLMEngine(EngineFrame):
         logprob is None where ``result`` has none. A sequence that is over is finished, in this same step, so that its
         blocks and its seat are free in the next.
         ``group.note_token(self.clock())`` notes that a token came, for the request's ``timings``.
-        Returns the groups (``live.group_of(request_id)``) that got a token.
+        Returns the groups (``live.group_of(request_id)``) that got a token. A group may be there twice, if two of its
+        sequences got one; ``deliver`` tells of it once.
         """
         # TASK 3: LLMEngine._take_tokens
         moved = []
@@ -228,7 +231,8 @@ class LLMEngine(EngineFrame):
 
         Returns these outputs.
 
-        Task 5: between 1 and 2, ``_fork``.
+        Task 5: ``_fork``, before 2: a sequence must run, and have its token, before it can end. (Whether before 1 or
+        after it makes no difference.)
         Task 6: the groups of ``_end_outgrown`` and of ``_fail`` moved, too.
         """
         # TASK 3: LLMEngine.deliver
@@ -253,6 +257,8 @@ class LLMEngine(EngineFrame):
         After: each of its sequences that was not over is finished, with the reason "abort"; one that was over keeps its
         own reason. All its blocks are home, and it has been let go: no further step tells of it.
         Returns its output, with the text so far. None if no request has this id, or it has ended: nothing changes then.
+        ``request_id`` is the user's id, so ask ``live.groups.get``: ``live.group_of`` raises KeyError for one that is
+        unknown, and for "r" as well if its sequences are "r#0" and "r#1".
         """
         # TASK 4: LLMEngine.abort_request
         group = self.live.groups.get(request_id)
@@ -283,7 +289,8 @@ class LLMEngine(EngineFrame):
 
         For every further sequence of its group: ``scheduler.fork(leader, request)``, and it runs on from the leader's
         blocks. Then its own token of ``result`` is appended (``request.append_output_token``): the scheduler did so
-        only for requests of the plan. Each fork lowers ``num_sequences`` of the leader by 1.
+        only for requests of the plan. ``scheduler.fork`` itself lowers ``num_sequences`` of the leader by 1, so it is 1
+        when all are forked.
         """
         # TASK 5: LLMEngine._fork
         for leader in plan.requests:
@@ -297,7 +304,8 @@ class LLMEngine(EngineFrame):
 
     def _end_outgrown(self, plan: SchedulerOutput) -> list[SequenceGroup]:
         """``plan.finished`` are requests that grew until the whole pool could not hold them. The scheduler has taken
-        them out, and set their status: the value of that is the reason by which their sequence ends.
+        them out, and set their status: the value of that, "kv_cache_full", is the reason by which their sequence ends.
+        It is the fifth finish reason, and the only one that does not go through ``_finish``.
 
         Returns their groups.
         """

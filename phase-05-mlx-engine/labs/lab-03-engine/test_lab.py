@@ -6,6 +6,7 @@ without ``deliver``, and ``hand_in`` gives ``deliver`` tokens that no model has 
 """
 
 import functools
+import inspect
 import random
 import tempfile
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine as ReferenceEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.executor import StepResult
@@ -85,19 +87,41 @@ def hand_in(engine, tokens):
     return engine.deliver(plan, StepResult(dict(tokens)))
 
 
+def calls_of(owner, name):
+    """From now on, what the method ``name`` of ``owner`` is called with: a dictionary of arguments for each call."""
+    method, calls = getattr(owner, name), []
+
+    def recorded(*args, **kwargs):
+        calls.append(inspect.signature(method).bind(*args, **kwargs).arguments)
+        return method(*args, **kwargs)
+
+    setattr(owner, name, recorded)
+    return calls
+
+
+def told_by_a_step(engine):
+    """The outputs of one step. Whoever is told as finished has been let go of."""
+    outputs = engine.step()
+    kept = [output.request_id for output in outputs if output.finished and output.request_id in engine.live.groups]
+    assert not kept, (
+        f"step() told that {kept} are finished, but live.groups still has them: what is over is let go of in the step "
+        "that tells of it (deliver, point 4: let_go)")
+    engine.kv_cache.check_integrity()
+    return outputs
+
+
 def run(engine, max_steps=300):
     """Step until nothing is left; the last output of each request."""
     last = {}
     for _ in range(max_steps):
         if not engine.has_unfinished_requests():
             return last
-        for output in engine.step():
+        for output in told_by_a_step(engine):
             told = last.get(output.request_id)
             assert told is None or not told.finished, (
                 f"step() told of {output.request_id!r} again, after it had told that it was finished: an output that "
                 "is finished is the last")
             last[output.request_id] = output
-        engine.kv_cache.check_integrity()
     raise AssertionError(f"after {max_steps} steps has_unfinished_requests() is still True; told so far: "
                          f"{ {name: output.finish_reason for name, output in last.items()} }. Every request ends")
 
@@ -206,15 +230,48 @@ def test_task_1_an_output_that_nobody_saw_is_something_to_tell(lab):
 
 
 @pytest.mark.points(2)
+def test_task_2_the_runner_is_given_the_tokens_that_were_planned(lab):
+    """No network here: the runner is asked, and answers at once."""
+    engine = make_engine(lab, budget=8)
+    asked = []
+
+    def answer(requests, copies=()):
+        asked[:] = requests
+        return mx.zeros((sum(each.needs_logits for each in requests), SHAPE["vocab_size"]))
+
+    engine.runner.step = answer
+    prompt = "Once upon a time there"
+    engine.add_request(prompt, GREEDY, "a")
+    for step, (start, end) in enumerate([(0, 8), (8, 16), (16, 22), (22, 23)]):
+        asked.clear()
+        plan = engine.scheduler.schedule()
+        expected = engine.scheduler.requests["a"].all_token_ids[start:end], engine.kv_cache.get_block_ids("a"), end
+        result = engine.compute(plan)
+        got = [(list(each.token_ids), list(each.block_ids), each.context_len) for each in asked]
+        assert got == [expected], (
+            f"a prompt of 22 tokens, at most 8 a step. Step {step} computes the tokens from {start} to {end}. The "
+            f"runner was given (token_ids, block_ids, context_len) {got}, expected {[expected]}: num_computed_tokens "
+            f"is {end} by now; that is where the tokens of the step end, and how many have K/V after it")
+        wants = [each.needs_logits for each in asked]
+        assert wants == [end >= 22], (
+            f"a prompt of 22 tokens, at most 8 a step. Step {step} computes the tokens from {start} to {end}. "
+            f"needs_logits is {wants}, expected {[end >= 22]}: logits are wanted if the last token that the request "
+            "has is among them")
+        engine.scheduler.update_from_output(plan, result.token_ids)
+
+
+@pytest.mark.points(2)
 def test_task_2_every_prompt_gets_its_first_token(lab):
     engine = make_engine(lab)
     prompts = {"a": "Once upon", "b": "The king", "c": "x"}
     for name, prompt in prompts.items():
         engine.add_request(prompt, GREEDY, name)
-    _, result = plan_and_compute(engine)
+    plan, result = plan_and_compute(engine)
     expected = {name: alone(prompt, GREEDY).token_ids[0] for name, prompt in prompts.items()}
     assert result.token_ids == expected, (
-        f"compute() of three whole prompts returned token_ids {result.token_ids}, expected {expected}")
+        f"compute() of three whole prompts returned token_ids {result.token_ids}, expected {expected}. They came as "
+        f"{list(prompts)}, and the plan has them as {names(plan.requests)}: row i of the logits belongs to the i-th "
+        "request *of the plan* that wants one")
     assert not result.logprobs and not result.errors, (
         f"compute() returned logprobs {result.logprobs} and errors {result.errors}, expected none: nobody asked, "
         "nothing broke")
@@ -235,6 +292,46 @@ def test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token(lab):
         f"(6, {{'a': {first}}}), (1, {{'a': {second}}}): what follows a token in the middle of a prompt is known")
 
 
+@pytest.mark.points(2)
+def test_task_2_who_was_preempted_gets_no_token_before_its_last(lab):
+    """Its own output is computed again, like a prompt."""
+    engine = make_engine(lab, budget=8, cache=False)
+    params = replace(GREEDY, max_tokens=20)
+    engine.add_request("Once", params, "a")
+    said = [plan_and_compute(engine)[1].token_ids.get("a") for _ in range(15)]
+    expected = alone("Once", params).token_ids
+    assert said == expected[:15], f"before it was preempted, 'a' was given {said}, expected {expected[:15]}"
+    engine.scheduler.preempt(engine.scheduler.requests["a"])
+    got = []
+    for _ in range(3):
+        plan, result = plan_and_compute(engine)
+        got.append((plan.num_scheduled_tokens["a"], result.token_ids))
+    assert got == [(8, {}), (8, {}), (3, {"a": expected[15]})], (
+        "'a' had a prompt of 4 tokens and had said 15 when it was preempted. It computes these 19 again, at most 8 a "
+        f"step: steps of (tokens, token_ids) {got}, expected (8, {{}}), (8, {{}}), (3, {{'a': {expected[15]}}}): what "
+        "follows any token but its last is known, be it of the prompt or of its own output")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_step_is_one_call(lab):
+    engine = make_engine(lab, budget=12)
+    for name, prompt in (("a", "Once"), ("b", "The"), ("long", "upon a time there")):
+        engine.add_request(prompt, replace(GREEDY, logprobs=1), name)
+    computed, sampled = calls_of(engine.runner, "step"), calls_of(engine.sampler, "sample")
+    for step in range(2):
+        plan, result = plan_and_compute(engine)
+        got = [len(call["requests"]) for call in computed]
+        assert got == [3], (
+            f"step {step} is of {names(plan.requests)}: the calls of runner.step had {got} requests, expected [3]: one "
+            "call for all, so that the weights are read once")
+        got = [len(call["rows"]) for call in sampled]
+        assert got == [len(result.token_ids)], (
+            f"step {step} gave tokens to {list(result.token_ids)}: the calls of sampler.sample had {got} rows, "
+            f"expected [{len(result.token_ids)}]: one call for all")
+        computed.clear()
+        sampled.clear()
+
+
 @pytest.mark.points(3)
 def test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own(lab):
     """The order of the plan is not that of arrival: the long prompt has come first, and is served last."""
@@ -249,9 +346,9 @@ def test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own(lab):
         orders.append(names(plan.requests))
         for name, token_id in result.token_ids.items():
             said[name].append(token_id)
-    assert orders[1] == ["a", "b", "long"] and len(said["long"]) == 2, f"not what this test is about: {orders}"
+    assert orders[1] == ["a", "b", "long"], f"not what this test is about: {orders}"
     for name, prompt in prompts.items():
-        expected = alone(prompt, params[name]).token_ids[:len(said[name])]
+        expected = alone(prompt, params[name]).token_ids[:2 if name == "long" else 6]
         assert said[name] == expected, (
             f"{name!r} got the tokens {said[name]}, but alone {prompt!r} gets {expected}. The steps were {orders}: row "
             "i of the logits belongs to the i-th request *of the plan* that wants one")
@@ -298,10 +395,10 @@ def test_task_2_log_probabilities_go_to_those_who_asked(lab):
         engine.add_request(prompt, params, name)
     _, result = plan_and_compute(engine)
     expected = alone("upon", asking).outputs[0].logprobs[0]
-    got = {name: (each.token_id, round(each.logprob, 3)) for name, each in result.logprobs.items()}
+    got = {name: each and (each.token_id, round(each.logprob, 3)) for name, each in result.logprobs.items()}
     assert got == {"b": (expected.token_id, round(expected.logprob, 3))}, (
         f"only 'b' asked for log-probabilities; compute() returned {got} (token, logprob), expected "
-        f"{{'b': {(expected.token_id, round(expected.logprob, 3))}}}")
+        f"{{'b': {(expected.token_id, round(expected.logprob, 3))}}}: who did not ask is not in it, not even with None")
 
 
 @pytest.mark.points(1)
@@ -471,6 +568,7 @@ def test_task_3_a_prompt_that_is_the_text_so_far_is_found(lab):
 
 @pytest.mark.points(4)
 @pytest.mark.parametrize("setting", [dict(num_blocks=14, seats=6, budget=16), dict(num_blocks=12, seats=4, cache=False),
+                                     dict(num_blocks=12, seats=4, budget=6, cache=False),
                                      dict(num_blocks=60, budget=10)], ids=str)
 def test_task_3_company_changes_nothing(lab, setting):
     """Requests that come at random, in a pool so small that some are preempted."""
@@ -482,8 +580,7 @@ def test_task_3_company_changes_nothing(lab, setting):
                                 repetition_penalty=rng.choice([1.0, 1.3]))
         asked[engine.add_request(prompt, params, f"r{number}")] = prompt, params
         for _ in range(rng.randint(0, 3)):
-            last |= {output.request_id: output for output in engine.step()}
-            engine.kv_cache.check_integrity()
+            last |= {output.request_id: output for output in told_by_a_step(engine)}
     last |= run(engine)
     for name, (prompt, params) in asked.items():
         assert name in last and last[name].finished, f"{setting}: {name!r} was never told as finished"
@@ -526,7 +623,7 @@ def test_task_4_abort_of_one_that_runs(lab, num_steps, num_tokens):
     expected = alone(prompt, params).token_ids[:num_tokens]
     got = output.token_ids, output.finish_reason, output.finished, request.status
     assert got == (expected, "abort", True, RequestStatus.FINISHED_ABORTED), (
-        f"'a' was aborted after {num_steps} steps: (tokens, finish_reason, finished, status) is {got}, expected "
+        f"'a' was aborted after step {num_steps}: (tokens, finish_reason, finished, status) is {got}, expected "
         f"({expected}, 'abort', True, FINISHED_ABORTED): what it has said so far comes back")
     assert "a" not in engine.live.groups and "a" not in engine.scheduler.requests, "'a' was aborted, but is still there"
     last = run(engine)
@@ -636,8 +733,13 @@ def test_task_5_three_samples_say_what_they_say_alone(lab, setting):
 def test_task_5_the_prompt_is_computed_once(lab):
     engine = make_engine(lab)
     engine.add_request("Once upon a", replace(SEEDED, n=3), "r")
-    engine.add_request("x", GREEDY, "s")
+    engine.add_request("x", replace(GREEDY, logprobs=1), "s")
+    sampled = calls_of(engine.sampler, "sample")
     outputs = {output.request_id: output for output in engine.step()}
+    rows = [len(call["rows"]) for call in sampled]
+    assert rows == [4], (
+        f"three samples and a neighbour get a token in one step: the calls of sampler.sample had {rows} rows, expected "
+        "[4]: one call for all")
     got = [len(each.token_ids) for each in outputs["r"].outputs], outputs["r"].usage.completion_tokens
     assert got == ([1, 1, 1], 3), (
         f"after the step that computed its prompt, (tokens of each sample, completion_tokens) is {got}, expected "
@@ -649,6 +751,24 @@ def test_task_5_the_prompt_is_computed_once(lab):
     assert sorted(plan.num_scheduled_tokens.items()) == [("r#0", 1), ("r#1", 1), ("r#2", 1), ("s", 1)], (
         f"the next plan is {plan.num_scheduled_tokens}, expected 1 token for each of r#0, r#1, r#2 and s: all of them "
         "run on from where the prompt ended")
+
+
+@pytest.mark.points(2)
+def test_task_5_every_sample_has_one_seat(lab):
+    engine = make_engine(lab, seats=4)
+    engine.add_request("Once upon a", replace(SEEDED, n=3), "r")
+    for name in "xyz":
+        engine.add_request(name, GREEDY, name)
+    leader = engine.live.groups["r"].leader
+    engine.step()
+    assert leader.num_sequences == 1, (
+        f"n is 3, and all samples have been forked: num_sequences of the leader is {leader.num_sequences}, expected 1: "
+        "scheduler.fork lowers it by 1, twice, and nobody else does")
+    engine.step()
+    running = names(engine.scheduler.running)
+    assert sorted(running) == ["r#0", "r#1", "r#2", "x"], (
+        f"4 seats, 3 samples, and x, y, z, which came after them: {running} run, expected r#0, r#1, r#2 and x: at most "
+        "max_num_seqs sequences run")
 
 
 @pytest.mark.points(2)
@@ -751,15 +871,16 @@ def test_task_6_the_count_begins_anew(lab):
 @pytest.mark.points(2)
 def test_task_6_samples_that_stall_end_together(lab):
     engine = make_engine(lab, num_blocks=8, cache=False)
-    engine.add_request("Once upon a ", replace(SEEDED, n=3, max_tokens=20), "r")
-    engine.step()
+    engine.add_request("Once upon a ", replace(SEEDED, n=4, max_tokens=20, stop="!"), "r")
+    hand_in(engine, dict(zip(["r#0", "r#1", "r#2", "r#3"], ids_of("a!cd"))))
     hog = Request("hog", range(4 * (8 - num_used(engine))))
     engine.kv_cache.allocate_slots(hog, hog.num_tokens)
     outputs = [output for _ in range(5) for output in engine.step()]
     got = ([each.finish_reason for each in outputs[-1].outputs], str(outputs[-1].error)[:12]) if outputs else None
-    assert got == (["error"] * 3, "StalledError"), (
-        f"no block is left for any of three samples, and none of them moves for three steps: (finish_reasons, error) "
-        f"is {got}, expected (['error', 'error', 'error'], 'StalledError'): one error ends all of a request")
+    assert got == (["error", "stop", "error", "error"], "StalledError"), (
+        "of four samples one has stopped; no block is left for the others, and none of them moves for three steps: "
+        f"(finish_reasons, error) is {got}, expected (['error', 'stop', 'error', 'error'], 'StalledError'): one error "
+        "ends all of a request that is not over, and who was over keeps its reason")
     engine.kv_cache.free(hog)
     assert_all_home(engine, "the samples have stalled")
 
@@ -777,7 +898,10 @@ def test_task_6_a_step_that_preempts_or_finishes_is_not_idle(lab):
         "outputs, expected [0, 0, 1]: the step that preempted it moved somebody, so it is none of the three")
     engine.kv_cache.block_pool.free_blocks(leaked)
     engine.add_request("Once upon", replace(GREEDY, max_tokens=40), "b")
-    assert run(engine)["b"].finish_reason == "kv_cache_full", "not what this test is about"
+    reason = run(engine)["b"].finish_reason
+    assert reason == "kv_cache_full", (
+        f"'b' outgrew the pool: its finish_reason is {reason!r}, expected 'kv_cache_full' (needs `_end_outgrown`, see "
+        "test_task_6_who_outgrows_the_pool_ends_with_what_it_has)")
     engine.kv_cache.block_pool.get_new_blocks(5)
     engine.add_request("Once upon a time there", GREEDY, "c")
     got = [len(engine.step()) for _ in range(3)]
