@@ -4,19 +4,29 @@ from course.mutants import Mutant
 
 KEYS = "        keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])\n"
 KEPT = "    return mx.where(is_above | (is_equal & (place_among_equals <= num_equal_kept)), scores, -math.inf)\n"
+WIDTHS = "    widths = mx.exp(-mx.sort(-scores, axis=-1))\n"
 MASS = """    mass_before = mx.cumsum(widths, axis=-1, inclusive=False)
     mass = mass_before[:, -1:] + widths[:, -1:]
 """
-SCORES = """    scores = (logits - mx.max(logits, axis=-1, keepdims=True)) / _column([p.temperature for p in params])
+SCORES = """    # TASK 3: the temperature in _scores
+    scores = (logits - mx.max(logits, axis=-1, keepdims=True)) / _column([p.temperature for p in params])
+    # END TASK
 """
 TOP_K = """    if any(p.top_k for p in params):
+        # TASK 4: top-k in _scores
+        vocab_size = logits.shape[1]
         scores = _keep_most_likely(scores, mx.array([[min(p.top_k or vocab_size, vocab_size)] for p in params]))
+        # END TASK
 """
 NUCLEUS = """    if any(p.top_p < 1 for p in params):
+        # TASK 5: top-p in _scores
         scores = _keep_most_likely(scores, _num_in_nucleus(scores, _column([p.top_p for p in params])))
+        # END TASK
 """
 MIN_P = """    if any(p.min_p for p in params):
+        # TASK 6: min-p in _scores
         scores = _keep_min_p(scores, _column([p.min_p for p in params]))
+        # END TASK
 """
 
 MUTANTS = [
@@ -122,6 +132,28 @@ MUTANTS = [
         killed_by="test_task_3_greedy_rows_and_drawn_rows_mix",
     ),
     Mutant(
+        name="a-small-temperature-is-greedy",
+        story="Takes every temperature below 0.1 for 0. Logits that are near each other are drawn there, too.",
+        replace="        is_greedy = mx.array([row.params.temperature == 0 for row in rows])\n",
+        by="        is_greedy = mx.array([row.params.temperature < 0.1 for row in rows])\n",
+        killed_by="test_task_3_the_largest_sum_of_score_and_noise_is_drawn",
+    ),
+    Mutant(
+        name="the-largest-logit-of-the-batch",
+        story="Leaves out the axis: a row subtracts another row's largest logit, and loses its own digits.",
+        replace="(logits - mx.max(logits, axis=-1, keepdims=True)) / _column",
+        by="(logits - mx.max(logits)) / _column",
+        killed_by="test_task_3_a_row_draws_the_same_in_any_company",
+    ),
+    Mutant(
+        name="the-largest-logit-stays-in",
+        story="Divides the logits as they come, with a min-p that does not mind: at a small temperature they overflow.",
+        replace=SCORES + TOP_K + NUCLEUS + MIN_P,
+        by="    scores = logits / _column([p.temperature for p in params])\n" + TOP_K + NUCLEUS
+           + MIN_P.replace("_keep_min_p(scores,", "_keep_min_p(scores - mx.max(scores, axis=-1, keepdims=True),"),
+        killed_by="test_task_3_no_temperature_is_too_small_or_too_large",
+    ),
+    Mutant(
         name="the-same-noise-at-every-position",
         story="Takes the key as it is: every token of a request gets the same noise, and favours the same words.",
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
@@ -142,6 +174,13 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + (len(row.output_token_ids) + num_ahead) // 2)",
         killed_by="test_task_3_draws_of_one_request_are_independent",
+    ),
+    Mutant(
+        name="positions-modulo-256",
+        story="Keeps the position in a byte: from token 256 on, a request gets the noise of its beginning again.",
+        replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
+        by="row.key[1] + (len(row.output_token_ids) + num_ahead) % 256)",
+        killed_by="test_task_3_each_position_has_its_own_noise",
     ),
     Mutant(
         name="one-noise-a-request",
@@ -324,16 +363,24 @@ MUTANTS = [
         killed_by="test_task_5_top_p_of_1_keeps_what_a_sum_does_not_notice",
     ),
     Mutant(
+        name="a-nucleus-larger-than-the-vocabulary",
+        story="Counts the sums below top_p and adds 1. If even the last sum ends below it, that is one token too many.",
+        replace=WIDTHS + MASS + "    num_kept = mx.sum(mass_before < top_p * mass, axis=-1, keepdims=True)\n",
+        by="    likely = mx.softmax(-mx.sort(-scores, axis=-1), axis=-1)\n"
+           "    num_kept = mx.sum(mx.cumsum(likely, axis=-1) < top_p, axis=-1, keepdims=True) + 1\n",
+        killed_by="test_task_5_a_nucleus_is_never_larger_than_the_vocabulary",
+    ),
+    Mutant(
         name="sums-from-the-unlikely-end",
         story="Sorts upwards, as mx.sort does, and adds up from there.",
-        replace="    widths = mx.exp(-mx.sort(-scores, axis=-1))\n",
+        replace=WIDTHS,
         by="    widths = mx.exp(mx.sort(scores, axis=-1))\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
     ),
     Mutant(
         name="adds-up-scores",
         story="Adds logarithms up where probabilities are meant.",
-        replace="    widths = mx.exp(-mx.sort(-scores, axis=-1))\n",
+        replace=WIDTHS,
         by="    widths = mx.maximum(1 - mx.sort(-scores, axis=-1), 0)\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
     ),

@@ -82,6 +82,9 @@ def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:
     to within 1e-5 of what exact arithmetic makes of u. Two things stand in the way. A u of 0 would give infinite noise,
     hence SMALLEST_UNIFORM. And in float32 ``1 - u`` forgets most of a small u, which is just where large noise, the
     noise that wins, comes from: ``mx.log1p(x)`` is log(1 + x) without that loss.
+
+    ``mx.vmap(function)`` is the function for every row at once: it is called with the rows of an array and stacks what
+    comes of them. A loop over ``keys`` gives the same numbers, but pays for every row what vmap pays once.
     """
     raise NotImplementedError("Task 2: gumbel_noise")
 
@@ -93,7 +96,8 @@ def _column(values: Sequence[float]) -> mx.array:
     """One number a row, as a column [num_rows, 1] in float32. Given.
 
     Python's floats go further than float32: 1e-50 would become 0, and 1e50 inf. Here the nearest finite float32 above 0
-    stands in for such a number, and for 0, too.
+    stands in for such a number, and for 0, too. (For a ``min_p`` of 0 that is 1.2e-38: a score below -87 is dropped,
+    which changes no draw. Noise lies between -2.9 and 22.9, so such a token could not win against the likeliest.)
     """
     limits = np.finfo(np.float32)
     return mx.array(np.clip(values, limits.tiny, limits.max).astype(np.float32)[:, None])
@@ -112,9 +116,17 @@ def _scores(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     - *top-p* (task 5): of those, the nucleus for ``params.top_p`` stays; all of them if that is 1;
     - *min-p* (task 6): of those, all that are at least ``params.min_p`` times as likely as the likeliest stay.
 
-    In task 3 write the first line only, and come back.
+    The conditions are given: a filter that no row asks for is not computed. Each filter is its own task.
     """
-    raise NotImplementedError("Task 3: _scores")
+    scores, params = logits, [row.params for row in rows]
+    raise NotImplementedError("Task 3: the temperature in _scores")
+    if any(p.top_k for p in params):
+        raise NotImplementedError("Task 4: top-k in _scores")
+    if any(p.top_p < 1 for p in params):
+        raise NotImplementedError("Task 5: top-p in _scores")
+    if any(p.min_p for p in params):
+        raise NotImplementedError("Task 6: min-p in _scores")
+    return scores
 
 
 # ---- Task 4: top-k
@@ -128,8 +140,12 @@ def _keep_most_likely(scores: mx.array, num_kept: mx.array) -> mx.array:
     may be among those that stay.)
 
     The k-th largest value tells what lies above the border and what on it. If several tokens have that very score,
-    some of them may have to go: count them off by id. A sort of ids would do only if equal scores kept their order in
-    it, which MLX does not promise.
+    some of them may have to go: count them off by id. A sort of ids (``mx.argsort``) would do only if equal scores kept
+    their order in it. On a CPU they do, so the tests cannot tell; MLX does not promise it, and on a GPU it may be
+    otherwise.
+
+    MLX does not check an index: ``mx.take_along_axis`` one past the end reads whatever lies there. So ``num_kept`` must
+    be from 1 to vocab_size, and whoever calls this sees to that.
     """
     raise NotImplementedError("Task 4: _keep_most_likely")
 
@@ -145,7 +161,8 @@ def _num_in_nucleus(scores: mx.array, top_p: mx.array) -> mx.array:
     After: [num_rows, 1] of whole numbers from 1 to vocab_size. Probabilities are those of what is left: a token with
     score -inf has none, and the others add up to 1. The token that crosses ``top_p`` belongs to the nucleus. Where
     ``top_p`` is 1 the answer is vocab_size: a sum in float32 does not notice the least likely tokens, so it must not
-    decide about them.
+    decide about them. Below 1 such a sum may end short of 1, and even of 0.999999: the answer is at most vocab_size all
+    the same.
     """
     raise NotImplementedError("Task 5: _num_in_nucleus")
 
@@ -157,7 +174,7 @@ def _keep_min_p(scores: mx.array, min_p: mx.array) -> mx.array:
     """``scores`` with -inf in place of tokens less than ``min_p`` times as likely as the likeliest of their row.
 
     Before: ``scores`` is [num_rows, vocab_size], the largest of each row 0; ``min_p`` is [num_rows, 1], up to 1.
-    After: a token that is exactly ``min_p`` times as likely stays: with ``min_p`` 1 all that are as likely as the
-    likeliest.
+    After: with ``min_p`` 1 all that are as likely as the likeliest stay, exactly. With any other a token that is just
+    ``min_p`` times as likely stays, too, up to rounding: a logarithm in float32 may fall on either side of the border.
     """
     raise NotImplementedError("Task 6: _keep_min_p")
