@@ -5,9 +5,9 @@
   not looked at.
 - **who can come at all**: ``NUM_SUPPORT_DRAWS`` draws, and the set of tokens that came. A token that a filter dropped
   must not be among them, one that it kept must be. No kept token of these tests has a probability below 0.09, so each
-  is missing with a probability of at most 0.91 ** 1000 < 1e-40.
+  is missing with a probability of at most 0.91 ** 500 < 1e-20.
 - **how often**: ``NUM_DRAWS`` independent draws. By Hoeffding's inequality the share of a token is off its probability
-  by more than ``TOLERANCE`` with a probability of at most 2 * exp(-2 * NUM_DRAWS * TOLERANCE ** 2) = 1.6e-11; so one
+  by more than ``TOLERANCE`` with a probability of at most 2 * exp(-2 * NUM_DRAWS * TOLERANCE ** 2) = 1.5e-11; so one
   test, of at most 20 tokens, gives a false alarm with a probability below 1e-9.
 
 All keys are fixed, so a run gives what the last run gave. The probabilities say what another choice of keys would do.
@@ -26,7 +26,7 @@ from mini_vllm.sampling.row import SamplerRow, make_key
 
 INF = math.inf
 NUM_DRAWS, TOLERANCE = 2000, 0.08
-NUM_SUPPORT_DRAWS = 1000
+NUM_SUPPORT_DRAWS = 500
 #: Two sums nearer than this are left to rounding. A right sampler in float32 is off by about 1e-6.
 NEAR = 1e-4
 SMALLEST_UNIFORM = 2.0 ** -33
@@ -145,7 +145,7 @@ def why(logits, row, token, expected, num_ahead, rule):
     share, _ = probabilities(logits, row.params)
     num_kept = np.count_nonzero(share)
     if 0 <= token < len(share) and share[token] == 0:
-        return f"token {token} must be dropped, {num_kept} of {len(share)} tokens stay. {rule}"
+        return f"token {token} must be dropped, the filters keep {num_kept} of {len(share)}. {rule}"
     return (f"both are among the {num_kept} of {len(share)} tokens that stay. If the tests of task 3 pass, then token "
             f"{expected} was dropped, or lost its score. {rule}")
 
@@ -406,7 +406,7 @@ def test_task_3_a_row_draws_the_same_in_any_company(lab):
     check_company(lab, logits.astype(np.float32), rows)
 
 
-def check_company(lab, logits, rows):
+def check_company(lab, logits, rows, show=("temperature",)):
     """64 calls on one row, one call on 64, the same in another order, and every second row only."""
     alone = [draw(lab, logits[index:index + 1], rows[index:index + 1])[0] for index in range(len(rows))]
     order = np.random.default_rng(0).permutation(len(rows))
@@ -417,8 +417,8 @@ def check_company(lab, logits, rows):
         wrong = [(int(index), token) for index, token in zip(places, got) if token != alone[index]]
         assert not wrong, (
             f"{len(places)} rows in one call, {name}: {len(wrong)} of them drew other tokens than alone. The first is "
-            f"({told(rows[wrong[0][0]])}): {wrong[0][1]}, alone {alone[wrong[0][0]]}. A row must depend neither on the "
-            "other rows nor on its place among them")
+            f"({told(rows[wrong[0][0]], show)}): {wrong[0][1]}, alone {alone[wrong[0][0]]}. A row must depend "
+            "neither on the other rows nor on its place among them")
 
 
 @pytest.mark.points(1)
@@ -457,7 +457,7 @@ def test_task_3_half_precision_is_drawn_in_single_precision(lab):
 @pytest.mark.points(1)
 def test_task_3_no_temperature_is_too_small_or_too_large(lab):
     for temperature in (1e-50, 1e-38, 1e-3):
-        for shift in (0, 20, -20):
+        for shift in (20, -20):
             check_support(lab, [1, 9, 4, 0], {1}, f"temperature {temperature} leaves the most likely token alone. The "
                           "largest score of a row is 0, however large or small its logits are",
                           temperature=temperature, shift=shift)
@@ -485,7 +485,7 @@ TOP_K_RULE = ("Top-k keeps the row's own top_k most likely tokens, of equals the
 def test_task_4_top_k_keeps_exactly_k(lab):
     weights = [1, 6, 2, 9, 4]
     for top_k, expected in ((1, {3}), (2, {1, 3}), (3, {1, 3, 4}), (4, {1, 2, 3, 4})):
-        check_support(lab, weights, expected, f"the {top_k} most likely tokens stay", top_k=top_k)
+        check_support(lab, weights, expected, f"the {plural(top_k, 'most likely token')} must be left", top_k=top_k)
 
 
 @pytest.mark.points(1)
@@ -668,5 +668,5 @@ def test_task_6_a_row_does_not_notice_the_parameters_of_others(lab):
     kinds = [dict(), dict(temperature=0.0), dict(top_k=5), dict(top_p=0.8), dict(min_p=0.1), dict(temperature=0.7),
              dict(temperature=0.8, top_k=40, top_p=0.9, min_p=0.02)]
     rows = [make_row(make_key(index), num_output=index % 5, **kinds[index % 7]) for index in range(64)]
-    check_company(lab, logits, rows)
+    check_company(lab, logits, rows, show=FILTERS)
     check_tokens(lab, logits, rows, "a batch of seven kinds of rows", rule=ALL_RULES, show=FILTERS)
