@@ -20,6 +20,8 @@ from course.verdicts import OnPoll, Verdict, Verdicts
 GRACE_S = 3.0
 STARTUP_LIMIT_S = 60.0
 MAX_FILE_BYTES = 16 << 20
+#: The products of labs are small, and several labs are checked at once: more threads would only wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Child:
@@ -45,7 +47,7 @@ class Child:
             command += ["--only", f"{label}={test}"]
         command += [f"{lab.tests}::{name}" for name in tests]
         environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", **ONE_THREAD}
         with open(self.output_file, "wb") as output:
             self.process = subprocess.Popen(
                 command, cwd=lab.root, env=environment, stdin=subprocess.DEVNULL, stdout=output,

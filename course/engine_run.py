@@ -89,17 +89,22 @@ class Blame:
 
 
 def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
-               silence_s: float = SILENCE_S, on_poll: OnPoll = lambda: None) -> Outcome:
+               silence_s: float = SILENCE_S, on_poll: OnPoll = lambda: None,
+               environment: Mapping[str, str] | None = None) -> Outcome:
     """Run what ``spec`` asks for with these pieces. Never raises for anything that they do.
 
-    ``on_poll`` is called many times a second. Whatever it raises ends the run.
+    ``on_poll`` is called many times a second. Whatever it raises ends the run. ``environment`` is what the process has
+    beside this one's.
     """
-    return _run(root, replace(spec, tries=[_try(pieces.files, pieces.labs)]), on_event, silence_s, on_poll)
+    spec = replace(spec, tries=[_try(pieces.files, pieces.labs)])
+    return _run(root, spec, on_event, silence_s, on_poll, environment or {})
 
 
-def _run(root: Path, spec: Spec, on_event: OnEvent, silence_s: float, on_poll: OnPoll) -> Outcome:
+def _run(root: Path, spec: Spec, on_event: OnEvent, silence_s: float, on_poll: OnPoll, environment: Mapping[str, str]
+         ) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        return _Process(replace(spec, root=str(root)), Path(folder), root, on_event, silence_s).wait(on_poll)
+        process = _Process(replace(spec, root=str(root)), Path(folder), on_event, silence_s, environment)
+        return process.wait(on_poll)
 
 
 def _try(files: Mapping[str, Path], labs: Sequence[Lab]) -> Try:
@@ -122,7 +127,7 @@ def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: S
         files |= {lab.number: pieces.files[lab.number] for lab in group}
         last = {slot: lab for lab in group for slot in lab.parts}
         tries.append(_try(files, list(dict.fromkeys(last.values()))))
-    outcome = _run(root, replace(spec, tries=tries), lambda event: None, silence_s, lambda: None)
+    outcome = _run(root, replace(spec, tries=tries), lambda event: None, silence_s, lambda: None, {})
     if outcome.problem is None:
         return Blame(own, problem, is_alone=False)
     return Blame(groups[outcome.num_tries - 1], outcome.problem, is_alone=outcome.num_tries <= len(alone))
@@ -139,7 +144,8 @@ def _again(spec: Spec, problem: Problem) -> Spec:
 
 
 class _Process:
-    def __init__(self, spec: Spec, folder: Path, root: Path, on_event: OnEvent, silence_s: float) -> None:
+    def __init__(self, spec: Spec, folder: Path, on_event: OnEvent, silence_s: float,
+                 environment: Mapping[str, str]) -> None:
         self._on_event, self._silence_s = on_event, silence_s
         self._report, self._output = ReportLines(folder / "report.jsonl"), folder / "output.txt"
         spec_file = folder / "spec.json"
@@ -149,8 +155,8 @@ class _Process:
         self._outcome = Outcome()
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "course.engine_child", str(spec_file), str(self._report.path)], cwd=root,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=output,
+                [sys.executable, "-m", "course.engine_child", str(spec_file), str(self._report.path)], cwd=spec.root,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True)
 
     def wait(self, on_poll: OnPoll) -> Outcome:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from course.child import ONE_THREAD
 from course.engine_run import Outcome, run_pieces
 from course.engine_spec import Spec, Tokens
 from course.labs import Lab
@@ -34,7 +35,7 @@ class Reference:
 
         spec = Spec(workloads=(*WORKLOADS, CAPSTONE), records_tokens=True)
         try:
-            outcome = run_pieces(self._root, Pieces([]), spec, on_event, on_poll=on_poll)
+            outcome = run_pieces(self._root, Pieces([]), spec, on_event, on_poll=on_poll, environment=ONE_THREAD)
         finally:
             self._is_there.set()
         if outcome.problem is not None:
@@ -53,10 +54,10 @@ def check_alone(lab: Lab, labs: Sequence[Lab], reference: Reference, on_poll: On
     files = {each.number: each.solution for each in (lab, *bases_of(lab, labs))}
     pieces = Pieces([Seat(slot, lab) for slot in lab.parts], files)
     workloads = tuple(name for name in WORKLOADS if not (lab.waits and name == TOO_SMALL))
-    outcome = run_pieces(lab.root, pieces, Spec(workloads=workloads, reference=reference.tokens), on_poll=on_poll)
+    outcome = _run(lab.root, pieces, workloads, reference, on_poll)
     problems, proved = _result(outcome, f"{', '.join(lab.parts)} of lab {lab.number}, alone in the engine")
     if lab.waits and not problems:
-        outcome = run_pieces(lab.root, pieces, Spec(workloads=(TOO_SMALL,), reference=reference.tokens), on_poll=on_poll)
+        outcome = _run(lab.root, pieces, (TOO_SMALL,), reference, on_poll)
         if outcome.problem is None or STALLED not in outcome.problem.message:
             ended = outcome.problem.sentence() if outcome.problem else "all tokens"
             problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should say “{STALLED} …”: {ended}")
@@ -68,9 +69,14 @@ def check_together(root: Path, labs: Sequence[Lab], reference: Reference, on_pol
                    ) -> tuple[list[str], str]:
     """The same of an engine in which every part is a solution; and the capstone."""
     pieces = choose(labs, lambda lab: True, lambda lab: lab.solution)
-    outcome = run_pieces(root, pieces, Spec(workloads=(*WORKLOADS, CAPSTONE), reference=reference.tokens), on_poll=on_poll)
+    outcome = _run(root, pieces, (*WORKLOADS, CAPSTONE), reference, on_poll)
     numbers = ", ".join(lab.number for lab in pieces.labs)
     return _result(outcome, f"labs {numbers}, together in the engine")
+
+
+def _run(root: Path, pieces: Pieces, workloads: tuple[str, ...], reference: Reference, on_poll: OnPoll) -> Outcome:
+    return run_pieces(root, pieces, Spec(workloads=workloads, reference=reference.tokens), on_poll=on_poll,
+                      environment=ONE_THREAD)
 
 
 def _result(outcome: Outcome, what: str) -> tuple[list[str], str]:
