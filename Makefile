@@ -8,6 +8,10 @@ INSTALLED := .venv/.installed
 
 # The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
 # neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
+# With a worker on each core, one thread for a worker's products is enough; two would wait for each other.
+test: export OMP_NUM_THREADS = 1
+test: export MKL_NUM_THREADS = 1
+test: export OPENBLAS_NUM_THREADS = 1
 test: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy

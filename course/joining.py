@@ -22,8 +22,8 @@ TOO_SMALL, STALLED = "preempts", "nothing could be planned"
 class Reference:
     """What the reference decodes in each workload: computed once, for all labs."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, workloads: tuple[str, ...] = (*WORKLOADS, CAPSTONE)) -> None:
+        self._root, self._workloads = root, workloads
         self._tokens: dict[str, Tokens] = {}
         self._is_there = threading.Event()
 
@@ -33,7 +33,7 @@ class Reference:
             if event["event"] == "tokens":
                 self._tokens[event["what"]] = event["tokens"]
 
-        spec = Spec(workloads=(*WORKLOADS, CAPSTONE), records_tokens=True)
+        spec = Spec(workloads=self._workloads, records_tokens=True)
         try:
             outcome = run_pieces(self._root, Pieces([]), spec, on_event, on_poll=on_poll, environment=ONE_THREAD)
         finally:

@@ -1,16 +1,21 @@
 """How ``course run`` ends: what was tried, and what one has now."""
 
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from course import running
+from course.commands import Course
 from course.engine_run import Outcome
 from course.labs import discover
-from course.progress import State
-from course.running import WORKLOADS, RunCommand, Wish
+from course.progress import LabProgress, State
+from course.running import WORKLOADS, RunCommand, Wish, choose_pieces
+from course.verdicts import Verdict
+
+PASSED = Verdict(True, None, "")
 
 
 def lines(monkeypatch, *passing, model="tiny-tales"):
@@ -59,3 +64,19 @@ def test_what_a_scheduler_that_waits_cannot_do_is_left_out_and_told(monkeypatch)
 def test_of_another_model_nothing_was_left_out(monkeypatch):
     printed, workloads = lines(monkeypatch, "4.1", model="smollm2")
     assert workloads == () and not any("left out" in line for line in printed)
+
+
+@pytest.mark.parametrize("passing", [(), ("2.1", "3.1"), ("2.2", "3.2", "3.3"), ("3.1", "4.2", "5.1", "5.3")])
+def test_status_and_run_agree_on_what_is_whose(monkeypatch, capsys, passing):
+    """Of a course that is half done."""
+    course = Course()
+    monkeypatch.setattr(course.progress, "of", lambda lab, **_: LabProgress(lab, [], {"a test": PASSED})
+                        if lab.number in passing else LabProgress(lab, [], {}))
+    course.status(as_json=True)
+    said = json.loads(capsys.readouterr().out)["engine"]
+    chosen = choose_pieces(course.labs, course.progress)
+    assert said == {seat.slot: seat.lab and seat.lab.number for seat in chosen.seats}
+    printed, _ = lines(monkeypatch, *passing)
+    for slot, number in said.items():
+        (line,) = [line for line in printed if line.split()[:1] == [slot]]
+        assert ("the reference’s" in line) if number is None else (f"yours, lab {number}" in line), line

