@@ -101,6 +101,7 @@ class RunCommand:
 
     def _run(self, pieces: Pieces, wish: Wish, spec: Spec) -> Outcome:
         self.console.print(Text(wish.prompt, style="bold"), end="")
+        self._is_telling = True
         try:
             return run_pieces(self.root, pieces, spec, self._show_event,
                               SILENCE_S if wish.model == "tiny-tales" else SILENCE_OF_LARGE_MODELS_S)
@@ -111,7 +112,6 @@ class RunCommand:
     def _show_event(self, event: Event) -> None:
         match event["event"]:
             case "text":
-                self._is_telling = True
                 self.console.print(Text(event["text"]), end="", soft_wrap=True)
             case "begin" if event["what"] not in ("the tale", "loading"):
                 self._end_tale()
@@ -152,21 +152,25 @@ class RunCommand:
         if not pieces.labs:
             self.console.print("  All parts are the reference's: this is a fault of the course or of this machine.")
             return
+        own = [lab for lab in self.labs if pieces.files.get(lab.number) == lab.starter]
+        if len(own) == 1:  # nobody else can be to blame
+            self._show_culprit(own[0])
+            return
         with self.console.status("Putting your pieces in one at a time …"):
             blame = find_blame(self.root, pieces, self.spec(wish), problem, self.labs)
         self._show_blame(blame)
 
     def _show_blame(self, blame: Blame) -> None:
         if len(blame.labs) == 1:
-            (lab,) = blame.labs
-            slots = ", ".join(lab.parts)
-            self.console.print(Text(f"  It is your {slots} of lab {lab.number}, {lab.title}: with the reference's for "
-                                    f"all others, {blame.problem.sentence()}."))
-            self.console.print(f"  Its tests: course test {lab.number}. Just this piece: course run --lab {lab.number}")
+            self._show_culprit(blame.labs[0], f": with the reference's for all others, {blame.problem.sentence()}")
             return
         numbers = ", ".join(lab.number for lab in blame.labs)
         self.console.print(Text(f"  Each piece works alone. Together, those of labs {numbers} do not: "
                                 f"{blame.problem.sentence()}."))
+
+    def _show_culprit(self, lab: Lab, how: str = "") -> None:
+        self.console.print(Text(f"  It is your {', '.join(lab.parts)} of lab {lab.number}, {lab.title}{how}."))
+        self.console.print(f"  Its tests: course test {lab.number}. Just this piece: course run --lab {lab.number}")
 
 
 def _without_standstill(spec: Spec, pieces: Pieces) -> Spec:

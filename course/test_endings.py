@@ -9,7 +9,7 @@ from rich.console import Console
 
 from course import running
 from course.commands import Course
-from course.engine_run import Outcome
+from course.engine_run import Outcome, Problem
 from course.labs import discover
 from course.progress import LabProgress, State
 from course.running import WORKLOADS, RunCommand, Wish, choose_pieces
@@ -80,3 +80,18 @@ def test_status_and_run_agree_on_what_is_whose(monkeypatch, capsys, passing):
     for slot, number in said.items():
         (line,) = [line for line in printed if line.split()[:1] == [slot]]
         assert ("the reference’s" in line) if number is None else (f"yours, lab {number}" in line), line
+
+
+def test_the_one_piece_that_is_ones_own_is_named_without_a_search(monkeypatch):
+    problem = Problem("raised", "ValueError: no", "greedy", 3)
+    monkeypatch.setattr(running, "run_pieces", lambda *rest: Outcome(problem=problem))
+    monkeypatch.setattr(running, "find_blame", lambda *rest: pytest.fail("nobody else can be to blame"))
+    progress = SimpleNamespace(of=lambda lab: SimpleNamespace(
+        state=State.PASSED if lab.number == "2.1" else State.NOT_STARTED, is_outdated=False))
+    progress.remembered = progress.of
+    console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+    assert RunCommand(discover()[0].root, discover(), progress, console).run(Wish()) == 1
+    assert console.file.getvalue().splitlines()[-3:] == [
+        "✗ Something is wrong: it failed in step 3 of “greedy”: ValueError: no.",
+        "  It is your block_pool of lab 2.1, The block allocator.",
+        "  Its tests: course test 2.1. Just this piece: course run --lab 2.1"]
