@@ -6,6 +6,7 @@ INSTALLED := .venv/.installed
 
 .PHONY: test demo lint check map install clean
 
+# The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
 # neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
 # With a worker on each core, one thread for a worker's products is enough; two would wait for each other.
@@ -16,7 +17,7 @@ test: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m course.cli check
-	$(RUN) -m pytest -q -n auto --dist worksteal
+	$(RUN) -m pytest -q -n auto --dist worksteal mini_vllm course phase-05-mlx-engine/capstone
 
 demo: $(INSTALLED)
 	$(RUN) -m mini_vllm.demo
