@@ -52,6 +52,7 @@ def trial(tmp_path):
     ("2.3", "everyone-decodes", "greedy", "differs"),
     ("3.1", "never-copies", "samples", "differs"),
     ("3.3", "the-half-matching-block-counts-as-whole", "turns", "raised"),
+    ("3.4", "copies-what-is-not-written", "shared", "differs"),
     ("4.2", "keeps-the-blocks", "preempts", "invariant"),
     ("4.3", "peek-takes", "greedy", "raised"),
     ("5.1", "everybody-sees-the-whole-context", "greedy", "differs"),
