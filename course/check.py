@@ -8,11 +8,12 @@ import re
 import tempfile
 from pathlib import Path
 
+from course.contract import contract_of
 from course.failures import NOT_RUN
 from course.graded import GradedTest, graded_tests
 from course.hints import LEVELS, parse_hints
 from course.labs import Lab, LabError
-from course.mutants import Mutant, mutants_of
+from course.mutants import Mutant, mutants_of, unobservable_in
 from course.runner import LabRunFailed, run_lab_together
 from course.signatures import extends
 from course.starters import Stub, declarations, declared_names, make_starter
@@ -44,7 +45,7 @@ def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]
     problems += _check_engine_signatures(lab, solution)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
-    problems += mutant_problems
+    problems += mutant_problems + _check_promises(lab, solution, mutants)
     with tempfile.TemporaryDirectory() as folder:
         impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
         paths = [mutant.write(solution, Path(folder)) for mutant in usable]
@@ -166,6 +167,32 @@ def _check_mutants(mutants: list[Mutant], solution: str, tests: list[GradedTest]
     if len(mutants) < MIN_MUTANTS:
         problems.append(f"{len(mutants)} mutants, must be at least {MIN_MUTANTS}")
     return usable, problems
+
+
+def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]:
+    """Every promise of the contract has a mutant that breaks it, or a reason why nobody could see that."""
+    contract = contract_of(solution, lab.readme.read_text(encoding="utf-8"))
+    name = lab.relative(lab.mutants)
+    problems, broken, unseen = [], set(), set()
+    for mutant in mutants:
+        if not mutant.quotes:
+            problems.append(f"mutant {mutant.name}: no breaks='place: words of the contract'")
+        for quote in mutant.quotes:
+            try:
+                broken.update(contract.kept_by(quote))
+            except ValueError as error:
+                problems.append(f"mutant {mutant.name}: breaks: {error}")
+    for quote, reason in unobservable_in(lab).items():
+        try:
+            unseen.update(contract.kept_by(quote))
+        except ValueError as error:
+            problems.append(f"{name}: UNOBSERVABLE: {error}")
+        if not reason.strip():
+            problems.append(f"{name}: UNOBSERVABLE says no reason for {quote!r}")
+    problems += [f"{name}: UNOBSERVABLE, but a mutant breaks it: {promise}"
+                 for promise in contract.promises if promise in broken and promise in unseen]
+    return problems + [f"no mutant breaks this promise: {promise}"
+                       for promise in contract.promises if promise not in broken | unseen]
 
 
 def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutants: list[Mutant],

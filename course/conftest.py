@@ -20,7 +20,7 @@ SOLUTION = '''
 
 
     def double(a: int) -> int:
-        """Twice ``a``."""
+        """Twice ``a``. After: it is even; ``a`` is what it was."""
         # TASK 2: double
         return add(a, a)
         # END TASK
@@ -53,12 +53,18 @@ MUTANTS = '''
     from course.mutants import Mutant
 
     MUTANTS = [
-        Mutant("subtracts", "Takes away.", "return a + b", "return a - b", "test_task_1_add_adds"),
-        Mutant("ignores-b", "Forgets the second.", "return a + b", "return a", "test_task_1_add_adds"),
-        Mutant("multiplies", "Two and two are four.", "return a + b", "return a * b", "test_task_1_add_adds"),
-        Mutant("halves", "Adds nothing.", "return add(a, a)", "return add(a, 0)", "test_double_doubles"),
+        Mutant("subtracts", "Takes away.", "return a + b", "return a - b", "test_task_1_add_adds", "add: The sum"),
+        Mutant("ignores-b", "Forgets the second.", "return a + b", "return a", "test_task_1_add_adds",
+               ("add: ``a`` and ``b``", "invariant 1: Nothing is lost")),
+        Mutant("multiplies", "Two and two are four.", "return a + b", "return a * b", "test_task_1_add_adds",
+               "README: Edit the"),
+        Mutant("halves", "Adds nothing.", "return add(a, a)", "return add(a, 0)", "test_double_doubles",
+               "double: After: it is even"),
     ]
+    UNOBSERVABLE = {"double: ``a`` is what it was": "a number cannot change"}
 '''
+
+README = "# A lab\n\nEdit the [starter](starter.py).\n\n## The invariants\n\n1. **Nothing** is lost.\n\n## Done when\n"
 
 HINTS = "# Hints\n" + "".join(
     f"\n## Task {task}: {name}\n" + "".join(f"\n### Hint {level}\nHint {level} for {name}.\n" for level in (1, 2, 3))
@@ -76,7 +82,7 @@ def project(tmp_path: Path) -> Path:
         (folder / "test_lab.py").write_text(textwrap.dedent(TESTS).lstrip())
         (folder / "mutants.py").write_text(textwrap.dedent(MUTANTS).lstrip())
         (folder / "hints.md").write_text(HINTS)
-        (folder / "README.md").write_text("# A lab\n\nEdit [the starter](starter.py).\n")
+        (folder / "README.md").write_text(README)
     (root / "conftest.py").write_text('pytest_plugins = ["course.plugin"]\n')
     (root / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-markers"\n')

@@ -12,13 +12,22 @@ from course.loading import load_file
 
 @dataclass(frozen=True)
 class Mutant:
-    """The solution with ``replace``, which occurs in it exactly once, changed to ``by``."""
+    """The solution with ``replace``, which occurs in it exactly once, changed to ``by``.
+
+    ``breaks`` quotes what of the lab's contract no longer holds, with its place: ``invariant 3: a call that raises``,
+    ``BlockPool.touch: nothing changes then``. Several, where one promise is the special case of another.
+    """
 
     name: str
     story: str
     replace: str
     by: str
     killed_by: str
+    breaks: str | tuple[str, ...] = ()
+
+    @property
+    def quotes(self) -> tuple[str, ...]:
+        return (self.breaks,) if isinstance(self.breaks, str) else self.breaks
 
     def apply(self, solution: str) -> str:
         """The wrong solution's text. Raises LabError if this mutant no longer fits the solution."""
@@ -45,3 +54,9 @@ def mutants_of(lab: Lab) -> list[Mutant]:
         raise LabError(f"{lab.relative(lab.mutants)} is missing")
     mutants: list[Mutant] = load_file(lab.mutants).MUTANTS
     return mutants
+
+
+def unobservable_in(lab: Lab) -> dict[str, str]:
+    """Promises of the lab that no test can see broken, each with the reason."""
+    unobservable: dict[str, str] = getattr(load_file(lab.mutants), "UNOBSERVABLE", {})
+    return unobservable

@@ -29,7 +29,7 @@ def test_a_lab_in_order_has_no_problems(lab1):
 @pytest.mark.parametrize("file, old, new, complaint", [
     ("starter.py", "Task 2: double", "Task 2: treble", "starter.py is out of step with solution.py"),
     ("starter.py", "b: int = 1", "b: int = 2", "the signature of add is (a: int, b: int=2), in solution.py (a: int, b"),
-    ("starter.py", "Twice ``a``.", "Thrice.", "the docstring of double is not that of solution.py"),
+    ("starter.py", "Twice ``a``.", "Thrice ``a``.", "the docstring of double is not that of solution.py"),
     ("starter.py", "def double", "def treble", "starter.py: double is missing"),
     ("starter.py", "def double", "def double(", "starter.py does not parse, line 9"),
     ("hints.md", "Hint 2 for doubles.", "", "hints.md: task 2 has no hint 2"),
@@ -77,16 +77,18 @@ def test_a_weakened_test_lets_a_mutant_live(lab1):
 
 def test_a_killer_that_was_not_run_is_no_kill(lab1):
     """A mutant that ends the process takes its killer's verdict along."""
-    mutant = 'Mutant("exits", "Gives up.", "return add(a, a)", "import os; os._exit(0)", "test_double_doubles"),\n    ]'
-    replace(lab1.mutants, "]", mutant)
+    mutant = ('Mutant("exits", "Gives up.", "return add(a, a)", "import os; os._exit(0)", "test_double_doubles",\n'
+              '               "double: Twice"),\n    ]')
+    replace(lab1.mutants, "]\n", mutant + "\n")
     problems, _ = check_lab(lab1)
     assert "mutant exits: its killer test_double_doubles says nothing about it: it was not run" in problems
 
 
 def test_a_mutant_is_run_on_its_killer_only(lab1):
     """The others would say nothing: this one hangs everywhere but where it must die."""
-    mutant = 'Mutant("hangs", "Never adds.", "return a + b", "while b < 3: pass", "test_double_doubles"),\n    ]'
-    replace(lab1.mutants, "]", mutant)
+    mutant = ('Mutant("hangs", "Never adds.", "return a + b", "while b < 3: pass", "test_double_doubles",\n'
+              '               "add: The sum"),\n    ]')
+    replace(lab1.mutants, "]\n", mutant + "\n")
     assert check_lab(lab1)[0] == []
 
 
@@ -141,6 +143,31 @@ def test_the_engines_counterpart_may_be_several_modules(lab1):
 ])
 def test_the_engine_may_take_more_if_it_may_be_left_out(engine, lab, expected):
     assert extends(engine, lab) is expected
+
+
+PROMISES = [
+    ("mutants.py", '"add: The sum"', "()", "mutant subtracts: no breaks='place: words of the contract'"),
+    ("mutants.py", '"add: The sum"', '"The sum"', "mutant subtracts: breaks: 'The sum' must begin with a place"),
+    ("mutants.py", '"add: The sum"', '"add: The product"', "subtracts: breaks: 'The product' is not said by add"),
+    ("mutants.py", '"add: The sum"', '"add: "', "mutant subtracts: breaks: '' is not said by add"),
+    ("mutants.py", ', "invariant 1: Nothing is lost"', "", "breaks this promise: invariant 1: Nothing is lost."),
+    ("mutants.py", "double: After: it is even", "double: Twice", "breaks this promise: double: After: it is even"),
+    ("mutants.py", "UNOBSERVABLE", "OTHER", "no mutant breaks this promise: double: a is what it was"),
+    ("mutants.py", '"a number cannot change"', '" "', "UNOBSERVABLE says no reason for 'double: ``a`` is what it was'"),
+    ("mutants.py", '"double: ``a`` is what it was"', '"double: ``b``"', "UNOBSERVABLE: 'b' is not said by double"),
+    ("mutants.py", "After: it is even", "it is even; a is what it was",
+     "UNOBSERVABLE, but a mutant breaks it: double: a is what it was"),
+    ("README.md", "## Done when", "2. Nothing comes twice.\n\n## Done when", "invariant 2: Nothing comes twice."),
+    ("solution.py", "of ``a`` and ``b``.", "of ``a`` and ``b``. ValueError if ``a`` is odd.",
+     "no mutant breaks this promise: add: ValueError if a is odd"),
+]
+
+
+@pytest.mark.parametrize("file, old, new, complaint", PROMISES)
+def test_a_promise_that_nothing_breaks_is_named(lab1, file, old, new, complaint):
+    replace(lab1.folder / file, old, new)
+    problems, _ = check_lab(lab1)
+    assert any(complaint in problem for problem in problems), problems
 
 
 def test_links_in_code_and_to_the_web_are_not_followed(tmp_path):

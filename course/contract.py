@@ -1,0 +1,99 @@
+"""What a lab promises: its invariants, and what the docstrings of its tasks say of errors and of what holds afterwards.
+
+Each promise has a place: ``invariant 3`` of the lab's README, or the name of what the docstring belongs to, such as
+``BlockPool.touch``. A mutant says which promise it breaks as ``place: quote``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+#: The place of what the lab's README says outside its invariants, and of the docstring of solution.py itself.
+README, MODULE = "README", "module"
+
+_INVARIANTS = re.compile(r"^## The invariants?\b[^\n]*\n(.*?)(?=^## |\Z)", re.M | re.S)
+_NUMBERED = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |^\S|\Z)", re.M | re.S)
+_TASK_MARKER = re.compile(r"^\s*# TASK \d+: ", re.M)
+#: Sentences that promise something which a test can check: what holds after a call, and what is refused.
+_PROMISING = re.compile(r"\bAfter:|\bRaises\b|\b[A-Z]\w*Error\b")
+
+
+@dataclass(frozen=True)
+class Promise:
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Contract:
+    #: Place → all that is said there, in plain text.
+    texts: Mapping[str, str]
+    promises: tuple[Promise, ...]
+
+    def kept_by(self, quote: str) -> list[Promise]:
+        """The promises that ``place: quote`` is about. Raises ValueError if these words are not said there."""
+        place, _, words = quote.partition(": ")
+        words = plain(words)
+        if place not in self.texts:
+            raise ValueError(f"{quote!r} must begin with a place and a colon, as in 'invariant 1: ...' or "
+                             f"'{next(iter(self.texts))}: ...'")
+        if not words or words not in self.texts[place]:
+            raise ValueError(f"{words!r} is not said by {place}")
+        return [promise for promise in self.promises
+                if promise.place == place and (words in promise.text or promise.text in words)]
+
+
+def contract_of(solution: str, readme: str) -> Contract:
+    """The contract of a lab, read from the text of its solution.py and of its README."""
+    texts = {README: plain(readme)}
+    promises = []
+    for number, text in _invariants(readme):
+        place = f"invariant {number}"
+        texts[place] = plain(text)
+        promises.append(Promise(place, texts[place]))
+    for place, docstring, is_task in _docstrings(solution):
+        texts[place] = plain(docstring)
+        if is_task:
+            promises += [Promise(place, clause) for clause in _promising_clauses(docstring)]
+    return Contract(texts, tuple(promises))
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, without the marks of Markdown and of reStructuredText."""
+    return re.sub(r"\s+", " ", re.sub(r"[`*]", "", text)).strip()
+
+
+def _invariants(readme: str) -> list[tuple[int, str]]:
+    section = _INVARIANTS.search(readme)
+    return [(int(number), text) for number, text in _NUMBERED.findall(section[1])] if section else []
+
+
+def _docstrings(solution: str) -> Iterator[tuple[str, str, bool]]:
+    """Of all classes and functions: the name, the docstring, and whether a body in it is the student's to write."""
+    lines = solution.splitlines()
+    tree = ast.parse(solution)
+    yield MODULE, ast.get_docstring(tree) or "", False
+
+    def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = prefix + child.name
+                body = "\n".join(lines[child.lineno - 1:child.end_lineno])
+                yield name, ast.get_docstring(child) or "", _TASK_MARKER.search(body) is not None
+                yield from visit(child, name + ".")
+
+    yield from visit(tree, "")
+
+
+def _promising_clauses(docstring: str) -> Iterator[str]:
+    """The clauses of sentences that promise: ``Raises X if …; nothing changes then.`` has two."""
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", plain(paragraph)):
+            if _PROMISING.search(sentence):
+                yield from (clause.strip() for clause in sentence.rstrip(".").split("; "))
