@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from course.labs import Lab
+from course.limits import GRACE_S, wall_limit
 from course.report_lines import ReportLines
 from course.verdicts import OnPoll, Verdict, Verdicts
 
-#: How long past its time limit a test may go on before its process is killed: it catches the alarm, or sits in C code.
-GRACE_S = 3.0
 STARTUP_LIMIT_S = 60.0
 MAX_FILE_BYTES = 16 << 20
 #: The products of labs are small, and several labs are checked at once: more threads would only wait for each other.
@@ -29,7 +28,7 @@ class Child:
 
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
                  num_already_stuck: int = 0, only: Mapping[str, str] | None = None) -> None:
-        self.time_limit_s = time_limit_s
+        self.time_limit_s = time_limit_s * lab.time_factor
         self._report = ReportLines(folder / "report.jsonl")
         self.output_file = folder / "output.txt"
         self.verdicts: Verdicts = {}
@@ -61,9 +60,10 @@ class Child:
                 if self._read_report():
                     self._started = time.monotonic()
                 waited_s = time.monotonic() - self._started
-                if self.current is not None and waited_s > self.time_limit_s + GRACE_S:
-                    reason = (f"it did not finish within {self.time_limit_s:g} s and could not be interrupted: "
-                              "is there a loop that never ends and catches every exception?")
+                limit_s = wall_limit(self.time_limit_s)
+                if self.current is not None and waited_s > limit_s + GRACE_S:
+                    reason = (f"it did not finish within {limit_s:g} s by the clock and could not "
+                              "be interrupted: does it wait for something, and catch every exception?")
                     break
                 if self.current is None and waited_s > STARTUP_LIMIT_S:
                     reason = f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
@@ -73,6 +73,9 @@ class Child:
         finally:
             kill_group(self.process)
         self._read_report()
+        if self.process.returncode == -signal.SIGXCPU:
+            return (f"it did not finish within {self.time_limit_s:g} s of CPU time and could not be interrupted: "
+                    "is there a loop that never ends and catches every exception?")
         return reason
 
     def output(self) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the `course` command reads kinds and sentences from here, a
     from _pytest._code.code import TerminalRepr
 
 _STUB = re.compile(r"Task (\d+): ")
-#: How long one test of a lab may run.
+#: How long one test of a lab may compute, in seconds of CPU time.
 DEFAULT_TIME_LIMIT_S = 10.0
 NUM_PRINTED_LINES = 5
 MAX_PRINTED_LINE_CHARACTERS = 200
@@ -28,6 +28,10 @@ STUCK = (TIME_LIMIT, PRINT_FLOOD)
 
 class TimeLimitExceeded(BaseException):
     """Raised inside a test that runs too long. Not an Exception: ``except Exception`` must not swallow it."""
+
+    def __init__(self, seconds: float, clock: str) -> None:
+        super().__init__(f"{seconds:g} s {clock}")
+        self.has_only_waited = clock != "of CPU time"
 
 
 class FileIsBroken(Exception):
@@ -56,7 +60,7 @@ def is_stub(kind: str | None, message: str) -> bool:
     return stub_task(kind, message) is not None
 
 
-def why_broken(error: BaseException, path: Path, name: str, lab_number: str, time_limit_s: float) -> str:
+def why_broken(error: BaseException, path: Path, name: str, lab_number: str) -> str:
     """Why the file at ``path``, shown as ``name``, could not be loaded."""
     if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == path:
         return f"{name} is missing. `course reset {lab_number}` puts the shipped one back."
@@ -65,18 +69,19 @@ def why_broken(error: BaseException, path: Path, name: str, lab_number: str, tim
         caret = " " * (max(error.offset or 1, 1) - 1) + "^"
         return f"{name} does not parse, line {error.lineno}: {error.msg}\n    {source}\n    {caret}"
     if isinstance(error, TimeLimitExceeded):
-        return f"importing {name} did not finish within {time_limit_s:g} s{where(path, error)}"
-    return f"{name} cannot be imported: {why_failed(error, path, time_limit_s)}"
+        return f"importing {name} did not finish within {error}{where(path, error)}"
+    return f"{name} cannot be imported: {why_failed(error, path)}"
 
 
-def why_failed(error: BaseException, path: Path, time_limit_s: float, when: str = "call") -> str:
+def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
     """Why a test failed, and where in the file under test."""
     place = where(path, error)
     if isinstance(error, (FileIsBroken, NotRun)) or is_stub(kind_of(error), str(error)):
         return str(error)
     if isinstance(error, TimeLimitExceeded):
         what = "the test" if when == "call" else when
-        return f"{what} did not finish within {time_limit_s:g} s{place}: is there a loop that never ends?"
+        question = "does it wait for something?" if error.has_only_waited else "is there a loop that never ends?"
+        return f"{what} did not finish within {error}{place}: {question}"
     if kind_of(error) == PRINT_FLOOD:
         return f"it printed more than {_file_limit_mb()} MB{place}: is there a print in a loop?"
     if isinstance(error, SystemExit):
@@ -104,7 +109,7 @@ def last_printed(report: pytest.TestReport) -> str:
                      for line in lines)
 
 
-def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path, time_limit_s: float) -> str:
+def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path) -> str:
     """Why the test failed, if it did. Makes ``report`` show that, where it says more than a traceback would."""
     excinfo = call.excinfo
     error = excinfo.value if excinfo else None
@@ -115,7 +120,7 @@ def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path, tim
         return message
     if excinfo is None or error is None:
         return ""
-    message = why_failed(error, path, time_limit_s, call.when)
+    message = why_failed(error, path, call.when)
     if isinstance(error, (FileIsBroken, NotRun)):
         report.longrepr = one_sentence(excinfo, message)
     elif is_stub(kind_of(error), message):

@@ -33,6 +33,9 @@ class _Settings:
     needs: dict[str, str]
     now: str
     waits: bool
+    time_factor: float
+    minutes: int | None
+    score: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Lab:
             engine = settings["engine"] or []
             return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
-                             dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")))
+                             dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),
+                             settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -120,6 +124,22 @@ class Lab:
     def waits(self) -> bool:
         """Whether its piece lets requests wait for ever where another would take blocks from them."""
         return self._settings.waits
+
+    @property
+    def time_factor(self) -> float:
+        """How many times the usual limit its tests may compute; with MLX, all its threads count."""
+        return self._settings.time_factor
+
+    @property
+    def minutes(self) -> int | None:
+        """What it takes somebody who programs in Python daily."""
+        return self._settings.minutes
+
+    @property
+    def score(self) -> dict[str, str]:
+        """For an open lab, what ``course board`` keeps: ``module``, which has ``score`` and ``total``, and the
+        ``name`` in the lab's file that is scored."""
+        return self._settings.score
 
     @property
     def now(self) -> str:

@@ -28,7 +28,7 @@ from course.failures import (
 )
 from course.impls import CHOICES, Choice, Impl, engines
 from course.labs import Lab, LabError, discover, lab_of_path
-from course.limits import limit_files, time_limit
+from course.limits import kill_when_computing, limit_files, time_limit
 from course.loading import import_together, load_file
 from course.points import Points, Score
 from course.running import CAPSTONE
@@ -47,7 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="what the labs' tests test: auto (default) is the solution, and the starter once it has been "
                          "edited; may be given several times")
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
-                    help="how long one test of a lab may run (default: %(default)s)")
+                    help="how long one test of a lab may compute, in CPU time (default: %(default)s; some labs have a "
+                         "multiple of it). By the clock it may take six times as long, and half a minute at least")
     group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
     # A mutant has one test to die by; the others need not run on it.
     group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
@@ -78,6 +79,7 @@ class LabSession:
         self.labs = discover(config.rootpath)
         self.choice = Choice(config.getoption("--impl") or [], config.invocation_params.dir)
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
+        self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         #: What is under test → its tests that had to be stopped.
@@ -169,7 +171,7 @@ class LabSession:
                 raise
             except BaseException as error:
                 self.loaded[key] = FileIsBroken(why_broken(error, impl.path, impl.lab.relative(impl.path),
-                                                           impl.lab.number, self.time_limit_s))
+                                                           impl.lab.number))
         module = self.loaded[key]
         if isinstance(module, FileIsBroken):
             raise module.with_traceback(None)
@@ -178,12 +180,19 @@ class LabSession:
     # ---- running
 
     def _time_limit(self, item: pytest.Item) -> contextlib.AbstractContextManager[None]:
-        return time_limit(self.time_limit_s if _impl_key in item.stash else 0)
+        return time_limit(self._seconds(item))
+
+    def _seconds(self, item: pytest.Item) -> float:
+        """How long the test may compute; 0 for one that is of no lab."""
+        impl = item.stash.get(_impl_key, None)
+        return impl.lab.time_factor * self.time_limit_s if impl is not None else 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         self._log(item, event="start")
         self._refuse_after_stuck_tests(item)
+        if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
+            kill_when_computing(self._seconds(item))
         with self._time_limit(item):
             return (yield)
 
@@ -214,7 +223,7 @@ class LabSession:
         if impl is None:
             return report
         error = call.excinfo.value if call.excinfo else None
-        message = tell(report, call, impl.path, self.time_limit_s)
+        message = tell(report, call, impl.path)
         if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or report.failed:
