@@ -19,6 +19,8 @@ from course.loading import load_file
 
 _NAME = re.compile(r"lab_(\d+)_(\d+)")
 
+#: The course whose labs are meant; by default the one that one stands in.
+root: Path | None = None
 #: Number of a lab → the file that stands for it, where that is not its ``solution.py``.
 _files: dict[str, Path] = {}
 #: A file is run once for each content and each choice of bases, so that all that build on it share its classes.
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> types.ModuleType:
 
 def load_base(number: str) -> types.ModuleType:
     """The module that stands for a lab now. Raises LabError if there is no such lab, and what the file raises."""
-    path = _files.get(number) or find_lab(number, discover()).solution
+    path = _files.get(number) or find_lab(number, discover(root)).solution
     if not path.is_file():
         raise LabError(f"lab {number}, on which this file builds, has no file {path}")
     key = (path, hashlib.sha256(path.read_bytes()).digest(), *sorted(_files.items()))

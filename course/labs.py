@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 import re
 from dataclasses import dataclass
@@ -13,8 +14,15 @@ from pathlib import Path
 #: Where it was installed from a wheel, there are none.
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
+#: What ``course init`` leaves in a course that it laid down.
+MARKER = Path(".course") / "course.json"
+
 _PHASE = re.compile(r"phase-(\d+)-[\w-]+")
 _LAB = re.compile(r"lab-(\d+)-[\w-]+")
+
+
+NO_COURSE = ("There is no course here. `course init my-course` lays one down in a new folder; then work inside that "
+             "folder.")
 
 
 class LabError(Exception):
@@ -70,6 +78,14 @@ class Lab:
     @property
     def mutants(self) -> Path:
         return self.folder / "mutants.py"
+
+    @property
+    def answers(self) -> Path:
+        return self.folder / "answers.md"
+
+    @property
+    def phase(self) -> str:
+        return self.number.split(".")[0]
 
     @property
     def readme(self) -> Path:
@@ -148,7 +164,11 @@ class Lab:
 
     def module_path(self, module: str) -> Path:
         """The file of a module of the project."""
-        return self.root / (module.replace(".", "/") + ".py")
+        path = self.root / (module.replace(".", "/") + ".py")
+        if path.is_file():
+            return path
+        found = importlib.util.find_spec(module)  # a course that was laid down from an installed package
+        return Path(found.origin) if found is not None and found.origin else path
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
@@ -157,8 +177,21 @@ class Lab:
         return f"{self.number} {self.name}"
 
 
-def discover(root: Path = PROJECT_ROOT) -> list[Lab]:
-    """All labs of a project, in the order of the course."""
+def find_root(start: Path | None = None) -> Path:
+    """The course that ``start`` lies in, by default the folder one stands in: one that ``course init`` laid down, else
+    the checkout that this package is installed from. Raises LabError if there is neither."""
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / MARKER).is_file():
+            return folder
+    if not any(PROJECT_ROOT.glob("phase-*/labs")):
+        raise LabError(NO_COURSE)
+    return PROJECT_ROOT
+
+
+def discover(root: Path | None = None) -> list[Lab]:
+    """All labs of a project, by default the one that one stands in, in the order of the course."""
+    root = root or find_root()
     labs = []
     for phase in root.iterdir():
         phase_match = _PHASE.fullmatch(phase.name)

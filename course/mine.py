@@ -11,7 +11,7 @@ import sys
 import types
 
 from course import base
-from course.labs import PROJECT_ROOT, discover, find_lab
+from course.labs import discover, find_lab, find_root
 from course.pieces import bases_of
 from course.progress import Progress, State
 
@@ -22,9 +22,10 @@ def __getattr__(name: str) -> types.ModuleType:
     number = _NAME.fullmatch(name)
     if number is None:
         raise AttributeError(f"course.mine has no {name!r}: a lab's module is called lab_2_1, for lab 2.1")
-    labs = discover(PROJECT_ROOT)
+    root = find_root()
+    labs = discover(root)
     lab = find_lab(f"{number[1]}.{number[2]}", labs)
-    progress = Progress(PROJECT_ROOT)
+    progress = Progress(root)
     own = {each.number for each in (lab, *bases_of(lab, labs)) if progress.of(each).state is State.PASSED}
     files = {each.number: each.starter if each.number in own else each.solution for each in (lab, *bases_of(lab, labs))}
     whose = "your own" if lab.number in own else "the reference's, until yours passes"

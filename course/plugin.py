@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable
 
 import pytest
 
+from course import base
 from course.failures import (
     DEFAULT_TIME_LIMIT_S,
     STUCK,
@@ -77,6 +78,7 @@ class LabSession:
         config.stash[_session_key] = self
         self.config = config
         self.labs = discover(config.rootpath)
+        base.root = config.rootpath if self.labs else None
         self.choice = Choice(config.getoption("--impl") or [], config.invocation_params.dir)
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.file_limit: int | None = config.getoption("--file-limit")

@@ -22,6 +22,8 @@ from mini_vllm.models.fields import LoadError
 from mini_vllm.models.loader import load
 
 ROOT = Path(__file__).parents[2]
+#: Where a wheel has the labs.
+COURSE = "course/_course/"
 STRANGER, OURS = "mini-vllm", "mini-vllm-course"
 SUFFIXES = {".py", ".md", ".toml", ".cfg", ".ini", ".txt", ".sh", ".yml", ".yaml", ".json", ".ipynb"}
 NAMES = {"Makefile", "run"}
@@ -88,7 +90,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_commands_keep_theirs():
 def wheel(tmp_path_factory):
     """A wheel of the project as it stands, built in a copy of it: building leaves files beside the sources."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("mini_vllm", "course"):
+    for name in ("mini_vllm", "course", "docs", *(path.name for path in ROOT.glob("phase-*"))):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -117,7 +119,7 @@ def is_suite(path):
 
 
 def test_a_wheel_holds_every_module_and_no_suite(wheel):
-    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    packed = {name for name in wheel.namelist() if ".dist-info/" not in name and not name.startswith(COURSE)}
     modules = {path.relative_to(ROOT) for name in ("mini_vllm", "course") for path in (ROOT / name).rglob("*.py")}
     assert {name for name in packed if name.endswith(".py")} == {
         path.as_posix() for path in modules if not is_suite(path)}
@@ -127,8 +129,32 @@ def test_a_wheel_holds_every_module_and_no_suite(wheel):
 def test_a_wheel_holds_the_model_and_the_mark_that_it_is_typed(wheel):
     assets = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm" / "assets").glob("*/*")}
     assert any(name.endswith("model.safetensors") for name in assets)
-    assert {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name} == {
-        "mini_vllm/py.typed", *assets}
+    others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
+    assert {name for name in others if not name.startswith(COURSE)} == {"mini_vllm/py.typed", *assets}
+
+
+def test_a_wheel_holds_the_course(wheel):
+    here = {path.relative_to(ROOT).as_posix() for folder in (*ROOT.glob("phase-*"), ROOT / "docs")
+            for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    packed = {name.removeprefix(COURSE) for name in wheel.namelist() if name.startswith(COURSE)}
+    assert packed == here | {"README.md"} and len(packed) > 100
+
+
+def test_from_a_wheel_the_course_is_laid_down_and_worked_on(installed, tmp_path):
+    """As a student without git would: init, look, solve, test, update."""
+    def course(folder, *arguments):
+        return far_away(installed, folder, "-m", "course.cli", *arguments)
+
+    assert course(tmp_path, "init", "mine").returncode == 0
+    mine = tmp_path / "mine"
+    assert course(mine).stdout.startswith("Next: lab 1.1")
+    lab = mine / "phase-02-paged-attention" / "labs" / "lab-01-block-allocator"
+    shutil.copy(lab / "solution.py", lab / "starter.py")
+    tested = course(lab, "test")
+    assert tested.returncode == 0 and "Passed." in tested.stdout, tested.stdout + tested.stderr
+    engine = far_away(installed, mine, "-m", "pytest", "-q", str(lab), "--impl", "engine", "-k", "task_1")
+    assert engine.returncode == 0 and "lab 2.1 tests" in engine.stdout, engine.stdout
+    assert "up to date" in course(mine, "update").stdout
 
 
 def test_a_wheel_has_the_version_and_the_commands(wheel):
@@ -150,7 +176,7 @@ def test_an_installed_wheel_generates_far_from_a_checkout(installed, tmp_path):
 def test_an_installed_wheel_says_where_the_course_is(installed, tmp_path):
     run = far_away(installed, tmp_path, "-m", "course.cli", "status")
     assert run.returncode == 2 and run.stdout == ""
-    assert "Clone" in run.stderr and "`make install`" in run.stderr and run.stderr.count("\n") == 1
+    assert "`course init my-course`" in run.stderr and run.stderr.count("\n") == 1
 
 
 # ---- what the messages say
