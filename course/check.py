@@ -8,6 +8,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from course.answers import parse_answers, questions_of
 from course.contract import contract_of
 from course.failures import NOT_RUN
 from course.graded import GradedTest, graded_tests
@@ -42,7 +43,7 @@ def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]
         return [str(error)], ""
     tests = graded_tests(lab)
     problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
-    problems += _check_engine_signatures(lab, solution)
+    problems += _check_engine_signatures(lab, solution) + _check_answers(lab)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
     problems += mutant_problems + _check_promises(lab, solution, mutants)
@@ -65,7 +66,8 @@ def broken_links(page: Path, root: Path) -> list[str]:
     """Relative links of a Markdown file that lead nowhere."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     problems = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for with_spaces, plain in re.findall(r"\]\((?:<([^>]+)>|([^)\s]+))\)", text):
+        target = with_spaces or plain
         path = target.split("#")[0]
         if path and not re.match(r"[a-z]+:", path) and not (page.parent / path).exists():
             problems.append(f"{page.relative_to(root).as_posix()}: the link to {target} leads nowhere")
@@ -150,6 +152,16 @@ def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:
             if not hints.get(task, {}).get(level):
                 problems.append(f"{name}: task {task} has no hint {level}")
     return problems + [f"{name}: there is no task {task}" for task in sorted(hints.keys() - {s.number for s in stubs})]
+
+
+def _check_answers(lab: Lab) -> list[str]:
+    """Every question that the lab's page leaves open has an answer."""
+    questions = [question.name for question in questions_of(lab.readme.read_text(encoding="utf-8"))]
+    answers = parse_answers(lab.answers.read_text(encoding="utf-8")) if lab.answers.is_file() else {}
+    name = lab.relative(lab.answers)
+    return ([f"{name}: question {question} of README.md has no answer"
+             for question in questions if not answers.get(question)]
+            + [f"{name}: README.md has no question {answer}" for answer in answers if answer not in questions])
 
 
 def _check_mutants(mutants: list[Mutant], solution: str, tests: list[GradedTest]) -> tuple[list[Mutant], list[str]]:

@@ -10,16 +10,18 @@ from pathlib import Path
 
 from course.commands import Course
 from course.hints import LEVELS
-from course.labs import LabError
+from course.labs import LabError, find_root
+from course.laying import lay_down, update
 from course.running import DEFAULT_PROMPT, Wish
 from course.showpieces import BENCHES, DEMOS
 
-COMMANDS = ("status", "next", "test", "watch", "hint", "run", "demo", "bench", "reset", "solution", "check", "sync")
+COMMANDS = ("status", "next", "test", "watch", "hint", "run", "demo", "bench", "board", "reset", "solution", "answer",
+            "init", "update", "check", "sync")
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="course", description="The lab course: where you are and how your work does.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command")
     lab_help = "a lab by number (2.1), name or folder; default: the one you are at"
 
     def command(name: str, help: str) -> argparse.ArgumentParser:
@@ -27,7 +29,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     command("status", "how far you are in each lab").add_argument("--json", action="store_true", help="for machines")
     command("next", "what to do now")
-    command("test", "test your starter.py").add_argument("labs", nargs="*", metavar="lab", help=f"{lab_help}; or: all")
+    test = command("test", "test your starter.py: the task to work on in full, the others in a line each")
+    test.add_argument("labs", nargs="*", metavar="lab", help=f"{lab_help}; or: all")
+    test.add_argument("--task", type=int, help="only the tests of this task")
+    test.add_argument("--all", action="store_true", dest="is_full", help="show every test")
     command("watch", "test again whenever you save").add_argument("lab", nargs="?", help=lab_help)
     hint = command("hint", "a hint for the task you are at")
     hint.add_argument("lab", nargs="?", help=lab_help)
@@ -48,9 +53,18 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--cold", action="store_true", help="leave the blocks out of the CPU's caches")
     reset = command("reset", "put the shipped starter.py back, keeping a backup of yours")
     reset.add_argument("lab", nargs="?", help=lab_help)
+    reset.add_argument("--bare", action="store_true", help="signatures and invariants only, without the recipe")
     solution = command("solution", "the solution of a lab that you have passed")
     solution.add_argument("lab", nargs="?", help=lab_help)
     solution.add_argument("--spoil", action="store_true", help="show it before you pass")
+    answer = command("answer", "answers to a lab's stretch items and its interview question")
+    answer.add_argument("lab", nargs="?", help=lab_help)
+    answer.add_argument("question", nargs="?", help="1, 2, … for the stretch items, or interview; default: list them")
+    board = command("board", "your scores in the open lab, beside the naive policy, the reference and the optimum")
+    board.add_argument("lab", nargs="?", help="a lab that has a score; default: the first")
+    init = command("init", "lay the course down in a new folder")
+    init.add_argument("folder", type=Path)
+    command("update", "bring the installed version's tests and texts; your work stays")
     command("check", "for authors: prove that every lab is in order").add_argument("labs", nargs="*", metavar="lab")
     command("sync", "for authors: make starter.py anew from solution.py").add_argument("labs", nargs="*", metavar="lab")
     return parser
@@ -69,14 +83,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_command(argv)
         arguments = make_parser().parse_args(argv)
+        if arguments.command == "init":
+            return lay_down(arguments.folder)
+        if arguments.command == "update":
+            return update(find_root())
         course = Course()
         match arguments.command:
+            case None:
+                return course.next()
             case "status":
                 return course.status(arguments.json)
             case "next":
                 return course.next()
             case "test":
-                return course.test(arguments.labs)
+                return course.test(arguments.labs, arguments.task, arguments.is_full)
             case "watch":
                 return course.watch(arguments.lab)
             case "hint":
@@ -89,7 +109,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "bench":
                 return course.bench(arguments.cold)
             case "reset":
-                return course.reset(arguments.lab)
+                return course.reset(arguments.lab, arguments.bare)
+            case "answer":
+                return course.answer(arguments.lab, arguments.question)
+            case "board":
+                return course.board(arguments.lab)
             case "solution":
                 return course.solution(arguments.lab, arguments.spoil)
             case "check":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,11 +13,15 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from course.answers import INTERVIEW, parse_answers, questions_of
 from course.authoring import check_labs, check_pages, sync_starters
+from course.bare import bare_starter
+from course.board import show_board
 from course.graded import graded_tests
 from course.hints import LEVELS, parse_hints, task_titles
-from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, lab_of_path
+from course.labs import NO_COURSE, Lab, LabError, discover, find_lab, find_root, lab_of_path
 from course.progress import LabProgress, Progress, State
+from course.runner import LabRunFailed, run_lab
 from course.running import RunCommand, Wish, choose_pieces, show_whose
 from course.showing import VerdictLines, bar, state_text
 from course.showpieces import Showpieces
@@ -24,17 +29,14 @@ from course.starters import clean_solution, is_as_shipped, shipped_starter
 from course.verdicts import OnPoll
 from course.watching import SavedMeanwhile, Saves
 
-NO_COURSE = ("There are no labs beside this installation: the course is worked on in its own repository. Clone that, "
-             "run `make install` in it, and use the `course` command of its .venv.")
-
 
 class Course:
     """The commands, over one project folder."""
 
-    def __init__(self, root: Path = PROJECT_ROOT, console: Console | None = None) -> None:
-        self.root = root
-        self.labs = discover(root)
-        self.progress = Progress(root)
+    def __init__(self, root: Path | None = None, console: Console | None = None) -> None:
+        self.root = root or find_root()
+        self.labs = discover(self.root)
+        self.progress = Progress(self.root)
         self.console = console or Console(highlight=False, soft_wrap=True)
         if not self.labs:
             raise LabError(NO_COURSE)
@@ -67,7 +69,11 @@ class Course:
         self.console.print(Text(self._what_next(rows)))
         row = self._current(rows)
         if row is not None:
-            self.console.print(f"  read   {row.lab.relative(row.lab.readme)}\n"
+            phase = row.lab.folder.parent.parent / "README.md"
+            is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
+            if is_new and phase.is_file():
+                self.console.print(f"  first  {row.lab.relative(phase)}   (the phase; it says what to leave for later)")
+            self.console.print(f"  read   {row.lab.relative(row.lab.readme)}{_duration(row.lab)}\n"
                                f"  edit   {row.lab.relative(row.lab.starter)}\n"
                                f"  check  course test {row.lab.number}   (or: course watch)\n"
                                f"  stuck? course hint {row.lab.number}")
@@ -107,20 +113,39 @@ class Course:
 
     # ---- how is my work
 
-    def test(self, names: Sequence[str]) -> int:
+    def test(self, names: Sequence[str], task: int | None = None, is_full: bool = False) -> int:
+        """Test labs, or one task of one lab. ``is_full``: every test is shown, not only the task to work on."""
         if list(names) == ["all"]:
             labs = self.labs
         else:
             labs = [find_lab(name, self.labs) for name in names] or [self._lab(None)]
+        if task is not None and len(labs) != 1:
+            raise LabError(f"--task {task} is a task of one lab, but {len(labs)} labs are to be tested.")
         try:
-            results = [self._show_test(lab) for lab in labs]
+            results = [self._show_test(lab, is_full) if task is None else self._show_task(lab, task) for lab in labs]
         except KeyboardInterrupt:
             return 130
         return 0 if all(results) else 1
 
-    def _show_test(self, lab: Lab, on_poll: OnPoll = lambda: None) -> bool:
-        """Test ``lab`` and show each verdict as it arrives. Whether it passes."""
-        lines = VerdictLines(self.console, lab, graded_tests(lab))
+    def _show_task(self, lab: Lab, task: int) -> bool:
+        """Test one task of ``lab``. Whether it passes; nothing is remembered."""
+        tests = [test for test in graded_tests(lab) if test.task == task]
+        if not tests:
+            tasks = sorted({test.task for test in graded_tests(lab) if test.task is not None})
+            raise LabError(f"Lab {lab} has no task {task}; its tasks are {', '.join(map(str, tasks))}.")
+        lines = VerdictLines(self.console, lab, tests, is_full=True)
+        try:
+            run_lab(lab, ["starter"], on_verdict=lines.show, names=[test.name for test in tests])
+        except KeyboardInterrupt:
+            lines.end_early()
+            raise
+        except LabRunFailed as failure:
+            raise LabError(f"the tests could not be run:\n{failure}") from None
+        return lines.end_of_task()
+
+    def _show_test(self, lab: Lab, is_full: bool = False, on_poll: OnPoll = lambda: None) -> bool:
+        """Test ``lab`` and show verdicts as they arrive. Whether it passes."""
+        lines = VerdictLines(self.console, lab, graded_tests(lab), is_full)
         try:
             row = self.progress.of(lab, anew=True, on_verdict=lines.show, on_poll=on_poll)
         except KeyboardInterrupt:
@@ -169,13 +194,16 @@ class Course:
         title = task_titles(lab.hints.read_text(encoding="utf-8")).get(task, "")
         self.console.print(f"[bold]Lab {lab.number}, task {task}[/]: {title}  [dim](hint {level} of {len(LEVELS)})[/]")
         self.console.print()
-        hint = hints[task][level]
-        # Rich cuts code at the width of the terminal. A line is never cut; the terminal may fold it.
-        self.console.width = max(self.console.width, max(map(len, hint.splitlines()), default=0) + 4)
-        self.console.print(Markdown(hint))
+        self._print_markdown(hints[task][level])
         if level < max(LEVELS):
             self.console.print(f"\n[dim]More: course hint {lab.number} --task {task} --level {level + 1}[/]")
         return 0
+
+    def _print_markdown(self, text: str) -> None:
+        # Rich cuts code at the width of the terminal. A line is never cut; the terminal may fold it.
+        code = [line for block in re.findall(r"```.*?```", text, flags=re.S) for line in block.splitlines()]
+        self.console.width = max(self.console.width, max(map(len, code), default=0) + 4)
+        self.console.print(Markdown(text))
 
     def solution(self, name: str | None, spoil: bool) -> int:
         lab = self._lab(name)
@@ -186,21 +214,53 @@ class Course:
         print(clean_solution(lab.solution.read_text(encoding="utf-8")), end="")
         return 0
 
-    def reset(self, name: str | None) -> int:
+    def answer(self, name: str | None, question: str | None) -> int:
+        if name is not None and question is None and re.fullmatch(rf"\d+|{INTERVIEW}", name):
+            name, question = None, name
         lab = self._lab(name)
-        if lab.starter.is_file() and is_as_shipped(lab):
-            self.console.print(f"{lab.relative(lab.starter)} is as shipped already; nothing to reset.")
+        questions = {each.name: each.text for each in questions_of(lab.readme.read_text(encoding="utf-8"))}
+        if not lab.answers.is_file() or not questions:
+            raise LabError(f"Lab {lab} has no questions with answers.")
+        if question is None:
+            self.console.print(f"[bold]Lab {lab.number}[/]: think first, then ask.\n")
+            for each, text in questions.items():
+                self.console.print(Markdown(text))
+                self.console.print(f"  [dim]course answer {lab.number} {each}[/]\n")
             return 0
-        shipped = shipped_starter(lab)
-        if lab.starter.is_file():
+        if question not in questions:
+            raise LabError(f"Lab {lab} has no question {question!r}; its questions are {', '.join(questions)}.")
+        self._print_markdown(f"> {questions[question]}\n\n{parse_answers(lab.answers.read_text('utf-8'))[question]}")
+        return 0
+
+    def reset(self, name: str | None, is_bare: bool = False) -> int:
+        lab = self._lab(name)
+        shipped = bare_starter(lab) if is_bare else shipped_starter(lab)
+        how = "bare" if is_bare else "as shipped"
+        if lab.starter.is_file() and lab.starter.read_text(encoding="utf-8", errors="replace") == shipped:
+            self.console.print(f"{lab.relative(lab.starter)} is {how} already; nothing to reset.")
+            return 0
+        if lab.starter.is_file() and not is_as_shipped(lab):
             name = f"{lab.number}-{time.strftime('%Y-%m-%d-%H%M%S')}.py"
             backup = _free_name(self.root / ".course" / "backups" / name)
             backup.parent.mkdir(parents=True, exist_ok=True)
             backup.write_bytes(lab.starter.read_bytes())
             self.console.print(f"Your work is kept in {lab.relative(backup)}")
         lab.starter.write_text(shipped, encoding="utf-8")
-        self.console.print(f"{lab.relative(lab.starter)} is as shipped again.")
+        self.console.print(f"{lab.relative(lab.starter)} is {how if is_bare else 'as shipped again'}.")
+        if is_bare:
+            self.console.print("What to write, what it refuses and the invariants are there; how is up to you.")
         return 0
+
+    # ---- the open lab
+
+    def board(self, name: str | None = None) -> int:
+        open_labs = [lab for lab in self.labs if lab.score]
+        if not open_labs:
+            raise LabError("This course has no lab with a score.")
+        lab = find_lab(name, self.labs) if name is not None else open_labs[0]
+        if not lab.score:
+            raise LabError(f"Lab {lab} has no score. Labs that have one: {', '.join(map(str, open_labs))}.")
+        return show_board(lab, self.root, self.console)
 
     # ---- the engine of one's own
 
@@ -237,6 +297,10 @@ def _free_name(path: Path) -> Path:
         count += 1
         candidate = path.with_stem(f"{path.stem}-{count}")
     return candidate
+
+
+def _duration(lab: Lab) -> str:
+    return f"   (about {lab.minutes} minutes)" if lab.minutes else ""
 
 
 def _as_json(row: LabProgress) -> dict[str, str | int]:

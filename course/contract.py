@@ -53,14 +53,15 @@ def contract_of(solution: str, readme: str) -> Contract:
     """The contract of a lab, read from the text of its solution.py and of its README."""
     texts = {README: plain(readme)}
     promises = []
-    for number, text in _invariants(readme):
+    for number, text in invariants_of(readme):
         place = f"invariant {number}"
         texts[place] = plain(text)
         promises.append(Promise(place, texts[place]))
     for place, docstring, is_task in _docstrings(solution):
         texts[place] = plain(docstring)
         if is_task:
-            promises += [Promise(place, clause) for clause in _promising_clauses(docstring)]
+            promises += [Promise(place, clause) for sentence in promising_sentences(docstring)
+                         for clause in _clauses(sentence)]
     return Contract(texts, tuple(promises))
 
 
@@ -69,7 +70,8 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[`*]", "", text)).strip()
 
 
-def _invariants(readme: str) -> list[tuple[int, str]]:
+def invariants_of(readme: str) -> list[tuple[int, str]]:
+    """The numbered invariants of a lab's page."""
     section = _INVARIANTS.search(readme)
     return [(int(number), text) for number, text in _NUMBERED.findall(section[1])] if section else []
 
@@ -91,9 +93,13 @@ def _docstrings(solution: str) -> Iterator[tuple[str, str, bool]]:
     yield from visit(tree, "")
 
 
-def _promising_clauses(docstring: str) -> Iterator[str]:
-    """The clauses of sentences that promise: ``Raises X if …; nothing changes then.`` has two."""
+def promising_sentences(docstring: str) -> Iterator[str]:
+    """The sentences of a docstring that say what is refused, or what holds afterwards."""
     for paragraph in re.split(r"\n\s*\n", docstring):
-        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", plain(paragraph)):
-            if _PROMISING.search(sentence):
-                yield from (clause.strip() for clause in sentence.rstrip(".").split("; "))
+        flowing = re.sub(r"\s+", " ", paragraph).strip()
+        yield from filter(_PROMISING.search, re.split(r"(?<=[.!?])\s+(?=[A-Z])", flowing))
+
+
+def _clauses(sentence: str) -> list[str]:
+    """``Raises X if …; nothing changes then.`` has two."""
+    return [clause.strip() for clause in plain(sentence).rstrip(".").split("; ")]

@@ -6,6 +6,7 @@ test without a verdict is a failed test: a file that exits, hangs or floods its 
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from course.child import Child
 from course.failures import DEFAULT_TIME_LIMIT_S, NOT_RUN, STUCK, TIME_LIMIT
 from course.graded import graded_tests
-from course.labs import Lab
+from course.labs import Lab, LabError
 from course.verdicts import OnPoll, OnVerdict, Verdict, Verdicts
 
 #: After this many processes that had to be killed, or died, the rest of the lab is not run.
@@ -26,13 +27,17 @@ class LabRunFailed(Exception):
 
 
 def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-            on_verdict: OnVerdict = lambda name, verdict: None, on_poll: OnPoll = lambda: None) -> Verdicts:
-    """Verdicts of all tests of ``lab`` on each of ``impls`` (as for ``--impl``), every one accounted for.
+            on_verdict: OnVerdict = lambda name, verdict: None, on_poll: OnPoll = lambda: None,
+            names: Sequence[str] | None = None) -> Verdicts:
+    """Verdicts of the tests of ``lab``, or of those in ``names``, on each of ``impls`` (as for ``--impl``), every one
+    accounted for.
 
     ``on_verdict`` hears of each test as soon as it is over; ``on_poll`` is called many times a second. Whatever they
     raise ends the run, and the tests that were under way are killed.
     """
-    names = [test.name for test in graded_tests(lab)]
+    if not has_pytest():
+        raise LabError("Testing needs pytest: pip install pytest (it comes with the extra `course` of this package)")
+    names = list(names) if names is not None else [test.name for test in graded_tests(lab)]
     labels = [impl.stem if isinstance(impl, Path) else impl for impl in impls]
     verdicts: Verdicts = {label: {} for label in labels}
     for label, impl in zip(labels, impls):
@@ -59,6 +64,13 @@ def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float,
         for name in names:
             by_test.setdefault(name, Verdict(False, NOT_RUN, "it was not run"))
     return verdicts
+
+
+def has_pytest() -> bool:
+    try:
+        return importlib.util.find_spec("pytest") is not None
+    except ValueError:  # it was put out of reach on purpose
+        return False
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the ``course`` command prints about a lab's tests: a line each, as soon as its verdict arrives."""
+"""What the ``course`` command prints about a lab's tests: the task to work on in full, the others in a line each."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ BAR_WIDTH = 20
 
 
 class VerdictLines:
-    """The lines of one test run. ``show`` each test as its verdict arrives, in the order of the tasks; then ``end``."""
+    """The lines of one test run. ``show`` each test as its verdict arrives, in the order of the tasks; then ``end``.
 
-    def __init__(self, console: Console, lab: Lab, tests: list[GradedTest]) -> None:
+    One wrong line may fail a dozen tests. So the first task with a failure is shown in full when its tests are over, as
+    is the first that is still to do if nothing has failed before it; every other task is a line, unless ``is_full``.
+    """
+
+    def __init__(self, console: Console, lab: Lab, tests: list[GradedTest], is_full: bool = False) -> None:
         self._console = console
         self._lab = lab
         self._tests = {test.name: test for test in tests}
+        self._is_full = is_full
         self._titles = task_titles(lab.hints.read_text(encoding="utf-8")) if lab.hints.is_file() else {}
         self._shown: dict[str, Verdict] = {}
-        self._task: int | None = None
+        #: The tests of the task whose verdicts are arriving.
+        self._of_task: list[tuple[GradedTest, Verdict]] = []
+        self._has_failed = self._has_to_do = self._has_left_out = False
         self._said: dict[str, str] = {}
         self._last_said = ""
         console.print(f"[bold]Lab {lab.number}  {lab.title}[/]   {lab.relative(lab.starter)}")
@@ -34,9 +41,42 @@ class VerdictLines:
         if verdict.concerns_the_whole_file:  # it is told once, at the end
             return
         test = self._tests[name]
-        if test.task != self._task:
-            self._task = test.task
-            self._console.print(f"  [bold]Task {test.task}[/] {self._titles.get(test.task or 0, '')}")
+        if self._is_full and not self._of_task:
+            self._print_heading(test.task)
+        self._of_task.append((test, verdict))
+        if self._is_full:
+            self._print_test(test, verdict)
+        if len(self._of_task) == sum(other.task == test.task for other in self._tests.values()):
+            self._end_task()
+
+    def _end_task(self) -> None:
+        """All verdicts of a task are there: show it in full, or in a line."""
+        of_task, self._of_task = self._of_task, []
+        if self._is_full or not of_task:
+            return
+        task = of_task[0][0].task
+        verdicts = [verdict for _, verdict in of_task]
+        fails = any(_is_failure(verdict) for verdict in verdicts)
+        is_to_do = not fails and any(not verdict.passed for verdict in verdicts)
+        if (fails and not self._has_failed) or (is_to_do and not self._has_failed and not self._has_to_do):
+            self._print_heading(task)
+            for test, verdict in of_task:
+                self._print_test(test, verdict)
+        else:
+            num_passed = sum(verdict.passed for verdict in verdicts)
+            mark, style = ("✗", "red") if fails else ("·", "dim") if is_to_do else ("✓", "green")
+            is_done = num_passed == len(of_task)
+            count = _number(num_passed, "test") if is_done else f"{num_passed} of {len(of_task)} tests"
+            self._console.print(Text.assemble("  ", (f"{mark} Task {task}", style),
+                                              f" {self._titles.get(task or 0, '')}  {count}"))
+            self._has_left_out |= not is_done
+        self._has_failed |= fails
+        self._has_to_do |= is_to_do
+
+    def _print_heading(self, task: int | None) -> None:
+        self._console.print(f"  [bold]Task {task}[/] {self._titles.get(task or 0, '')}")
+
+    def _print_test(self, test: GradedTest, verdict: Verdict) -> None:
         is_repeated = not verdict.passed and verdict.message in self._said
         mark, style = _mark(verdict)
         self._console.print(Text.assemble("    ", (f"{mark} {test.sentence}", style), f"  {points(test.points or 0)}",
@@ -44,7 +84,6 @@ class VerdictLines:
         if not verdict.passed and not is_repeated:
             self._said[verdict.message] = test.sentence
             self._last_said = verdict.message
-        if not verdict.passed and not is_repeated:
             to_do = is_stub(verdict.error, verdict.message)
             self._print_indented(verdict.message, "dim" if to_do else "", first="still to do: " if to_do else "")
         self._print_indented(verdict.printed, "dim", each="printed: ")
@@ -54,6 +93,7 @@ class VerdictLines:
         return "  (same)" if message == self._last_said else f"  (as: {self._said[message]})"
 
     def end(self, row: LabProgress) -> None:
+        self._end_task()
         lab = self._lab
         if row.state is State.NOT_STARTED:
             reason = "is as shipped" if lab.starter.is_file() else "is missing"
@@ -68,15 +108,29 @@ class VerdictLines:
         self._console.print(f"\n  {row.num_passed} of {len(row.tests)} tests, {row.points} of {row.max_points} points  "
                             f"{bar(row.points, row.max_points)}")
         if row.state is State.PASSED:
-            run = " See it decode: course run" if lab.parts else ""
+            run = " See it decode: course run" if lab.parts else " Your score: course board" if lab.score else ""
             self._console.print(f"  [green]Passed.[/] Compare with `course solution {lab.number}`.{run}\n")
-        else:
-            if row.detour:
-                self._console.print(Text(f"  {row.detour}"))
-            self._console.print(f"  Next: task {row.next_task}. A nudge: course hint {lab.number}\n")
+            return
+        if row.detour:
+            self._console.print(Text(f"  {row.detour}"))
+        every = f"   Every test: course test {lab.number} --all" if self._has_left_out else ""
+        self._console.print(f"  Next: task {row.next_task}. A nudge: course hint {lab.number}{every}\n")
+
+    def end_of_task(self) -> bool:
+        """End a run of one task's tests. Whether they pass."""
+        self._end_task()
+        verdicts = self._shown.values()
+        broken = next((verdict for verdict in verdicts if verdict.concerns_the_whole_file), None)
+        if broken is not None:
+            self._print_indented(broken.message, "red")
+        num_passed = sum(verdict.passed for verdict in verdicts)
+        self._console.print(f"\n  {num_passed} of {len(self._tests)} tests of this task. "
+                            f"The whole lab: course test {self._lab.number}\n")
+        return num_passed == len(self._tests)
 
     def end_early(self) -> None:
         """Ctrl-C: say how far it got."""
+        self._end_task()
         verdicts = self._shown.values()
         self._console.print(f"\n  Stopped after {len(verdicts)} of {len(self._tests)} tests; "
                             f"{sum(verdict.passed for verdict in verdicts)} of these pass.\n")
@@ -87,6 +141,10 @@ class VerdictLines:
             self._console.print(Text("\n".join(f"        {each}{line}" for line in lines), style=style))
 
 
+def _is_failure(verdict: Verdict) -> bool:
+    return not verdict.passed and verdict.error != NOT_RUN and not is_stub(verdict.error, verdict.message)
+
+
 def _mark(verdict: Verdict) -> tuple[str, str]:
     if verdict.passed:
         return "✓", "green"
@@ -95,8 +153,12 @@ def _mark(verdict: Verdict) -> tuple[str, str]:
     return ("·", "dim") if is_stub(verdict.error, verdict.message) else ("✗", "red")
 
 
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def points(number: int) -> str:
-    return f"{number} point{'' if number == 1 else 's'}"
+    return _number(number, "point")
 
 
 def state_text(row: LabProgress) -> str:

@@ -67,9 +67,12 @@ def shipped_starter(lab: Lab) -> str:
 
 
 def is_as_shipped(lab: Lab) -> bool:
-    """Whether the student has not begun: ``starter.py`` is what the course gave out."""
+    """Whether the student has not begun: ``starter.py`` is what the course gave out, bare or not."""
+    from course.bare import bare_starter  # it is made from the shipped one
+
     try:
-        return lab.starter.read_text(encoding="utf-8") == shipped_starter(lab)
+        text = lab.starter.read_text(encoding="utf-8")
+        return text == shipped_starter(lab) or text == bare_starter(lab)
     except (FileNotFoundError, UnicodeDecodeError):
         return False
 

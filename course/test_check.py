@@ -172,8 +172,10 @@ def test_a_promise_that_nothing_breaks_is_named(lab1, file, old, new, complaint)
 
 def test_links_in_code_and_to_the_web_are_not_followed(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("[a](https://example.org/x) [b](#here) [c](page.md#part) [d](no.md)\n```\n[e](not/a/link)\n```\n")
-    assert broken_links(page, tmp_path) == ["page.md: the link to no.md leads nowhere"]
+    page.write_text("[a](https://example.org/x) [b](#here) [c](page.md#part) [d](no.md)\n```\n[e](not/a/link)\n```\n"
+                    "[f](<page.md#part>) [g](<not here.md>)\n")
+    assert broken_links(page, tmp_path) == ["page.md: the link to no.md leads nowhere",
+                                            "page.md: the link to not here.md leads nowhere"]
 
 
 def test_a_real_lab_with_a_broken_starter_is_named(tmp_path):

@@ -149,13 +149,67 @@ def test_when_all_is_done_next_says_so(course, lab1, lab2, terminal):
     assert terminal.getvalue() == "Every lab passes. Well done. All of them together: course run --strict\n"
 
 
-def test_test_shows_each_test_and_the_way_on(course, lab1, terminal):
+def test_test_shows_the_task_to_work_on_and_the_way_on(course, lab1, terminal):
     half_done(lab1)
     assert course.test(["adder"]) == 1
     text = terminal.getvalue()
+    assert "  ✓ Task 1 sums  2 tests\n  Task 2 doubles\n" in text and "add adds" not in text
+    assert "· double doubles  3 points\n        still to do: Task 2: double" in text
+    assert "2 of 3 tests, 3 of 6 points" in text and "Next: task 2. A nudge: course hint 1.1\n" in text
+
+
+def test_all_shows_every_test(course, lab1, terminal):
+    half_done(lab1)
+    assert course.test(["adder"], is_full=True) == 1
+    text = terminal.getvalue()
     assert "Task 1 sums" in text and "✓ add adds  2 points\n" in text and "by default  1 point\n" in text
     assert "· double doubles  3 points\n        still to do: Task 2: double" in text
-    assert "2 of 3 tests, 3 of 6 points" in text and "Next: task 2. A nudge: course hint 1.1" in text
+
+
+def test_only_the_first_task_that_fails_is_shown_in_full(course, lab1, terminal):
+    write_starter(lab1, add="return 0")
+    course.test(["1.1"])
+    text = terminal.getvalue()
+    assert "✗ add adds  2 points\n        add(3, 0) gave 0, expected 3" in text and "double(4)" not in text
+    assert "  ✗ Task 2 doubles  0 of 1 tests\n" in text
+    assert "Next: task 1. A nudge: course hint 1.1   Every test: course test 1.1 --all\n" in text
+
+
+def test_what_is_to_do_does_not_hide_what_fails(course, lab1, terminal):
+    write_starter(lab1, add='raise NotImplementedError("Task 1: add")', double="return 0")
+    course.test(["1.1"])
+    text = terminal.getvalue()
+    assert "· add adds  2 points\n        still to do: Task 1: add" in text and "double(4) gave 0, expected 8" in text
+
+
+def test_one_task_is_tested_by_itself_and_nothing_is_remembered(course, lab1, project, terminal):
+    write_starter(lab1, double="return 0")
+    assert course.test(["1.1"], task=1) == 0
+    assert "2 of 2 tests of this task. The whole lab: course test 1.1" in terminal.getvalue()
+    assert course.test(["1.1"], task=2) == 1
+    assert "✗ double doubles  3 points\n        double(4) gave 0, expected 8" in terminal.getvalue()
+    assert not (project / ".course" / "results.json").exists()
+    with pytest.raises(LabError, match=r"Lab 1\.1 adder has no task 7; its tasks are 1, 2\."):
+        course.test(["1.1"], task=7)
+    with pytest.raises(LabError, match="--task 1 is a task of one lab, but 2 labs are to be tested"):
+        course.test(["all"], task=1)
+
+
+def test_course_alone_says_what_to_do_next(project, monkeypatch, capsys):
+    monkeypatch.chdir(PROJECT_ROOT)
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Next: ") and "  edit   phase-" in said
+
+
+def test_the_page_of_a_phase_comes_first_when_one_enters_it(course, lab1, terminal):
+    page = lab1.folder.parent.parent / "README.md"
+    page.write_text("# Sums")
+    course.next()
+    assert "  first  phase-01-sums/README.md" in terminal.getvalue()
+    half_done(lab1)
+    course.next()
+    assert terminal.getvalue().count("first") == 1
 
 
 def test_test_tells_a_broken_file_once_and_nothing_else(course, lab1, terminal):
@@ -181,14 +235,14 @@ def test_to_choose_a_lab_nothing_runs(course, lab1, lab2, terminal, monkeypatch)
 
 def test_a_reason_is_told_once_and_repeated_as_the_same(course, lab1, terminal):
     write_starter(lab1, add="raise ValueError('no')")
-    course.test(["1.1"])
+    course.test(["1.1"], is_full=True)
     lines = terminal.getvalue().splitlines()
     assert sum("ValueError: no" in line for line in lines) == 1
     assert [line.split("point")[1] for line in lines if "✗" in line] == ["s", "  (same)", "s  (same)"]
 
 
 def test_a_reason_that_is_not_the_last_one_told_is_named_by_its_test(course, lab1, terminal):
-    lines = VerdictLines(course.console, lab1, graded_tests(lab1))
+    lines = VerdictLines(course.console, lab1, graded_tests(lab1), is_full=True)
     for name, message in (("test_task_1_add_adds", "no"), ("test_task_1_add_counts_by_default", "never"),
                           ("test_double_doubles", "no")):
         lines.show(name, Verdict(False, "ValueError", message))
@@ -212,7 +266,8 @@ def test_tests_that_were_not_run_are_told_apart(course, lab1, terminal):
     half_done(lab1)
     course.progress._run = run
     course.test(["1.1"])
-    assert terminal.getvalue().count("    – ") == 3 and terminal.getvalue().count("because") == 1
+    assert terminal.getvalue().count("    – ") == 2 and terminal.getvalue().count("because") == 1
+    assert "· Task 2 doubles  0 of 1 tests" in terminal.getvalue()
 
 
 def test_ctrl_c_shows_what_is_known_and_exits_130(project, lab1):
@@ -227,12 +282,12 @@ def test_ctrl_c_shows_what_is_known_and_exits_130(project, lab1):
     seen = []
     for line in run.stdout:
         seen.append(line.strip())
-        if "add counts by default" in line:
+        if "Task 1" in line:
             run.send_signal(signal.SIGINT)
             break
     rest = run.stdout.read()
     assert run.wait() == 130
-    assert seen[1:] == ["Task 1 sums", "✓ add adds  2 points", "✓ add counts by default  1 point"]
+    assert seen[1:] == ["✓ Task 1 sums  2 tests"]
     assert rest.endswith("\n  Stopped after 2 of 3 tests; 2 of these pass.\n\n")
 
 
@@ -353,6 +408,28 @@ def test_reset_keeps_what_was_there(course, lab1, project, terminal):
     backups = {path.read_text() for path in (project / ".course" / "backups").iterdir()}
     assert backups == {"mine\n", "mine again\n"}
     assert "Your work is kept in .course/backups/1.1-" in terminal.getvalue()
+
+
+def test_reset_may_be_bare(course, lab1, project, terminal):
+    assert course.reset("1.1", is_bare=True) == 0
+    assert "starter.py is bare." in terminal.getvalue() and not (project / ".course" / "backups").exists()
+    assert "The invariants:" in lab1.starter.read_text() and "After:" not in lab1.starter.read_text()
+    course.reset("1.1", is_bare=True)
+    assert "is bare already; nothing to reset" in terminal.getvalue()
+    course.status()
+    assert terminal.getvalue().count("not started") == 2
+    lab1.starter.write_text("# work")
+    course.reset("1.1", is_bare=True)
+    assert "Your work is kept in .course/backups" in terminal.getvalue()
+    course.reset("1.1")
+    assert "as shipped again" in terminal.getvalue() and "After:" in lab1.starter.read_text()
+
+
+def test_without_pytest_the_command_says_what_to_install(course, lab1, monkeypatch):
+    half_done(lab1)
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    with pytest.raises(LabError, match="Testing needs pytest: pip install pytest"):
+        course.test(["1.1"])
 
 
 def test_reset_brings_a_deleted_starter_back(course, lab1):
@@ -488,7 +565,7 @@ def test_without_labs_the_command_says_how_to_get_them(tmp_path):
                          env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
     assert run.stdout.startswith(str(tmp_path / "site"))
     assert (run.returncode, run.stderr) == (2, f"{NO_COURSE}\n")
-    assert "Clone" in NO_COURSE and "`make install`" in NO_COURSE
+    assert "`course init my-course`" in NO_COURSE
 
 
 @pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}])

@@ -1,0 +1,89 @@
+"""``course reset --bare``: a starter with signatures and invariants, without the recipe."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+from course.contract import invariants_of, promising_sentences
+from course.labs import Lab
+from course.starters import shipped_starter
+
+_STUB = re.compile(r'raise NotImplementedError\("Task \d+: ')
+_WIDTH = 120
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def bare_starter(lab: Lab) -> str:
+    """The shipped starter, in which the docstring of a body to write says what it is for and what it refuses, no more.
+
+    The invariants of the lab's page stand at the head. A private helper that nothing in the file uses is left out: how
+    the work is divided is part of the recipe.
+    """
+    starter = shipped_starter(lab)
+    tree = ast.parse(starter)
+    lines = starter.splitlines()
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    replaced: dict[int, tuple[int, list[str]]] = {}  # first line → last line, and what stands there instead
+    for function in _stubs(tree, lines):
+        if function.name.startswith("_") and not function.name.startswith("__") and function.name not in used:
+            first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+            replaced[first] = (_end_with_blanks(lines, function.end_lineno or first), [])
+        elif docstring := _docstring(function):
+            text = " ".join(_kept(ast.get_docstring(function) or ""))
+            replaced[docstring.lineno] = (docstring.end_lineno or 0, _as_docstring(text, docstring.col_offset))
+    if head := _docstring(tree):
+        invariants = invariants_of(lab.readme.read_text(encoding="utf-8"))
+        replaced[head.lineno] = (head.end_lineno or 0, _head(ast.get_docstring(tree, clean=False) or "", invariants))
+    kept, number = [], 1
+    while number <= len(lines):
+        last, instead = replaced.get(number, (number, [lines[number - 1]]))
+        kept += instead
+        number = last + 1
+    return "\n".join(kept) + "\n"
+
+
+def _stubs(tree: ast.Module, lines: list[str]) -> list[_Function]:
+    """The functions whose bodies the student writes."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return [function for function in functions
+            if _STUB.search("\n".join(lines[function.lineno - 1:function.end_lineno]))]
+
+
+def _docstring(node: ast.Module | _Function) -> ast.expr | None:
+    has_one = ast.get_docstring(node) is not None
+    statement = node.body[0] if has_one else None
+    return statement.value if isinstance(statement, ast.Expr) else None
+
+
+def _kept(docstring: str) -> list[str]:
+    """The first sentence, and those that say what is refused or holds afterwards."""
+    first = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", docstring).strip(), maxsplit=1)[0]
+    refused = [sentence for sentence in promising_sentences(docstring)
+               if "After:" not in sentence and sentence != first]
+    return [first, *refused]
+
+
+def _as_docstring(text: str, indent: int) -> list[str]:
+    space = " " * indent
+    if len(text) + indent + 6 <= _WIDTH:
+        return [f'{space}"""{text}"""']
+    wrapped = textwrap.wrap(text, _WIDTH - indent - 3, break_long_words=False, break_on_hyphens=False)
+    return [f'{space}"""{wrapped[0]}', *(space + line for line in wrapped[1:]), f'{space}"""']
+
+
+def _head(docstring: str, invariants: list[tuple[int, str]]) -> list[str]:
+    lines = [f'"""{docstring.rstrip()}', "", "The invariants:", ""]
+    for number, text in invariants:
+        lines += textwrap.wrap(re.sub(r"\s+", " ", text).strip(), _WIDTH, initial_indent=f"{number}. ",
+                               subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
+    return [*lines, '"""']
+
+
+def _end_with_blanks(lines: list[str], last: int) -> int:
+    """The last line, or the last of the empty lines after it."""
+    while last < len(lines) and not lines[last].strip():
+        last += 1
+    return last

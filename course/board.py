@@ -1,0 +1,129 @@
+"""``course board``: the score of an open lab beside what others get, and one's own scores so far."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, TypedDict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from course.child import kill_group
+from course.labs import Lab, LabError
+from course.limits import GRACE_S, wall_limit
+from course.starters import is_as_shipped
+
+#: How long scoring may compute.
+LIMIT_S = 60.0
+NUM_SHOWN = 10
+
+
+class Entry(TypedDict):
+    """One score of the past."""
+
+    when: str
+    total: float
+    #: The file that was scored, in short.
+    key: str
+
+
+class Board:
+    """The scores of one's own, in ``.course/board.json``."""
+
+    def __init__(self, root: Path, lab: Lab) -> None:
+        self._file = root / ".course" / "board.json"
+        self._lab = lab
+
+    def entries(self) -> list[Entry]:
+        entries: list[Entry] = self._read().get(self._lab.number, [])
+        return entries
+
+    def add(self, total: float, source: bytes) -> bool:
+        """Keep a score, unless this very file has it already. Whether it was kept."""
+        key = hashlib.sha256(source).hexdigest()[:16]
+        entries = self.entries()
+        if any(entry["key"] == key for entry in entries):
+            return False
+        entries.append(Entry(when=time.strftime("%Y-%m-%d %H:%M"), total=total, key=key))
+        self._file.parent.mkdir(exist_ok=True)
+        partial = self._file.with_suffix(".partial")
+        partial.write_text(json.dumps(self._read() | {self._lab.number: entries}), encoding="utf-8")
+        partial.replace(self._file)
+        return True
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            boards: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return boards
+
+
+def score(lab: Lab, path: Path | None, limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """The report of ``course.score_child`` on the file at ``path``; without one, of what others get.
+
+    Raises LabError, which says why, if the file cannot be scored.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        spec, report, output = (Path(folder) / name for name in ("spec.json", "report.json", "output.txt"))
+        spec.write_text(json.dumps({**lab.score, "path": str(path) if path else None, "limit_s": limit_s}), "utf-8")
+        with open(output, "wb") as file:
+            process = subprocess.Popen([sys.executable, "-m", "course.score_child", str(spec), str(report)],
+                                       cwd=lab.root, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                       start_new_session=True)
+            try:
+                process.wait(wall_limit(limit_s) + GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                kill_group(process)
+        try:
+            found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise LabError(f"{lab.relative(path or lab.folder)} could not be scored: the process ended with status "
+                           f"{process.returncode}. {''.join(last)}".rstrip()) from None
+    if "problem" in found:
+        raise LabError(f"{lab.relative(path or lab.folder)} could not be scored: {found['problem']}")
+    return found
+
+
+def show_board(lab: Lab, root: Path, console: Console) -> int:
+    """Score the student's file, if there is one, keep the score, and print the table and the scores so far."""
+    is_begun = lab.starter.is_file() and not is_as_shipped(lab)
+    found = score(lab, lab.starter if is_begun else None)
+    console.print(f"[bold]Lab {lab.number}  {lab.title}[/]   {lab.relative(lab.starter)}\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("hits, % of blocks", no_wrap=True)
+    for heading in ("naive", "reference", "yours", "optimum"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in found["lines"]:
+        table.add_row(line["trace"], *(_percent(line[name]) for name in ("naive", "reference", "yours", "optimum")))
+    console.print(table)
+    board = Board(root, lab)
+    if not is_begun:
+        console.print(f"\nNot started: begin with {lab.relative(lab.readme)}.")
+        return 0
+    is_new = board.add(found["total"], lab.starter.read_bytes())
+    console.print(f"\nYour score: [bold]{found['total']:.1f}[/]  (0 is the naive policy's, 100 the optimum's)"
+                  + ("" if is_new else "  This file is on the board already."))
+    entries = board.entries()
+    best = max(entry["total"] for entry in entries)
+    console.print()
+    for entry in entries[-NUM_SHOWN:]:
+        mark = "  best" if entry["total"] == best else ""
+        console.print(Text(f"  {entry['when']}  {entry['total']:6.1f}{mark}"))
+    if len(entries) > NUM_SHOWN:
+        console.print(f"  and {len(entries) - NUM_SHOWN} before; the best of all is {best:.1f}")
+    return 0
+
+
+def _percent(part: float | None) -> str:
+    return "–" if part is None else f"{100 * part:.1f}"

@@ -1,0 +1,102 @@
+"""``course board``: scores of one's own, kept; whatever a policy does, the command survives it."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+import course.board
+from course.board import score
+from course.commands import Course
+from course.labs import LabError
+from course.test_running import write_starter
+
+ARENA = '''
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ScoreLine:
+    trace: str
+    yours: float | None
+    naive: float
+    reference: float
+    optimum: float
+
+
+def score(add):
+    return [ScoreLine("sums", add(1, 1) / 4 if add else None, 0.1, 0.25, 0.9)]
+
+
+def total(lines):
+    return 100 * sum(line.yours for line in lines)
+'''
+
+
+@pytest.fixture
+def scored(lab1):
+    (lab1.root / "arena.py").write_text(ARENA)
+    (lab1.folder / "lab.json").write_text(
+        '{"title": "The adder", "engine": null, "score": {"module": "arena", "name": "add"}}')
+    return lab1
+
+
+@pytest.fixture
+def terminal():
+    return io.StringIO()
+
+
+@pytest.fixture
+def classroom(project, scored, terminal, monkeypatch):
+    monkeypatch.chdir(project)
+    return Course(project, Console(file=terminal, width=80, highlight=False, soft_wrap=True))
+
+
+def test_before_one_begins_the_board_shows_what_others_get(classroom, terminal):
+    assert classroom.board() == 0
+    lines = terminal.getvalue().splitlines()
+    assert lines[2].split() == ["hits,", "%", "of", "blocks", "naive", "reference", "yours", "optimum"]
+    assert lines[3].split() == ["sums", "10.0", "25.0", "–", "90.0"] and "Not started" in lines[-1]
+
+
+def test_scores_are_kept_once_a_file_and_the_best_is_marked(classroom, scored, terminal, project):
+    write_starter(scored)
+    classroom.board("1.1")
+    assert "Your score: 50.0" in terminal.getvalue()
+    write_starter(scored, add="return a")
+    classroom.board()
+    classroom.board()
+    last = terminal.getvalue().split("Your score:")[-1]
+    assert "25.0" in last.splitlines()[0] and "on the board already" in last.splitlines()[0]
+    assert [line.split()[2:] for line in last.splitlines() if line.startswith("  20")] == [["50.0", "best"], ["25.0"]]
+    assert len(json.loads((project / ".course" / "board.json").read_text())["1.1"]) == 2
+
+
+@pytest.mark.parametrize("body, complaint", [
+    ("raise ValueError('no sum')", r"could not be scored: ValueError: no sum \(starter.py:7 in add\)"),
+    ("while True: pass", r"could not be scored: it did not finish within 0.3 s of CPU time \(starter.py:7 in add\)"),
+    ("import os; os._exit(3)", "could not be scored: the process ended with status 3"),
+    ("exit()", r"could not be scored: it calls exit\(\)"),
+])
+def test_a_policy_that_fails_is_told_why_and_keeps_no_score(scored, body, complaint):
+    write_starter(scored, add=body)
+    with pytest.raises(LabError, match=complaint):
+        score(scored, scored.starter, limit_s=0.3)
+    assert not (scored.root / ".course" / "board.json").exists()
+
+
+def test_a_lab_without_a_score_is_refused(classroom, scored):
+    with pytest.raises(LabError, match=r"Lab 1\.2 again has no score. Labs that have one: 1\.1 adder"):
+        classroom.board("1.2")
+    (scored.folder / "lab.json").write_text('{"title": "The adder", "engine": null}')
+    with pytest.raises(LabError, match="no lab with a score"):
+        Course(scored.root, classroom.console).board()
+
+
+def test_a_damaged_board_is_begun_anew(classroom, scored, project, terminal):
+    write_starter(scored)
+    (project / ".course").mkdir()
+    (project / ".course" / "board.json").write_text("{")
+    classroom.board()
+    assert "Your score: 50.0" in terminal.getvalue() and course.board.NUM_SHOWN == 10
