@@ -9,6 +9,7 @@ MUTANTS = [
         replace="        if num_owners == 1:\n            return block\n",
         by="",
         killed_by="test_task_1_a_private_block_is_returned_as_it_is",
+        breaks="BlockPool.fork_block: A private block (one owner) comes back as it is",
     ),
     Mutant(
         name="a-free-block-counts-as-private",
@@ -19,6 +20,7 @@ MUTANTS = [
 """,
         by="        if num_owners <= 1:\n",
         killed_by="test_task_1_a_free_block_cannot_be_forked",
+        breaks="BlockPool.fork_block: Raises RuntimeError if block has no owner (nobody may write to it)",
     ),
     Mutant(
         name="forks-a-strangers-block",
@@ -26,6 +28,7 @@ MUTANTS = [
         replace="""        self._check_mine(block, "fork_block")\n""",
         by="",
         killed_by="test_task_1_the_null_block_and_strangers_cannot_be_forked",
+        breaks="BlockPool.fork_block: or is not of this pool",
     ),
     Mutant(
         name="copies-the-reference",
@@ -33,6 +36,10 @@ MUTANTS = [
         replace="        return copy\n",
         by="        return block\n",
         killed_by="test_task_2_both_sides_read_back_their_own_tokens",
+        breaks=(
+            "BlockPool._fork_shared: Returns the fresh block",
+            "invariant 1: Only a block with one owner is written, and only by that owner.",
+        ),
     ),
     Mutant(
         name="the-original-keeps-its-count",
@@ -40,6 +47,10 @@ MUTANTS = [
         replace="        block.ref_cnt -= 1\n        self.num_forks",
         by="        self.num_forks",
         killed_by="test_task_2_forking_a_shared_block_moves_one_reference",
+        breaks=(
+            "BlockPool._fork_shared: block one owner less",
+            "invariant 2: one owner leaves the original",
+        ),
     ),
     Mutant(
         name="copies-backwards",
@@ -47,6 +58,7 @@ MUTANTS = [
         replace="        self.pending_copies.append((block, copy))\n",
         by="        self.pending_copies.append((copy, block))\n",
         killed_by="test_task_2_both_sides_read_back_their_own_tokens",
+        breaks="BlockPool._fork_shared: the pair (block, fresh block)",
     ),
     Mutant(
         name="never-copies",
@@ -54,6 +66,7 @@ MUTANTS = [
         replace="        self.pending_copies.append((block, copy))\n",
         by="",
         killed_by="test_task_2_both_sides_read_back_their_own_tokens",
+        breaks="BlockPool._fork_shared: the pair (block, fresh block) is the last of pending_copies",
     ),
     Mutant(
         name="lets-go-before-there-is-room",
@@ -61,6 +74,10 @@ MUTANTS = [
         replace="        copy = self.get_new_blocks(1)[0]\n        block.ref_cnt -= 1\n",
         by="        block.ref_cnt -= 1\n        copy = self.get_new_blocks(1)[0]\n",
         killed_by="test_task_2_without_room_nothing_changes",
+        breaks=(
+            "BlockPool._fork_shared: nothing changes then",
+            "invariant 7: A call that raises has changed nothing",
+        ),
     ),
     Mutant(
         name="the-source-is-reused-before-the-copy",
@@ -68,6 +85,11 @@ MUTANTS = [
         replace="        needed = {block.block_id for copy in self.pending_copies for block in copy}\n",
         by="        needed = {copy.block_id for _, copy in self.pending_copies}\n",
         killed_by="test_task_4_a_parent_that_ends_before_the_copy_leaves_its_content",
+        breaks=(
+            "BlockPool.free_blocks: a block that a pending copy needs, as source",
+            "invariant 3: the order among the copies does not matter",
+            "invariant 4: Both sides of a pending copy have a ref_cnt of at least 1.",
+        ),
     ),
     Mutant(
         name="the-destination-is-reused-before-the-copy",
@@ -75,6 +97,10 @@ MUTANTS = [
         replace="        needed = {block.block_id for copy in self.pending_copies for block in copy}\n",
         by="        needed = {source.block_id for source, _ in self.pending_copies}\n",
         killed_by="test_task_4_a_child_that_ends_before_the_copy_harms_nobody",
+        breaks=(
+            "BlockPool.free_blocks: or as destination, does not join the queue",
+            "invariant 4: Both sides of a pending copy have a ref_cnt of at least 1.",
+        ),
     ),
     Mutant(
         name="the-copy-keeps-every-reference",
@@ -82,6 +108,7 @@ MUTANTS = [
         replace="            if block.ref_cnt == 1 and block.block_id in needed:\n",
         by="            if block.block_id in needed:\n",
         killed_by="test_task_3_only_the_last_owners_reference_is_kept",
+        breaks="BlockPool.free_blocks: While other owners are left, it is a block like any other",
     ),
     Mutant(
         name="the-copys-reference-can-be-freed",
@@ -93,6 +120,7 @@ MUTANTS = [
             if num_drops > num_owners:
 """,
         killed_by="test_task_3_a_double_free_is_noticed_while_copies_are_pending",
+        breaks="BlockPool.free_blocks: A reference that a copy has taken over is not an owner",
     ),
     Mutant(
         name="checks-each-block-on-its-own",
@@ -100,6 +128,7 @@ MUTANTS = [
         replace="            if num_drops > num_owners:\n",
         by="            if num_owners < 1:\n",
         killed_by="test_task_3_a_double_free_is_noticed_while_copies_are_pending",
+        breaks="BlockPool.free_blocks: Raises RuntimeError if a block has no owner to drop",
     ),
     Mutant(
         name="kept-blocks-leak",
@@ -107,6 +136,7 @@ MUTANTS = [
         replace="        self.free_blocks(kept)\n",
         by="",
         killed_by="test_task_4_blocks_kept_for_a_copy_become_free",
+        breaks="BlockPool.finish_copies: so that a block without owners joins the queue",
     ),
     Mutant(
         name="the-copies-stay-pending",
@@ -114,6 +144,7 @@ MUTANTS = [
         replace="        self.pending_copies = []\n",
         by="",
         killed_by="test_task_4_finishing_leaves_owned_blocks_with_their_owners",
+        breaks="BlockPool.finish_copies: After: pending_copies",
     ),
     Mutant(
         name="finishing-takes-the-blocks-away",
@@ -121,6 +152,7 @@ MUTANTS = [
         replace="        kept = [self.blocks[block_id] for block_id in sorted(self._kept_for_copy)]\n",
         by="        kept = [block for copy in self.pending_copies for block in copy]\n",
         killed_by="test_task_4_finishing_leaves_owned_blocks_with_their_owners",
+        breaks="BlockPool.finish_copies: Blocks that have owners stay with them",
     ),
     Mutant(
         name="forces-kept-blocks-into-the-queue",
@@ -131,6 +163,7 @@ MUTANTS = [
             self.free_block_queue.append(block)
 """,
         killed_by="test_task_4_a_kept_block_that_was_touched_stays_with_its_owner",
+        breaks="BlockPool.finish_copies: Blocks that have owners stay with them",
     ),
     Mutant(
         name="a-kept-block-counts-as-private",
@@ -142,6 +175,10 @@ MUTANTS = [
         if num_owners == 0:
 """,
         killed_by="test_task_3_a_block_that_is_only_kept_for_a_copy_cannot_be_forked",
+        breaks=(
+            "BlockPool.fork_block: less one if it is in _kept_for_copy",
+            "BlockPool.fork_block: Raises RuntimeError if block has no owner",
+        ),
     ),
     Mutant(
         name="the-copys-reference-is-an-owner",
@@ -150,6 +187,10 @@ MUTANTS = [
         replace="        if num_owners == 1:\n",
         by="        if block.ref_cnt == 1:\n",
         killed_by="test_task_3_the_copys_reference_does_not_make_a_block_shared",
+        breaks=(
+            "BlockPool.fork_block: that reference is the copy's, and a copy writes nothing",
+            "invariant 1: a block with ref_cnt 2 whose second reference is a copy's may be written",
+        ),
     ),
     Mutant(
         name="forks-are-not-counted",
@@ -157,6 +198,7 @@ MUTANTS = [
         replace="        self.num_forks += 1\n",
         by="",
         killed_by="test_task_2_every_copy_that_was_asked_for_is_counted",
+        breaks="BlockPool._fork_shared: num_forks is one more",
     ),
     Mutant(
         name="counts-before-there-is-room",
@@ -164,6 +206,7 @@ MUTANTS = [
         replace="        copy = self.get_new_blocks(1)[0]\n        block.ref_cnt -= 1\n        self.num_forks += 1\n",
         by="        self.num_forks += 1\n        copy = self.get_new_blocks(1)[0]\n        block.ref_cnt -= 1\n",
         killed_by="test_task_2_without_room_nothing_changes",
+        breaks="BlockPool._fork_shared: nothing changes then",
     ),
     Mutant(
         name="counts-pending-copies",
@@ -171,6 +214,7 @@ MUTANTS = [
         replace="        self.free_blocks(kept)\n",
         by="        self.free_blocks(kept)\n        self.num_forks = 0\n",
         killed_by="test_task_4_the_count_of_forks_is_never_reset",
+        breaks="BlockPool._fork_shared: num_forks is one more",
     ),
     Mutant(
         name="the-copy-inherits-the-hash",
@@ -181,6 +225,10 @@ MUTANTS = [
             self.cache_full_blocks([copy], [block.block_hash])
 """,
         killed_by="test_task_2_the_copy_has_no_hash_and_the_source_is_found_as_before",
+        breaks=(
+            "BlockPool._fork_shared: It has no hash",
+            "invariant 6: a copy has no hash",
+        ),
     ),
     Mutant(
         name="the-source-is-forgotten",
@@ -188,6 +236,10 @@ MUTANTS = [
         replace="        self.pending_copies.append((block, copy))\n",
         by="        self.pending_copies.append((block, copy))\n        self.evict_blocks([block.block_id])\n",
         killed_by="test_task_2_the_copy_has_no_hash_and_the_source_is_found_as_before",
+        breaks=(
+            "BlockPool._fork_shared: block keeps its hash, and is found as before",
+            "invariant 6: its source keeps the one it has",
+        ),
     ),
     Mutant(
         name="takes-the-block-past-the-index",
@@ -195,6 +247,10 @@ MUTANTS = [
         replace="        copy = self.get_new_blocks(1)[0]\n",
         by="        copy = self.free_block_queue.popleft()\n        copy.ref_cnt = 1\n",
         killed_by="test_task_3_the_block_for_the_copy_forgets_what_it_held",
+        breaks=(
+            "BlockPool._fork_shared: the fresh block (get_new_blocks)",
+            "invariant 6: The index changes when a block is given out",
+        ),
     ),
     Mutant(
         name="a-kept-block-leaves-the-index",
@@ -204,6 +260,7 @@ MUTANTS = [
                 self.evict_blocks([block.block_id])
 """,
         killed_by="test_task_3_a_kept_block_is_found_and_not_evicted",
+        breaks="BlockPool.free_blocks: If it has a hash, it keeps it, and can be found",
     ),
     Mutant(
         name="frees-in-the-order-of-a-set",
@@ -211,6 +268,7 @@ MUTANTS = [
         replace="for block_id in sorted(self._kept_for_copy)]\n",
         by="for block_id in self._kept_for_copy]\n",
         killed_by="test_task_4_kept_blocks_become_free_lowest_id_first",
+        breaks="BlockPool.finish_copies: lowest block id first",
     ),
     Mutant(
         name="frees-in-the-order-of-the-copies",
@@ -220,5 +278,318 @@ MUTANTS = [
         kept = [self.blocks[block_id] for block_id in needed if block_id in self._kept_for_copy]
 """,
         killed_by="test_task_4_kept_blocks_become_free_lowest_id_first",
+        breaks="BlockPool.finish_copies: lowest block id first",
+    ),
+    Mutant(
+        name="wants-room-for-a-private-block",
+        story="Asks for a free block before it looks whether one is needed: a full pool stops everybody.",
+        replace="""        if num_owners == 1:
+            return block
+""",
+        by="""        if self.get_num_free_blocks() == 0:
+            raise ValueError("fork_block: no block is free")
+        if num_owners == 1:
+            return block
+""",
+        killed_by="test_task_1_a_private_block_needs_no_room",
+        breaks="BlockPool.fork_block: not even when no block is free",
+    ),
+    Mutant(
+        name="counts-calls",
+        story="Counts every call of fork_block, though most of them find a private block.",
+        replace="""        if num_owners == 1:
+            return block
+        return self._fork_shared(block)
+""",
+        by="""        if num_owners == 1:
+            self.num_forks += 1
+            return block
+        return self._fork_shared(block)
+""",
+        killed_by="test_task_1_a_private_block_is_returned_as_it_is",
+        breaks="BlockPool.fork_block: comes back as it is, and nothing changes",
+    ),
+    Mutant(
+        name="a-pending-copy-cannot-be-written",
+        story="'Not copied yet, so not ready': copies a private block again while its own copy is pending.",
+        replace="        if num_owners == 1:\n",
+        by="        if num_owners == 1 and all(block is not copy for _, copy in self.pending_copies):\n",
+        killed_by="test_task_2_a_copy_is_private_before_it_is_made",
+        breaks=(
+            "BlockPool.fork_block: A private block (one owner) comes back as it is, and nothing changes",
+            "invariant 3: Copies come before writes",
+        ),
+    ),
+    Mutant(
+        name="a-kept-block-is-always-private",
+        story="'One of its references is only the copy's': never copies it, however many owners it has again.",
+        replace="        if num_owners == 1:\n",
+        by="        if num_owners == 1 or block.block_id in self._kept_for_copy:\n",
+        killed_by="test_task_3_two_owners_of_a_kept_block_do_not_write_in_place",
+        breaks=(
+            "BlockPool.fork_block: A block has as many owners as ref_cnt says, less one",
+            "invariant 1: Only a block with one owner is written",
+        ),
+    ),
+    Mutant(
+        name="gives-the-original-to-the-writer",
+        story="Has the copy made and hands out the original: the wrong one of the two blocks is private.",
+        replace="        return self._fork_shared(block)\n",
+        by="""        self._fork_shared(block)
+        return block
+""",
+        killed_by="test_task_2_forking_a_shared_block_moves_one_reference",
+        breaks=(
+            "BlockPool.fork_block: For a shared one (two or more) return what _fork_shared gives",
+            "invariant 2: one owner has the copy",
+        ),
+    ),
+    Mutant(
+        name="padding-may-be-written",
+        story="Lets the null block through: it stands in every padded table.",
+        replace="""        self._check_mine(block, "fork_block")
+""",
+        by="""        if block.is_null:
+            return block
+        self._check_mine(block, "fork_block")
+""",
+        killed_by="test_task_1_the_null_block_and_strangers_cannot_be_forked",
+        breaks="BlockPool.fork_block: is the null block",
+    ),
+    Mutant(
+        name="refuses-after-the-fork",
+        story="Raises at the end: the block is taken and the pair is on the list by then.",
+        replace="""        if num_owners == 0:
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+        if num_owners == 1:
+            return block
+        return self._fork_shared(block)
+""",
+        by="""        if num_owners == 1:
+            return block
+        copy = self._fork_shared(block)
+        if num_owners == 0:
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+        return copy
+""",
+        killed_by="test_task_1_a_free_block_cannot_be_forked",
+        breaks="BlockPool.fork_block: nothing changes then",
+    ),
+    Mutant(
+        name="the-copy-has-a-reference-from-the-start",
+        story="Counts the pending copy as a second reader of the fresh block: its owner may not write it.",
+        replace="        self.pending_copies.append((block, copy))\n",
+        by="""        self.pending_copies.append((block, copy))
+        copy.ref_cnt += 1
+""",
+        killed_by="test_task_2_forking_a_shared_block_moves_one_reference",
+        breaks="BlockPool._fork_shared: After: the fresh block (get_new_blocks) has ref_cnt 1",
+    ),
+    Mutant(
+        name="the-newest-pair-first",
+        story="Puts the pair at the front of the list. Copies in any order still work; whoever reads the list is "
+              "misled.",
+        replace="        self.pending_copies.append((block, copy))\n",
+        by="        self.pending_copies.insert(0, (block, copy))\n",
+        killed_by="test_task_2_the_copy_is_recorded_source_first",
+        breaks="BlockPool._fork_shared: is the last of pending_copies",
+    ),
+    Mutant(
+        name="writes-in-place-without-room",
+        story="'Better than failing': with no block free the shared one is written.",
+        replace="        copy = self.get_new_blocks(1)[0]\n",
+        by="""        if self.get_num_free_blocks() == 0:
+            return block
+        copy = self.get_new_blocks(1)[0]
+""",
+        killed_by="test_task_2_without_room_nothing_changes",
+        breaks="BlockPool._fork_shared: Raises ValueError if no block is free (get_new_blocks does)",
+    ),
+    Mutant(
+        name="takes-over-an-abandoned-copy",
+        story="Finds a copy of the same block whose owner has left, and saves one. The list has a pair too few, and so "
+              "has the count.",
+        replace="        copy = self.get_new_blocks(1)[0]\n",
+        by="""        for source, copy in self.pending_copies:
+            if source is block and copy.ref_cnt == 1 and copy.block_id in self._kept_for_copy:
+                self._kept_for_copy.remove(copy.block_id)
+                block.ref_cnt -= 1
+                return copy
+        copy = self.get_new_blocks(1)[0]
+""",
+        killed_by="test_task_3_a_copy_whose_owner_has_left_is_not_given_to_the_next",
+        breaks="BlockPool._fork_shared: After: the fresh block (get_new_blocks)",
+    ),
+    Mutant(
+        name="counts-this-steps-copies",
+        story="Sets the count to the length of the list, which is emptied every step.",
+        replace="""        self.num_forks += 1
+        self.pending_copies.append((block, copy))
+""",
+        by="""        self.pending_copies.append((block, copy))
+        self.num_forks = len(self.pending_copies)
+""",
+        killed_by="test_task_4_the_count_of_forks_is_never_reset",
+        breaks="BlockPool._fork_shared: num_forks is one more",
+    ),
+    Mutant(
+        name="walks-the-iterator-twice",
+        story="Checks reversed(table) and finds it used up when the blocks are to be freed.",
+        replace="        blocks = list(blocks)\n",
+        by="",
+        killed_by="test_task_3_without_pending_copies_blocks_are_free_at_once",
+        breaks="BlockPool.free_blocks: Drop an owner from each block",
+    ),
+    Mutant(
+        name="frees-in-the-order-of-ids",
+        story="Sorts the blocks: the head of a prompt is reused before its tail.",
+        replace="        for block in blocks:\n            if block.ref_cnt == 1",
+        by="        for block in sorted(blocks, key=lambda block: block.block_id):\n            if block.ref_cnt == 1",
+        killed_by="test_task_3_without_pending_copies_blocks_are_free_at_once",
+        breaks="BlockPool.free_blocks: join the queue's end, in the order given",
+    ),
+    Mutant(
+        name="drops-each-block-once",
+        story="Walks the counter that it checked with: a block that comes twice loses one owner.",
+        replace="        for block in blocks:\n            if block.ref_cnt == 1",
+        by="        for block in dict.fromkeys(blocks):\n            if block.ref_cnt == 1",
+        killed_by="test_task_3_a_block_that_comes_twice_loses_two_owners",
+        breaks="BlockPool.free_blocks: A block may come twice if it has two owners",
+    ),
+    Mutant(
+        name="a-kept-block-has-no-reference",
+        story="Drops the count and keeps the block out of the queue: it is neither free nor held.",
+        replace="                self._kept_for_copy.add(block.block_id)\n",
+        by="""                block.ref_cnt -= 1
+                self._kept_for_copy.add(block.block_id)
+""",
+        killed_by="test_task_3_the_source_of_a_pending_copy_is_not_offered_for_reuse",
+        breaks=(
+            "BlockPool.free_blocks: ref_cnt stays 1",
+            "invariant 4: When no owner is left, that reference is the copy's",
+            "invariant 5: A block is in the free queue iff its ref_cnt is 0",
+        ),
+    ),
+    Mutant(
+        name="kept-a-second-time",
+        story="Asks for the last owner, not the last reference: who touches a kept block can never let go of it.",
+        replace="            if block.ref_cnt == 1 and block.block_id in needed:\n",
+        by="            is_kept = block.block_id in self._kept_for_copy\n"
+           "            if block.ref_cnt - is_kept == 1 and block.block_id in needed:\n",
+        killed_by="test_task_3_a_kept_block_can_be_owned_again",
+        breaks="BlockPool.free_blocks: can be found and touched",
+    ),
+    Mutant(
+        name="a-touched-block-can-be-freed-twice",
+        story="Refuses a block that is only kept. With one owner more, two frees pass: the second drops the copy's "
+              "reference.",
+        replace="""            num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+            if num_drops > num_owners:
+""",
+        by="""            is_kept = block.block_id in self._kept_for_copy
+            num_owners = 0 if block.ref_cnt == 1 and is_kept else block.ref_cnt
+            if num_drops > num_owners:
+""",
+        killed_by="test_task_3_a_kept_block_can_be_owned_again",
+        breaks=(
+            "BlockPool.free_blocks: A reference that a copy has taken over is not an owner",
+            "BlockPool.free_blocks: Raises RuntimeError if a block has no owner to drop",
+        ),
+    ),
+    Mutant(
+        name="checks-as-it-goes",
+        story="Checks each block just before it drops it: those before the bad one are free by then.",
+        replace="""        for block, num_drops in Counter(blocks).items():
+            self._check_mine(block, "free_blocks")
+            num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
+            if num_drops > num_owners:
+                raise RuntimeError(f"free_blocks: block {block.block_id} is freed {num_drops} times, "
+                                   f"but has {num_owners} owners")
+        needed = {block.block_id for copy in self.pending_copies for block in copy}
+        for block in blocks:
+""",
+        by="""        needed = {block.block_id for copy in self.pending_copies for block in copy}
+        for block in blocks:
+            self._check_mine(block, "free_blocks")
+            if block.ref_cnt == (block.block_id in self._kept_for_copy):
+                raise RuntimeError(f"free_blocks: block {block.block_id} has no owner")
+""",
+        killed_by="test_task_3_a_double_free_is_noticed_while_copies_are_pending",
+        breaks=(
+            "BlockPool.free_blocks: nothing changes then",
+            "BlockPool: Every method does its checking before its first write",
+        ),
+    ),
+    Mutant(
+        name="padding-may-be-freed",
+        story="Skips the null block, because padded tables hold it.",
+        replace="        blocks = list(blocks)\n",
+        by="        blocks = [block for block in blocks if not block.is_null]\n",
+        killed_by="test_task_3_the_null_block_and_strangers_cannot_be_freed",
+        breaks="BlockPool.free_blocks: is the null block",
+    ),
+    Mutant(
+        name="frees-a-strangers-block",
+        story="Leaves that check to the base, which sees the stranger when the blocks before it are free.",
+        replace="""            self._check_mine(block, "free_blocks")
+""",
+        by="",
+        killed_by="test_task_3_the_null_block_and_strangers_cannot_be_freed",
+        breaks=(
+            "BlockPool.free_blocks: or is not of this pool",
+            "invariant 7: A call that raises has changed nothing",
+        ),
+    ),
+    Mutant(
+        name="once-kept-always-kept",
+        story="Leaves the ids in the set: in the next step these blocks have an owner less than they have.",
+        replace="""        self._kept_for_copy = set()
+        self.free_blocks(kept)
+""",
+        by="        super().free_blocks(kept)\n",
+        killed_by="test_task_4_the_next_step_starts_anew",
+        breaks="BlockPool.finish_copies: _kept_for_copy are empty",
+    ),
+    Mutant(
+        name="queues-what-has-a-count",
+        story="Puts what was kept straight into the queue, and leaves its ref_cnt at 1.",
+        replace="        self.free_blocks(kept)\n",
+        by="        self.free_block_queue.append_n([block for block in kept if block.ref_cnt == 1])\n",
+        killed_by="test_task_4_blocks_kept_for_a_copy_become_free",
+        breaks=(
+            "BlockPool.finish_copies: The references of the blocks that were kept are dropped",
+            "invariant 5: A block is in the free queue iff its ref_cnt is 0",
+        ),
+    ),
+    Mutant(
+        name="the-copys-reference-stays",
+        story="Drops it only where nobody has touched the block since: there it looks shared for ever.",
+        replace="        self.free_blocks(kept)\n",
+        by="        self.free_blocks([block for block in kept if block.ref_cnt == 1])\n",
+        killed_by="test_task_4_a_kept_block_that_was_touched_stays_with_its_owner",
+        breaks="BlockPool.finish_copies: The references of the blocks that were kept are dropped",
+    ),
+    Mutant(
+        name="finishing-forgets-what-was-kept",
+        story="Takes the kept blocks out of the index when it frees them: free is not forgotten.",
+        replace="        self.free_blocks(kept)\n",
+        by="""        self.free_blocks(kept)
+        self.evict_blocks([block.block_id for block in kept])
+""",
+        killed_by="test_task_4_a_kept_block_is_still_cached_when_it_is_free",
+        breaks=(
+            "README: whoever needs a block, and then nobody finds it",
+            "invariant 6: The index changes when a block is given out",
+        ),
+    ),
+    Mutant(
+        name="nothing-to-finish-is-an-error",
+        story="Refuses a step without copies, and most steps are.",
+        replace="        kept = [self",
+        by="""        if not self.pending_copies:
+            raise RuntimeError("finish_copies: no copy is pending")
+        kept = [self""",
+        killed_by="test_task_4_finishing_leaves_owned_blocks_with_their_owners",
+        breaks="BlockPool.finish_copies: Harmless when nothing is pending",
     ),
 ]

@@ -3,6 +3,7 @@
 The pool keeps the books. ``Memory`` below keeps the contents, numbers [num_blocks, block_size], as the runner does.
 """
 
+import contextlib
 import random
 
 import numpy as np
@@ -31,9 +32,10 @@ def state(pool):
             "num_forks": pool.num_forks, "num_evictions": pool.num_evictions}
 
 
-def assert_unchanged(pool, before, call):
-    assert state(pool) == before, (f"{call} should change nothing: the pool was {before}, is {state(pool)}. "
-                                   "Check everything first, then change")
+def assert_unchanged(pool, before, call, why="It raised, as it should: check everything first, then change"):
+    after = state(pool)
+    changes = "; ".join(f"{name} was {before[name]}, is {after[name]}" for name in after if after[name] != before[name])
+    assert not changes, f"{call} should change nothing, but {changes}. {why}"
 
 
 def assert_sound(pool, when):
@@ -45,12 +47,19 @@ def assert_sound(pool, when):
             f"{'' if block.block_id in free else 'not '}in the free queue: a block is free iff its count is 0")
 
 
-def assert_refused(error, call, *args):
-    """``call`` raises ``error``; a task that is not written yet is no refusal."""
-    with pytest.raises(error) as caught:
-        call(*args)
-    if isinstance(caught.value, NotImplementedError):
-        raise caught.value
+@contextlib.contextmanager
+def must_raise(error, call, why):
+    """The call must be refused by ``error``; a task that is not written yet is no refusal."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except error:
+        return
+    except (ValueError, RuntimeError) as other:
+        pytest.fail(f"{call} raised {type(other).__name__}({str(other)!r}), expected a {error.__name__}: {why}",
+                    pytrace=False)
+    pytest.fail(f"{call} was accepted, expected a {error.__name__}: {why}", pytrace=False)
 
 
 def make_shared(lab, num_blocks, num_owners=2, block_hash=None):
@@ -98,7 +107,7 @@ def test_task_1_a_private_block_is_returned_as_it_is(lab):
     got = pool.fork_block(block)
     assert got is block, (f"block 1 has one owner, and fork_block gave block {got.block_id}, expected the same block: "
                           "nobody else reads it, so it can be written where it is")
-    assert_unchanged(pool, before, "fork_block of a private block")
+    assert_unchanged(pool, before, "fork_block(block 1), which has one owner,", "No copy is asked for")
 
 
 @pytest.mark.points(1)
@@ -114,7 +123,8 @@ def test_task_1_a_free_block_cannot_be_forked(lab):
     pool = lab.BlockPool(4)
     pool.get_new_blocks(1)
     before = state(pool)
-    assert_refused(RuntimeError, pool.fork_block, pool.blocks[2])
+    with must_raise(RuntimeError, "fork_block(block 2), which is free,", "nobody may write to what nobody owns"):
+        pool.fork_block(pool.blocks[2])
     assert_unchanged(pool, before, "fork_block(block 2), which is free,")
 
 
@@ -125,7 +135,8 @@ def test_task_1_the_null_block_and_strangers_cannot_be_forked(lab):
     before = state(pool)
     for bad, what in ((pool.null_block, "the null block"), (other.get_new_blocks(1)[0], "block 1 of another pool"),
                       (other.get_new_blocks(7)[6], "block 8 of another pool")):
-        assert_refused(RuntimeError, pool.fork_block, bad)
+        with must_raise(RuntimeError, f"fork_block({what})", "it is nothing that may have owners in this pool"):
+            pool.fork_block(bad)
         assert_unchanged(pool, before, f"fork_block({what})")
 
 
@@ -181,6 +192,18 @@ def test_task_2_the_last_owner_writes_in_place(lab):
     assert got == [1, 1, 1], f"three owners, three blocks {ids(copies)}: ref_cnt {got}, expected [1, 1, 1]"
 
 
+@pytest.mark.points(1)
+def test_task_2_a_copy_is_private_before_it_is_made(lab):
+    pool, block = make_shared(lab, 4)
+    copy = pool.fork_block(block)
+    before = state(pool)
+    got = pool.fork_block(copy)
+    assert got is copy, (f"block 1 was forked into block 2, which has one owner; fork_block(block 2) gave block "
+                         f"{got.block_id}, expected block 2 itself. That its copy is pending does not matter: copies "
+                         "are made before anything is written")
+    assert_unchanged(pool, before, "fork_block(block 2), which has one owner,", "No second copy is asked for")
+
+
 @pytest.mark.points(2)
 def test_task_2_every_copy_that_was_asked_for_is_counted(lab):
     pool, block = make_shared(lab, 6, num_owners=3)
@@ -206,8 +229,10 @@ def test_task_2_the_copy_has_no_hash_and_the_source_is_found_as_before(lab):
 def test_task_2_without_room_nothing_changes(lab):
     pool, block = make_shared(lab, 2)
     before = state(pool)
-    assert_refused(ValueError, pool.fork_block, block)
-    assert_unchanged(pool, before, "fork_block(block 1), shared, with no block free,")
+    call = "fork_block(block 1), which has two owners, with no block free,"
+    with must_raise(ValueError, call, "a copy needs a fresh block, and whether there is one is a matter of time"):
+        pool.fork_block(block)
+    assert_unchanged(pool, before, call)
 
 
 # ---- Task 3 (nothing here needs finish_copies)
@@ -224,6 +249,22 @@ def test_task_3_without_pending_copies_blocks_are_free_at_once(lab):
                                  f"{got}, expected [4, 5, 3, 2]")
     assert blocks[0].ref_cnt == 1, f"block 1 lost one of two owners: ref_cnt {blocks[0].ref_cnt}, expected 1"
     assert_sound(pool, "after free_blocks")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_block_that_comes_twice_loses_two_owners(lab):
+    pool, block = make_shared(lab, 4)
+    pool.free_blocks([block, block])
+    got = (block.ref_cnt, free_ids(pool))
+    assert got == (0, [2, 3, 1]), (f"free_blocks([1, 1]), with two owners of block 1: (ref_cnt, queue) is {got}, "
+                                   "expected (0, [2, 3, 1])")
+    pool, block = make_shared(lab, 4, num_owners=3)
+    pool.fork_block(block)
+    pool.free_blocks([block, block])
+    got = (block.ref_cnt, free_ids(pool))
+    assert got == (1, [3]), (f"the copy 1 → 2 is pending, block 1 has two owners left: after free_blocks([1, 1]) its "
+                             f"(ref_cnt, queue) is {got}, expected (1, [3]). The first drop is counted, the second "
+                             "reference is the copy's from now on")
 
 
 @pytest.mark.points(3)
@@ -246,6 +287,7 @@ def test_task_3_the_destination_of_a_pending_copy_is_not_offered_for_reuse(lab):
     got = free_ids(pool)
     assert got == [3], (f"the copy 1 → 2 is pending and the owner of block 2 has left: the queue reads {got}, expected "
                         "[3]. The copy is still going to be made, over whatever a new owner has put there")
+    assert copy.ref_cnt == 1, f"the copy takes the reference over: block 2 has ref_cnt {copy.ref_cnt}, expected 1"
     assert_sound(pool, "with the destination kept")
 
 
@@ -270,8 +312,10 @@ def test_task_3_a_double_free_is_noticed_while_copies_are_pending(lab):
     pool.free_blocks([block])
     before = state(pool)
     for bad in ([other, block], [other, copy, copy], [other, other]):
-        assert_refused(RuntimeError, pool.free_blocks, bad)
-        assert_unchanged(pool, before, f"free_blocks({ids(bad)}) with no owner of 1, one of 2 and one of 3")
+        call = f"free_blocks({ids(bad)}), with no owner of 1 (its reference is the copy's), one of 2 and one of 3,"
+        with must_raise(RuntimeError, call, "a block is freed more often than it has owners"):
+            pool.free_blocks(bad)
+        assert_unchanged(pool, before, call)
 
 
 @pytest.mark.points(1)
@@ -284,9 +328,40 @@ def test_task_3_a_kept_block_can_be_owned_again(lab):
     assert (block.ref_cnt, free_ids(pool)) == (1, [3]), (
         f"block 1, kept for a copy, was touched and freed: ref_cnt {block.ref_cnt}, queue {free_ids(pool)}, expected 1 "
         "and [3]: the copy still needs it")
-    before = state(pool)
-    assert_refused(RuntimeError, pool.free_blocks, [block])
-    assert_unchanged(pool, before, "free_blocks([1]) without an owner")
+    for num_owners in (0, 1):
+        pool.touch([block] * num_owners)
+        before = state(pool)
+        call = f"free_blocks({[1] * (num_owners + 1)}), where block 1 has {num_owners} owners and the copy's reference,"
+        with must_raise(RuntimeError, call, "the copy's reference is not an owner"):
+            pool.free_blocks([block] * (num_owners + 1))
+        assert_unchanged(pool, before, call)
+
+
+@pytest.mark.points(1)
+def test_task_3_two_owners_of_a_kept_block_do_not_write_in_place(lab):
+    pool, block = make_shared(lab, 5)
+    pool.fork_block(block)
+    pool.free_blocks([block])
+    pool.touch([block, block])
+    got = pool.fork_block(block)
+    assert got is pool.blocks[3], (f"block 1 is kept for the copy 1 → 2 and has two new owners; fork_block(block 1) "
+                                   f"gave block {got.block_id}, expected block 3, a fresh one: the other owner reads "
+                                   "block 1")
+    assert (block.ref_cnt, pending(pool)) == (2, [(1, 2), (1, 3)]), (
+        f"then block 1 has ref_cnt {block.ref_cnt} and {pending(pool)} is pending, expected 2 (one owner, and the "
+        "copy's reference) and [(1, 2), (1, 3)]")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_copy_whose_owner_has_left_is_not_given_to_the_next(lab):
+    pool, block = make_shared(lab, 5, num_owners=3)
+    pool.free_blocks([pool.fork_block(block)])
+    got = pool.fork_block(block)
+    got = (got.block_id, pending(pool), pool.num_forks)
+    assert got == (3, [(1, 2), (1, 3)], 2), (
+        f"block 1 was forked into block 2, whose owner left; the next owner of block 1 forks it: (block, pending, "
+        f"num_forks) is {got}, expected (3, [(1, 2), (1, 3)], 2). Every fork of a shared block takes a fresh one and "
+        "adds a pair")
 
 
 @pytest.mark.points(2)
@@ -296,8 +371,10 @@ def test_task_3_a_block_that_is_only_kept_for_a_copy_cannot_be_forked(lab):
     pool.free_blocks([block, copy])
     before = state(pool)
     for bad in (block, copy):
-        assert_refused(RuntimeError, pool.fork_block, bad)
-        assert_unchanged(pool, before, f"fork_block(block {bad.block_id}), whose one reference is the copy's,")
+        call = f"fork_block(block {bad.block_id}), whose one reference is the copy's,"
+        with must_raise(RuntimeError, call, "it has no owner, so nobody may write to it"):
+            pool.fork_block(bad)
+        assert_unchanged(pool, before, call)
 
 
 @pytest.mark.points(2)
@@ -310,7 +387,7 @@ def test_task_3_the_copys_reference_does_not_make_a_block_shared(lab):
     got = pool.fork_block(block)
     assert got is block, (f"block 1 has one owner, and a reference that a copy holds; fork_block gave block "
                           f"{got.block_id}, expected block 1 itself. The copy is made before anything is written")
-    assert_unchanged(pool, before, "fork_block(block 1), which has one owner,")
+    assert_unchanged(pool, before, "fork_block(block 1), which has one owner,", "No copy is asked for")
 
 
 @pytest.mark.points(2)
@@ -319,12 +396,14 @@ def test_task_3_a_kept_block_is_found_and_not_evicted(lab):
     pool.fork_block(block)
     pool.free_blocks([block])
     others = ids(pool.get_new_blocks(1))
-    assert others == [3], f"block 1 is kept for the copy 1 → 2, 3 is free: get_new_blocks(1) gave {others}, not [3]"
+    assert others == [3], (f"block 1 is kept for the copy 1 → 2, and 3 is free: get_new_blocks(1) gave {others}, "
+                           "expected [3]")
     got = (pool.get_cached_block("once upon a time"), pool.num_evictions)
     assert got == (block, 0), (f"block 1 was left by its last owner with a copy pending, and all free blocks were "
                                f"given out: (what its hash finds, num_evictions) is {got}, expected (block 1, 0). It "
                                "is held, so nothing may take its content away")
-    assert_refused(ValueError, pool.get_new_blocks, 1)
+    with must_raise(ValueError, "get_new_blocks(1), with 1 kept, 2 and 3 owned,", "a kept block is not free"):
+        pool.get_new_blocks(1)
 
 
 @pytest.mark.points(1)
@@ -347,7 +426,8 @@ def test_task_3_the_null_block_and_strangers_cannot_be_freed(lab):
     (mine,) = pool.get_new_blocks(1)
     before = state(pool)
     for bad, what in ((pool.null_block, "the null block"), (other.get_new_blocks(1)[0], "block 1 of another pool")):
-        assert_refused(RuntimeError, pool.free_blocks, [mine, bad])
+        with must_raise(RuntimeError, f"free_blocks([block 1, {what}])", "it has no owners in this pool"):
+            pool.free_blocks([mine, bad])
         assert_unchanged(pool, before, f"free_blocks([block 1, {what}])")
 
 
@@ -363,8 +443,9 @@ def test_task_4_finishing_leaves_owned_blocks_with_their_owners(lab):
     got = (block.ref_cnt, copy.ref_cnt, free_ids(pool))
     assert got == (1, 1, [3]), (f"both sides of the copy have an owner; after finish_copies() (ref_cnt of 1, of 2, "
                                 f"queue) is {got}, expected (1, 1, [3])")
+    before = state(pool)
     pool.finish_copies()
-    assert state(pool)["ref_cnt"] == [0, 1, 1, 0], "finish_copies() with nothing pending must change nothing"
+    assert_unchanged(pool, before, "finish_copies() with nothing pending", "There is nothing left to report")
 
 
 @pytest.mark.points(2)
@@ -410,10 +491,14 @@ def test_task_4_a_kept_block_is_still_cached_when_it_is_free(lab):
 
 @pytest.mark.points(1)
 def test_task_4_the_count_of_forks_is_never_reset(lab):
-    pool, block = make_shared(lab, 4)
-    pool.fork_block(block)
-    pool.finish_copies()
-    assert pool.num_forks == 1, f"one copy was asked for and made; num_forks reads {pool.num_forks}, expected 1"
+    pool, block = make_shared(lab, 5, num_owners=3)
+    got = []
+    for _ in range(2):
+        pool.fork_block(block)
+        pool.finish_copies()
+        got.append(pool.num_forks)
+    assert got == [1, 2], (f"two steps with fork_block(block 1) and finish_copies() each: num_forks reads {got} after "
+                           "them, expected [1, 2]. It counts since the pool was made")
 
 
 @pytest.mark.points(2)
@@ -465,7 +550,8 @@ def test_task_4_a_parent_that_ends_before_the_copy_leaves_its_content(lab):
         f"{'found no room' if thief is None else f'got block {thief.block_id}'}; after all copies {pending(pool)} the "
         f"child reads {memory.read([child], 2)}, expected [10, 11]: a source must not become a destination")
     pool.finish_copies()
-    assert free_ids(pool) == [1], f"the copy is made, block 1 has no owner; the queue reads {free_ids(pool)}, not [1]"
+    assert free_ids(pool) == [1], (f"the copy is made, block 1 has no owner; the queue reads {free_ids(pool)}, "
+                                   "expected [1]")
 
 
 @pytest.mark.points(3)
@@ -484,9 +570,11 @@ def test_task_4_a_child_that_ends_before_the_copy_harms_nobody(lab):
     memory.make_copies(pool)
     assert memory.read([other], 2) == [20, 21], (
         f"a child forked block 1 into block 3 and was aborted; another owner holds 20, 21 in block {other.block_id} "
-        f"and reads {memory.read([other], 2)} after all copies {pending(pool)}: no block may be the destination of two")
+        f"and reads {memory.read([other], 2)} after all copies {pending(pool)}, expected [20, 21]: no block may be the "
+        "destination of two")
     pool.finish_copies()
-    assert free_ids(pool) == [3], f"block 3 has no owner and no copy to wait for; the queue reads {free_ids(pool)}"
+    assert free_ids(pool) == [3], (f"block 3 has no owner and no copy to wait for; the queue reads {free_ids(pool)}, "
+                                   "expected [3]")
 
 
 class Owner:
@@ -551,4 +639,5 @@ def test_task_4_random_traffic_reads_back_its_own_tokens(lab):
         for owner in owners:
             pool.free_blocks(owner.table)
         got = pool.get_num_free_blocks()
-        assert got == num_blocks - 1, f"seed {seed}: all owners are gone, {got} blocks are free, not {num_blocks - 1}"
+        assert got == num_blocks - 1, (f"seed {seed}: all owners are gone, {got} blocks are free, expected "
+                                       f"{num_blocks - 1}")
