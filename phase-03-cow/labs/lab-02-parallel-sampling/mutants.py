@@ -9,6 +9,10 @@ MUTANTS = [
         replace="        self.block_pool.touch(table)\n",
         by="",
         killed_by="test_task_1_a_child_shares_every_block_with_the_tail",
+        breaks=(
+            "KVCacheManager.fork: each has one more owner (touch)",
+            "invariant 1: ref_cnt of a block is the number of tables that name it",
+        ),
     ),
     Mutant(
         name="two-names-for-one-table",
@@ -16,6 +20,10 @@ MUTANTS = [
         replace="        table = list(self._tables.get(parent.request_id, []))\n",
         by="        table = self._tables.get(parent.request_id, [])\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
+        breaks=(
+            "KVCacheManager.fork: what happens to one later does not show in the other",
+            "invariant 6: Tables are lists of their own. The blocks are shared, the lists are not.",
+        ),
     ),
     Mutant(
         name="shares-full-blocks-only",
@@ -25,6 +33,7 @@ MUTANTS = [
         table = list(self._tables.get(parent.request_id, []))[:num_full_blocks]
 """,
         killed_by="test_task_1_a_child_shares_every_block_with_the_tail",
+        breaks="KVCacheManager.fork: Let child share every block of parent, the half-filled tail included",
     ),
     Mutant(
         name="copies-the-tail-at-once",
@@ -35,6 +44,10 @@ MUTANTS = [
             self._tables[child.request_id] = table
 """,
         killed_by="test_task_1_a_child_shares_every_block_with_the_tail",
+        breaks=(
+            "KVCacheManager.fork: No block is taken or copied",
+            "invariant 4: fork takes no block",
+        ),
     ),
     Mutant(
         name="overwrites-the-childs-table",
@@ -42,6 +55,7 @@ MUTANTS = [
         replace="        if child.request_id in self._tables:\n",
         by="        if False:\n",
         killed_by="test_task_1_a_child_that_holds_blocks_is_refused",
+        breaks="KVCacheManager.fork: Raises RuntimeError if child holds blocks already",
     ),
     Mutant(
         name="writes-into-a-shared-tail",
@@ -49,6 +63,10 @@ MUTANTS = [
         replace="        shared = [index for index in written if table[index].ref_cnt > 1]\n",
         by="        shared = []\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
+        breaks=(
+            "KVCacheManager.allocate_slots: and that has other owners too, is forked first",
+            "invariant 2: A block that others read is not written into",
+        ),
     ),
     Mutant(
         name="forks-every-shared-block",
@@ -56,6 +74,10 @@ MUTANTS = [
         replace="        written = range(first_slot // self.block_size, min(num_blocks, len(table)))\n",
         by="        written = range(min(num_blocks, len(table)))\n",
         killed_by="test_task_2_eight_samples_store_the_prompt_once",
+        breaks=(
+            "KVCacheManager.allocate_slots: A shared one that is not written now stays shared",
+            "invariant 3: A block that is only read is never copied",
+        ),
     ),
     Mutant(
         name="forks-the-last-block-read",
@@ -63,6 +85,10 @@ MUTANTS = [
         replace="        written = range(first_slot // self.block_size,",
         by="        written = range((first_slot - 1) // self.block_size,",
         killed_by="test_task_2_at_a_block_boundary_nothing_is_copied",
+        breaks=(
+            "module: The new tokens are written to positions num_computed_tokens and up. All before that is only read.",
+            "invariant 3: A block that is only read is never copied",
+        ),
     ),
     Mutant(
         name="forks-the-first-written-block-only",
@@ -70,6 +96,10 @@ MUTANTS = [
         replace="        shared = [index for index in written if table[index].ref_cnt > 1]\n",
         by="        shared = [index for index in written if table[index].ref_cnt > 1][:1]\n",
         killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
+        breaks=(
+            "KVCacheManager.allocate_slots: A block of its table that the new tokens are written into",
+            "invariant 2: whoever is to write it forks it first",
+        ),
     ),
     Mutant(
         name="a-fork-is-no-room",
@@ -77,6 +107,7 @@ MUTANTS = [
         replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
         by="        if num_fresh > self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_2_no_room_to_fork_is_none_and_changes_nothing",
+        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
     ),
     Mutant(
         name="none-after-forking",
@@ -88,6 +119,10 @@ MUTANTS = [
             return None
 """,
         killed_by="test_task_2_a_fork_counts_as_room",
+        breaks=(
+            "KVCacheManager.allocate_slots: and nothing has changed: count both",
+            "invariant 5: allocate_slots returning None left counts, queue, tables and pending copies as they were",
+        ),
     ),
     Mutant(
         name="asks-for-a-block-too-many",
@@ -95,6 +130,7 @@ MUTANTS = [
         replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
         by="        if len(shared) + num_fresh >= self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_2_a_fork_counts_as_room",
+        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
     ),
     Mutant(
         name="the-copy-is-not-in-the-table",
@@ -102,6 +138,7 @@ MUTANTS = [
         replace="            table[index] = self.block_pool.fork_block(table[index])\n",
         by="            self.block_pool.fork_block(table[index])\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
+        breaks="KVCacheManager.allocate_slots: the copy takes its place in the table",
     ),
     Mutant(
         name="returns-the-fresh-blocks-only",
@@ -109,6 +146,7 @@ MUTANTS = [
         replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
         by="        return super().allocate_slots(request, num_new_tokens)\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
+        breaks="KVCacheManager.allocate_slots: Returns the blocks newly taken from the pool: the forked ones",
     ),
     Mutant(
         name="fresh-blocks-first",
@@ -116,6 +154,7 @@ MUTANTS = [
         replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
         by="        return super().allocate_slots(request, num_new_tokens) + forked\n",
         killed_by="test_task_2_forked_blocks_come_before_fresh_ones",
+        breaks="KVCacheManager.allocate_slots: then the fresh ones",
     ),
     Mutant(
         name="grows-first-forks-after",
@@ -132,6 +171,10 @@ MUTANTS = [
         return [table[index] for index in shared] + fresh
 """,
         killed_by="test_task_2_a_copy_is_indexed_not_what_it_was_copied_from",
+        breaks=(
+            "KVCacheManager.allocate_slots: The copies go into the table first",
+            "invariant 7: the block that it was copied from is not",
+        ),
     ),
     Mutant(
         name="grows-without-the-base",
@@ -142,6 +185,10 @@ MUTANTS = [
         return forked + fresh
 """,
         killed_by="test_task_2_a_copy_is_indexed_not_what_it_was_copied_from",
+        breaks=(
+            "KVCacheManager.allocate_slots: indexes what is full by now",
+            "invariant 7: a copy that was filled is indexed",
+        ),
     ),
     Mutant(
         name="first-slots-without-the-cache",
@@ -149,6 +196,7 @@ MUTANTS = [
         replace="            return super().allocate_slots(request, num_new_tokens, hits, num_hit_tokens)\n",
         by="            return super().allocate_slots(request, num_hit_tokens + num_new_tokens)\n",
         killed_by="test_task_2_the_first_slots_are_the_bases_hits_and_all",
+        breaks="KVCacheManager.allocate_slots: The base does all of it for a request that holds nothing, hits included",
     ),
     Mutant(
         name="hits-for-a-child-are-ignored",
@@ -156,6 +204,7 @@ MUTANTS = [
         replace="        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)\n",
         by="",
         killed_by="test_task_2_hits_for_a_child_are_refused",
+        breaks="KVCacheManager.allocate_slots: so is the check of the arguments",
     ),
     Mutant(
         name="counts-the-child",
@@ -167,6 +216,10 @@ MUTANTS = [
             self._num_hit_tokens += child.num_computed_tokens
 """,
         killed_by="test_task_1_a_fork_is_no_query",
+        breaks=(
+            "KVCacheManager.fork: the child is no query in the statistics",
+            "invariant 8: A fork is none",
+        ),
     ),
     Mutant(
         name="forks-into-an-empty-table",
@@ -174,6 +227,7 @@ MUTANTS = [
         replace="        if table:\n            self._tables[child.request_id] = table\n",
         by="        self._tables[child.request_id] = table\n",
         killed_by="test_task_1_the_child_of_a_waiting_parent_asks_the_cache_itself",
+        breaks="KVCacheManager.fork: If the parent holds nothing, neither does the child",
     ),
     Mutant(
         name="writes-the-child",
@@ -183,6 +237,7 @@ MUTANTS = [
         table = list(self._tables.get(parent.request_id, []))
 """,
         killed_by="test_task_1_fork_writes_neither_request",
+        breaks="KVCacheManager.fork: Neither request is written",
     ),
     Mutant(
         name="reports-copies-that-are-not-made",
@@ -193,5 +248,190 @@ MUTANTS = [
         return taken
 """,
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
+        breaks="KVCacheManager.finish_step: its copies are made",
+    ),
+    Mutant(
+        name="shares-what-the-tokens-need",
+        story="Cuts the table to the blocks that the parent's tokens need: slots made ahead are not shared.",
+        replace="        table = list(self._tables.get(parent.request_id, []))\n",
+        by="""        num_blocks = self._num_blocks_for(parent.num_tokens)
+        table = self._tables.get(parent.request_id, [])[:num_blocks]
+""",
+        killed_by="test_task_1_blocks_that_are_not_written_yet_are_shared_too",
+        breaks=(
+            "KVCacheManager.fork: After: the child's table names the same blocks",
+            "KVCacheManager.fork: Let child share every block of parent",
+        ),
+    ),
+    Mutant(
+        name="wants-equal-tokens",
+        story="Asks for the same tokens, not for the same beginning: a child with a token of its own is refused.",
+        replace="        table = list(self._tables.get(parent.request_id, []))\n",
+        by="""        if child.num_tokens != parent.num_tokens:
+            raise RuntimeError("fork: parent and child have different tokens")
+        table = list(self._tables.get(parent.request_id, []))
+""",
+        killed_by="test_task_1_a_child_may_have_more_tokens_than_its_parent",
+        breaks="KVCacheManager.fork: Before: the tokens of child begin with those of parent that are computed",
+    ),
+    Mutant(
+        name="a-waiting-parent-is-refused",
+        story="Finds no table for the parent and raises: samples of a request that waits cannot be made.",
+        replace="        table = list(self._tables.get(parent.request_id, []))\n",
+        by="""        table = list(self._tables.get(parent.request_id, []))
+        if not table:
+            raise RuntimeError(f"fork: request {parent.request_id!r} holds nothing")
+""",
+        killed_by="test_task_1_a_parent_without_blocks_has_a_child_without_blocks",
+        breaks="KVCacheManager.fork: If the parent holds nothing, neither does the child",
+    ),
+    Mutant(
+        name="nothing-to-share-nothing-to-check",
+        story="Returns early when the parent holds nothing, before it looks at the child.",
+        replace="""        if child.request_id in self._tables:
+            raise RuntimeError(f"fork: request {child.request_id!r} holds "
+                               f"{len(self._tables[child.request_id])} blocks already")
+""",
+        by="""        if parent.request_id not in self._tables:
+            return
+        if child.request_id in self._tables:
+            raise RuntimeError(f"fork: request {child.request_id!r} holds "
+                               f"{len(self._tables[child.request_id])} blocks already")
+""",
+        killed_by="test_task_1_a_child_that_holds_blocks_is_refused",
+        breaks="KVCacheManager.fork: Raises RuntimeError if child holds blocks already",
+    ),
+    Mutant(
+        name="touches-before-it-refuses",
+        story="Adds the owners and then finds that the child has a table: they never leave.",
+        replace="""        if child.request_id in self._tables:
+            raise RuntimeError(f"fork: request {child.request_id!r} holds "
+                               f"{len(self._tables[child.request_id])} blocks already")
+        table = list(self._tables.get(parent.request_id, []))
+        self.block_pool.touch(table)
+""",
+        by="""        table = list(self._tables.get(parent.request_id, []))
+        self.block_pool.touch(table)
+        if child.request_id in self._tables:
+            raise RuntimeError(f"fork: request {child.request_id!r} holds "
+                               f"{len(self._tables[child.request_id])} blocks already")
+""",
+        killed_by="test_task_1_a_child_that_holds_blocks_is_refused",
+        breaks="KVCacheManager.fork: nothing changes then",
+    ),
+    Mutant(
+        name="a-fork-wants-room",
+        story="Refuses to fork when no block is free: 'the copy would not fit'. It may never be needed.",
+        replace="        self.block_pool.touch(table)\n",
+        by="""        if table and self.block_pool.get_num_free_blocks() == 0:
+            raise RuntimeError("fork: no block is free")
+        self.block_pool.touch(table)
+""",
+        killed_by="test_task_1_forking_takes_no_block_and_copies_nothing",
+        breaks="invariant 4: so it never fails for want of room",
+    ),
+    Mutant(
+        name="leaves-the-source-twice",
+        story="Frees the block that it forked, although fork_block has moved the reference.",
+        replace="            table[index] = self.block_pool.fork_block(table[index])\n",
+        by="""            source = table[index]
+            table[index] = self.block_pool.fork_block(source)
+            self.block_pool.free_blocks([source])
+""",
+        killed_by="test_task_2_a_family_ends_in_any_order",
+        breaks="invariant 1: ref_cnt of a block is the number of tables that name it",
+    ),
+    Mutant(
+        name="forks-to-the-end-of-the-table",
+        story="Takes all blocks from the first written one on, also those after the last new token.",
+        replace="min(num_blocks, len(table)))\n",
+        by="len(table))\n",
+        killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
+        breaks="KVCacheManager.allocate_slots: A shared one that is not written now stays shared",
+    ),
+    Mutant(
+        name="an-indexed-block-is-shared",
+        story="Takes the index for an owner: a private block is reported as newly taken, and wants room.",
+        replace="        shared = [index for index in written if table[index].ref_cnt > 1]\n",
+        by="""        shared = [index for index in written
+                  if table[index].ref_cnt > 1 or table[index].block_hash is not None]
+""",
+        killed_by="test_task_2_an_indexed_block_that_is_private_is_written_in_place",
+        breaks="KVCacheManager.allocate_slots: A private one is written in place",
+    ),
+    Mutant(
+        name="an-indexed-block-is-only-read",
+        story="'Full, so nobody writes it': a step that was cut short does, into what others share.",
+        replace="        shared = [index for index in written if table[index].ref_cnt > 1]\n",
+        by="""        shared = [index for index in written
+                  if table[index].ref_cnt > 1 and table[index].block_hash is None]
+""",
+        killed_by="test_task_2_a_shared_block_is_forked_though_it_is_indexed",
+        breaks="KVCacheManager.allocate_slots: and that has other owners too, is forked first",
+    ),
+    Mutant(
+        name="reports-what-is-written",
+        story="Puts every written block through fork_block, and calls the private ones newly taken.",
+        replace="        for index in shared:\n",
+        by="""        shared = list(written)
+        for index in shared:
+""",
+        killed_by="test_task_2_a_private_table_is_written_in_place",
+        breaks="KVCacheManager.allocate_slots: A private one is written in place",
+    ),
+    Mutant(
+        name="a-long-table-makes-room",
+        story="Forgets that the table may be longer than needed: less than no fresh blocks pay for a copy.",
+        replace="        num_fresh = max(num_blocks - len(table), 0)\n",
+        by="        num_fresh = num_blocks - len(table)\n",
+        killed_by="test_task_2_blocks_it_has_already_are_no_room",
+        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
+    ),
+    Mutant(
+        name="gives-up-half-way",
+        story="Forks until the pool refuses, and returns None: the copies before that are pending, and in the "
+              "table.",
+        replace="""        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():
+            return None
+
+        for index in shared:
+            table[index] = self.block_pool.fork_block(table[index])
+""",
+        by="""        try:
+            for index in shared:
+                table[index] = self.block_pool.fork_block(table[index])
+        except ValueError:
+            return None
+        if num_fresh > self.block_pool.get_num_free_blocks():
+            return None
+""",
+        killed_by="test_task_2_a_fork_counts_as_room",
+        breaks="invariant 5: allocate_slots returning None left counts, queue, tables and pending copies as they were",
+    ),
+    Mutant(
+        name="copies-in-reverse-order",
+        story="Lists the copies last one first: not the order of the table.",
+        replace="        forked = [table[index] for index in shared]\n",
+        by="        forked = [table[index] for index in reversed(shared)]\n",
+        killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
+        breaks="KVCacheManager.allocate_slots: the forked ones in the order of the table",
+    ),
+    Mutant(
+        name="none-for-an-empty-list",
+        story="'Nothing taken' becomes None, which means 'does not fit': the scheduler preempts somebody.",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="        return forked + super().allocate_slots(request, num_new_tokens) or None\n",
+        killed_by="test_task_2_a_private_table_is_written_in_place",
+        breaks="KVCacheManager.allocate_slots: The list is empty if there are none",
+    ),
+    Mutant(
+        name="a-copy-is-a-query",
+        story="Counts a request again when its tail is copied.",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="""        self._num_queries += len(forked)
+        return forked + super().allocate_slots(request, num_new_tokens)
+""",
+        killed_by="test_task_2_only_first_slots_count_as_a_query",
+        breaks="invariant 8: A request is one query when it gets its first slots",
     ),
 ]

@@ -4,6 +4,7 @@
 scores are a hash of what it *reads* through the block table. A slot that holds somebody else's K/V gives other tokens.
 """
 
+import contextlib
 import random
 import zlib
 
@@ -40,6 +41,27 @@ def state(manager, *requests):
     return {"free queue": free_ids(manager), "ref_cnt": [block.ref_cnt for block in manager.block_pool.blocks],
             "block_hash": [block.block_hash for block in manager.block_pool.blocks], "pending": pending(manager),
             "tables": [manager.get_block_ids(request.request_id) for request in requests], "stats": manager.stats}
+
+
+def assert_unchanged(manager, before, call, *requests):
+    after = state(manager, *requests)
+    changes = "; ".join(f"{name} was {before[name]}, is {after[name]}" for name in after if after[name] != before[name])
+    assert not changes, f"{call} should change nothing, but {changes}. Count and check first, then change"
+
+
+@contextlib.contextmanager
+def must_raise(error, call, why):
+    """The call must be refused by ``error``; a task that is not written yet is no refusal."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except error:
+        return
+    except (ValueError, RuntimeError) as other:
+        pytest.fail(f"{call} raised {type(other).__name__}({str(other)!r}), expected a {error.__name__}: {why}",
+                    pytrace=False)
+    pytest.fail(f"{call} was accepted, expected a {error.__name__}: {why}", pytrace=False)
 
 
 def assert_counts(manager, requests, when):
@@ -205,15 +227,37 @@ def test_task_1_forking_takes_no_block_and_copies_nothing(lab):
 @pytest.mark.points(2)
 def test_task_1_a_child_that_holds_blocks_is_refused(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
-    other = Request("other", prompt(5))
+    other, waiting = Request("other", prompt(5)), Request("waiting", prompt(10))
     start(manager, other)
-    for bad in (other, child, parent):
-        before = state(manager, parent, child, other)
-        with pytest.raises(RuntimeError):
-            manager.fork(parent, bad)
-        assert state(manager, parent, child, other) == before, (
-            f"fork(parent, {bad.request_id!r}) was refused, but changed {before} to "
-            f"{state(manager, parent, child, other)}")
+    family = (parent, child, other, waiting)
+    before = state(manager, *family)
+    for source, bad in ((parent, other), (parent, child), (parent, parent), (waiting, child)):
+        call = f"fork({source.request_id!r}, {bad.request_id!r})"
+        with must_raise(RuntimeError, call, f"{bad.request_id!r} holds blocks already, which no table would name then"):
+            manager.fork(source, bad)
+        assert_unchanged(manager, before, call, *family)
+
+
+@pytest.mark.points(1)
+def test_task_1_blocks_that_are_not_written_yet_are_shared_too(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
+    parent = Request("parent", prompt(10))
+    manager.allocate_slots(parent, 13)  # with slots 10 to 12, for tokens that are not known yet
+    parent.num_computed_tokens = 10
+    fork(manager, parent, "child")
+    got = manager.get_block_ids("child"), ref_cnts(manager, [1, 2, 3, 4])
+    assert got == ([1, 2, 3, 4], [2, 2, 2, 2]), (
+        f"the parent has 10 tokens and 13 slots, in the blocks 1 to 4; its child has (table, ref_cnt of 1 to 4) {got}, "
+        "expected ([1, 2, 3, 4], [2, 2, 2, 2]): every block of the table is shared")
+
+
+@pytest.mark.points(1)
+def test_task_1_a_child_may_have_more_tokens_than_its_parent(lab):
+    manager, parent = make_family(lab, num_tokens=10, num_children=0)
+    manager.fork(parent, Request("child", [*prompt(10), 7, 8, 9]))
+    got = manager.get_block_ids("child")
+    assert got == [1, 2, 3], (f"the child's 13 tokens begin with the parent's 10; after fork() its table is {got}, "
+                              "expected [1, 2, 3]: the tokens that are computed are what must agree")
 
 
 @pytest.mark.points(1)
@@ -221,9 +265,11 @@ def test_task_1_a_parent_without_blocks_has_a_child_without_blocks(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
     parent = Request("parent", prompt(6))
     child = fork(manager, parent, "child")
-    assert manager.get_block_ids("child") == [], f"the parent holds nothing, the child {manager.get_block_ids('child')}"
+    got = manager.get_block_ids("child")
+    assert got == [], f"the parent holds nothing; after fork() the child's table is {got}, expected []"
     got = ids(start(manager, child))
-    assert got == [1, 2], f"the child of a waiting parent starts with 6 tokens and gets the blocks {got}, not [1, 2]"
+    assert got == [1, 2], (f"the child of a waiting parent asks for 6 slots: allocate_slots gave the blocks {got}, "
+                           "expected [1, 2]")
 
 
 @pytest.mark.points(1)
@@ -280,7 +326,8 @@ def test_task_1_the_last_of_a_family_gives_the_tail_back_first(lab):
     got = free_ids(manager)
     assert got == [4, 5, 3, 2, 1], f"free() of the table [1, 2, 3] left the queue {got}, expected [4, 5, 3, 2, 1]"
     manager.free(child)
-    assert free_ids(manager) == got, "a second free() of the same request must change nothing"
+    assert free_ids(manager) == got, (f"after a second free() of the child the queue reads {free_ids(manager)}, "
+                                      f"expected {got} as before: it holds nothing")
 
 
 # ---- Task 2
@@ -296,6 +343,19 @@ def test_task_2_a_private_table_is_written_in_place(lab):
     assert got == [[], [], [3], [4]], (f"6 tokens without a fork, then 1, 1, 1, 5 more at block size 4: newly taken "
                                        f"{got}, expected [[], [], [3], [4]], as in lab 2.2")
     assert pending(manager) == [], f"nothing is shared, but the copies {pending(manager)} are pending"
+
+
+@pytest.mark.points(1)
+def test_task_2_an_indexed_block_that_is_private_is_written_in_place(lab):
+    """Full blocks are indexed when they get their slots. A step that was cut short writes them again."""
+    manager = lab.KVCacheManager(num_blocks=4, block_size=4)
+    request = Request("parent", prompt(10))
+    manager.allocate_slots(request, 10)
+    request.num_computed_tokens = 5
+    got = ids(manager.allocate_slots(request, 5)), pending(manager)
+    assert got == ([], []), (f"10 slots in the blocks 1, 2, 3, of which 5 are computed, and no block free: "
+                             f"allocate_slots(parent, 5) and the pending copies are {got}, expected ([], []). Block 2 "
+                             "is in the index, but nobody else owns it")
 
 
 @pytest.mark.points(3)
@@ -317,7 +377,8 @@ def test_task_2_the_last_owner_of_a_tail_writes_in_place(lab):
     assert taken == ([4], []), (f"the child left block 3 for its copy, block 4; then the parent writes: newly taken "
                                 f"{taken}, expected ([4], []). Block 3 is the parent's alone by then")
     child.num_computed_tokens += 1
-    assert ids(manager.allocate_slots(child, 1)) == [], "the child's tail is its own now: a second token needs no block"
+    got = ids(manager.allocate_slots(child, 1))
+    assert got == [], f"the child's tail is its own now: allocate_slots for its second token gave {got}, expected []"
 
 
 @pytest.mark.points(2)
@@ -358,6 +419,35 @@ def test_task_2_every_shared_block_that_is_written_is_forked(lab):
     assert sorted(pending(manager)) == expected, f"pending are {pending(manager)}, expected {expected}"
 
 
+@pytest.mark.points(1)
+def test_task_2_a_shared_block_is_forked_though_it_is_indexed(lab):
+    manager = lab.KVCacheManager(num_blocks=8, block_size=4)
+    parent = Request("parent", prompt(10))
+    manager.allocate_slots(parent, 10)  # blocks 1 and 2 are in the index from now on
+    parent.num_computed_tokens = 5  # the step was cut short
+    child = Request("other tokens", [*prompt(5), 1, 2, 3, 4, 5])
+    child.num_computed_tokens = 5
+    manager.fork(parent, child)
+    taken, table = ids(manager.allocate_slots(child, 5)), manager.get_block_ids("other tokens")
+    assert len(taken) == 2 and table == [1, *taken], (
+        f"the parent's 10 slots are in the blocks 1, 2, 3, 5 of them computed; a child with other tokens writes "
+        f"positions 5 to 9: newly taken {taken}, table {table}, expected two blocks, in the places of 2 and 3. The "
+        "parent reads block 2, whether it is in the index or not")
+
+
+@pytest.mark.points(1)
+def test_task_2_blocks_it_has_already_are_no_room(lab):
+    manager, parent = make_family(lab, num_tokens=14, num_blocks=5, num_children=0)
+    parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there
+    child = fork(manager, parent, "child")
+    before = state(manager, parent, child)
+    got = manager.allocate_slots(child, 1)
+    assert got is None, (f"the child writes position 5, in the second of four shared blocks, and no block is free: "
+                         f"allocate_slots gave {ids(got)}, expected None. That its table is longer than 6 tokens need "
+                         "saves no copy")
+    assert_unchanged(manager, before, "allocate_slots(child, 1), which returned None,", parent, child)
+
+
 @pytest.mark.points(3)
 def test_task_2_a_fork_counts_as_room(lab):
     manager, parent, child = make_family(lab, num_tokens=10, num_blocks=5)
@@ -365,9 +455,7 @@ def test_task_2_a_fork_counts_as_room(lab):
     for count, why in ((3, "a copy of block 3 and a fresh block"), (7, "a copy of block 3 and two fresh blocks")):
         got = manager.allocate_slots(child, count)
         assert got is None, f"{count} tokens need {why}, 1 is free: allocate_slots gave {ids(got)}, expected None"
-        assert state(manager, parent, child) == before, (
-            f"allocate_slots returned None, but {before} became {state(manager, parent, child)}: count the forks and "
-            "the fresh blocks, decide, and only then change")
+        assert_unchanged(manager, before, f"allocate_slots(child, {count}), which returned None,", parent, child)
     got = ids(manager.allocate_slots(child, 2))
     assert got == [4], f"2 tokens need the copy of block 3 only, and 1 block is free: got {got}, expected [4]"
 
@@ -378,8 +466,7 @@ def test_task_2_no_room_to_fork_is_none_and_changes_nothing(lab):
     before = state(manager, parent, child)
     got = manager.allocate_slots(child, 1)
     assert got is None, f"block 3 is shared and no block is free for a copy: got {ids(got)}, expected None"
-    assert state(manager, parent, child) == before, (f"allocate_slots returned None, but {before} became "
-                                                     f"{state(manager, parent, child)}")
+    assert_unchanged(manager, before, "allocate_slots(child, 1), which returned None,", parent, child)
 
 
 @pytest.mark.points(2)
@@ -436,7 +523,8 @@ def test_task_2_the_first_slots_are_the_bases_hits_and_all(lab):
     assert taken == ([4], [5]), (f"the child's token 10 copies block 3, the other's tokens 8 and 9 start a fresh "
                                  f"block: newly taken {taken}, expected ([4], [5])")
     got = ref_cnts(manager, [1, 2, 3, 4, 5])
-    assert got == [3, 3, 1, 1, 1], f"blocks 1 and 2 are in three tables, 3 to 5 in one: ref_cnt {got}"
+    assert got == [3, 3, 1, 1, 1], (f"blocks 1 and 2 are in three tables, 3 to 5 in one: ref_cnt {got}, expected "
+                                    "[3, 3, 1, 1, 1]")
 
 
 @pytest.mark.points(3)
@@ -474,18 +562,18 @@ def test_task_2_hits_for_a_child_are_refused(lab):
     manager, parent, child = make_family(lab, num_tokens=10, enable_caching=True)
     hits, num_cached = manager.get_computed_blocks(child)
     before = state(manager, parent, child)
-    with pytest.raises(RuntimeError) as caught:
+    call = "allocate_slots(child, 1, blocks 1 and 2 as hits), where the child has a table,"
+    with must_raise(RuntimeError, call, "hits come with the first slots only"):
         manager.allocate_slots(child, 1, hits, num_cached)
-    if isinstance(caught.value, NotImplementedError):
-        raise caught.value
-    assert state(manager, parent, child) == before, (f"hits for a request with a table were refused, but {before} "
-                                                     f"became {state(manager, parent, child)}: check first, then fork")
+    assert_unchanged(manager, before, call, parent, child)
 
 
 @pytest.mark.points(2)
 def test_task_2_only_first_slots_count_as_a_query(lab):
     manager, parent, child = make_family(lab, num_tokens=10, num_blocks=5, enable_caching=True)
-    assert manager.allocate_slots(child, 7) is None, "a copy and two fresh blocks do not fit into one free block"
+    got = ids(manager.allocate_slots(child, 7))
+    assert got is None, (f"allocate_slots(child, 7) needs a copy and two fresh blocks, and one block is free: it gave "
+                         f"{got}, expected None")
     manager.allocate_slots(child, 1)
     other = Request("other", prompt(9))
     admit(manager, other)
@@ -515,7 +603,8 @@ def test_task_2_a_family_ends_in_any_order(lab, order):
     for index in order:
         manager.free(family[index])
         living.remove(family[index])
-        assert manager.get_block_ids(family[index].request_id) == [], "a freed request holds nothing"
+        got = manager.get_block_ids(family[index].request_id)
+        assert got == [], f"after free({family[index].request_id!r}) its table is {got}, expected []"
         assert_counts(manager, living, f"tables {tables}, freed in the order {order}, up to {index}")
     got = manager.block_pool.get_num_free_blocks()
     assert got == 9, f"all three requests have ended and {got} blocks are free, expected 9"
@@ -527,7 +616,9 @@ def test_task_2_a_child_reads_on_when_its_parent_has_ended(lab):
     parent = server.start("parent", prompt(10))
     child = server.fork(parent, "child")
     server.end(parent)
-    assert ref_cnts(server.manager, [1, 2, 3]) == [1, 1, 1], "the child holds blocks 1, 2, 3 when the parent has ended"
+    got = ref_cnts(server.manager, [1, 2, 3])
+    assert got == [1, 1, 1], (f"the child holds blocks 1, 2, 3, the parent has ended: their ref_cnt is {got}, expected "
+                              "[1, 1, 1]")
     server.start("other", prompt(12, 3))
     child.append_output_token(7)
     server.step({child: 1})
@@ -547,12 +638,13 @@ def test_task_2_ending_while_a_copy_is_pending_harms_nobody(lab, who_ends):
     server.end(gone)
     other = Request("other", prompt(12, 3))
     got = ids(server.manager.allocate_slots(other, 12))
-    assert got is None, (f"2 blocks are free until the copy (3, 4) is made, and 3 are needed: got {got}, not None. "
+    assert got is None, (f"2 blocks are free until the copy (3, 4) is made, 3 are needed: got {got}, expected None. "
                          "free() must leave it to free_blocks what is free, and when")
     server.run({child: 1} if stays is child else {})
     server.assert_contents(f"the {who_ends} ended while the copy of the tail was pending")
     server.end(stays)
-    assert len(free_ids(server.manager)) == 6, f"all have ended, the free queue reads {free_ids(server.manager)}"
+    got = free_ids(server.manager)
+    assert len(got) == 6, f"all have ended, the free queue reads {got}, expected all 6 blocks"
 
 
 @pytest.mark.points(1)
