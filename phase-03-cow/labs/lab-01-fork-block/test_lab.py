@@ -328,10 +328,10 @@ def test_task_3_a_kept_block_can_be_owned_again(lab):
     assert (block.ref_cnt, free_ids(pool)) == (1, [3]), (
         f"block 1, kept for a copy, was touched and freed: ref_cnt {block.ref_cnt}, queue {free_ids(pool)}, expected 1 "
         "and [3]: the copy still needs it")
-    for num_owners in (0, 1):
+    for num_owners, owners in enumerate(("no owner", "one owner")):
         pool.touch([block] * num_owners)
         before = state(pool)
-        call = f"free_blocks({[1] * (num_owners + 1)}), where block 1 has {num_owners} owners and the copy's reference,"
+        call = f"free_blocks({[1] * (num_owners + 1)}), where block 1 has {owners} and the copy's reference,"
         with must_raise(RuntimeError, call, "the copy's reference is not an owner"):
             pool.free_blocks([block] * (num_owners + 1))
         assert_unchanged(pool, before, call)
