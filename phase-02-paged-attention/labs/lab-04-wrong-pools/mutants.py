@@ -1,0 +1,347 @@
+"""Wrong tests: suites that people really write, and the graded test that finds each of them out."""
+
+import re
+from pathlib import Path
+
+from course.mutants import Mutant
+
+SOLUTION = Path(__file__).with_name("solution.py").read_text(encoding="utf-8")
+
+
+def body(task):
+    """What the solution has for a task, all of it."""
+    found = re.search(rf"    # TASK {task}: \w+\n(.*?)    # END TASK\n", SOLUTION, re.S)
+    assert found is not None
+    return found[1]
+
+
+MUTANTS = [
+    # ---- tests that can never fail
+    Mutant(
+        name="empty",
+        story="A name and no body.",
+        replace=body(1),
+        by="    pass\n",
+        killed_by="test_task_5_each_of_your_tests_catches_something",
+        breaks="invariant 2: A test can fail",
+    ),
+    Mutant(
+        name="calls-and-asserts-nothing",
+        story="Runs through the calls and looks at nothing: if nothing raises, all is well.",
+        replace=body(1),
+        by="    pool = pools.BlockPool(6)\n    pool.free_blocks(pool.get_new_blocks(3))\n",
+        killed_by="test_task_1_lowest_number_first_is_caught",
+        breaks="test_giving_out: have been free longest, in that order",
+    ),
+    Mutant(
+        name="assert-true",
+        story="To be filled in later.",
+        replace=body(3),
+        by="    assert True\n",
+        killed_by="test_task_5_each_of_your_tests_catches_something",
+        breaks="invariant 2: each of yours catches at least one wrong pool",
+    ),
+    Mutant(
+        name="an-assert-in-brackets",
+        story="assert (condition, message) is an assert of a pair, and a pair is always true.",
+        replace=body(3),
+        by='    assert (pools.BlockPool(4).get_num_free_blocks() == 7, "a pool of 4 has 3 free blocks")\n',
+        killed_by="test_task_3_the_first_to_leave_is_caught",
+        breaks="invariant 2: A test can fail",
+    ),
+    Mutant(
+        name="skips-itself",
+        story="Skipped until somebody has time; a skipped test has not passed.",
+        replace="    a, b, c = pool.get_new_blocks(3)\n    before = state(pool)\n",
+        by='    a, b, c = pool.get_new_blocks(3)\n    pytest.skip("later")\n    before = state(pool)\n',
+        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        breaks="invariant 1: passes on every right pool",
+    ),
+    # ---- tests that fail on a right pool
+    Mutant(
+        name="counts-from-block-0",
+        story="Expects the null block among those given out.",
+        replace='assert ids(blocks) == [1, 2, 3], f"get_new',
+        by='assert ids(blocks) == [0, 1, 2], f"get_new',
+        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        breaks="invariant 1: passes on every right pool",
+    ),
+    Mutant(
+        name="always-fails",
+        story="Catches every wrong pool, and every right one.",
+        replace=body(5),
+        by='    raise AssertionError("not good enough")\n',
+        killed_by="test_task_5_freeing_half_of_it_is_caught",
+        breaks="invariant 1: passes on every right pool",
+    ),
+    Mutant(
+        name="peeks-at-the-index",
+        story="Looks into _cached, which the pool of lab 2.1 happens to have.",
+        replace="    before = state(pool)\n    assert pool.get_cached_block(111) is a,",
+        by="    before = state(pool)\n    assert 111 in pool._cached\n    assert pool.get_cached_block(111) is a,",
+        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        breaks="invariant 1: uses only what is promised",
+    ),
+    Mutant(
+        name="peeks-at-the-links",
+        story="Asks whether the links of the touched block are None. A pool need not have links.",
+        replace='    assert middle.ref_cnt == 1, f"touch(block 2), which was free: its ref_cnt is {middle.ref_cnt}"\n',
+        by="    assert middle.prev_free is None and middle.next_free is None\n",
+        killed_by="test_task_3_the_first_to_leave_is_caught",
+        breaks="invariant 1: uses only what is promised",
+    ),
+    Mutant(
+        name="knows-which-twin",
+        story="Expects the older of two twins. Either may serve a hit.",
+        replace='assert pool.get_cached_block(111) in twins, "',
+        by='assert pool.get_cached_block(111) is twins[0], "',
+        killed_by="test_task_4_the_lost_twin_is_caught",
+        breaks=("test_finding_and_forgetting: either may be found", "invariant 1: uses only what is promised"),
+    ),
+    Mutant(
+        name="knows-the-message",
+        story="Compares the text of the error with that of the reference.",
+        replace="    with pytest.raises(ValueError):\n        pool.get_new_blocks(3)\n",
+        by='    with pytest.raises(ValueError, match="only 2 blocks are free"):\n        pool.get_new_blocks(3)\n',
+        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        breaks="invariant 1: uses only what is promised",
+    ),
+    # ---- tests that look at something else
+    Mutant(
+        name="looks-at-the-class",
+        story="Names, bases and methods of the class are the same for right pools and wrong ones.",
+        replace=body(4),
+        by='''    assert pools.BlockPool.__name__ == pools.BlockPool.__qualname__ == "BlockPool"
+    assert pools.BlockPool.__bases__ == (object,) and pools.BlockPool.__module__ == "pools"
+''',
+        killed_by="test_task_4_forgetting_too_early_is_caught",
+        breaks="invariant 4: not at what it is called",
+    ),
+    Mutant(
+        name="looks-at-the-source",
+        story="Fails where the code of a method is not the code it saw first.",
+        replace=body(2),
+        by='''    import inspect
+    assert inspect.getsource(pools.BlockPool.free_blocks).count("\\n") == 2
+''',
+        killed_by="test_task_2_a_double_free_is_caught",
+        breaks="invariant 4: not at what it is called",
+    ),
+    # ---- tests with a memory
+    Mutant(
+        name="keeps-the-first-class",
+        story="Remembers the class that it saw first, and takes every other for a wrong one.",
+        replace=body(3),
+        by='''    seen = globals().setdefault("SEEN", pools.BlockPool)
+    assert pools.BlockPool is seen
+''',
+        killed_by="test_task_3_an_owned_block_among_the_free_is_caught",
+        breaks="invariant 3: keeps nothing from one time to the next",
+    ),
+    Mutant(
+        name="counts-its-own-runs",
+        story="The right pools come first, it believes: it fails from the third time on.",
+        replace=body(5),
+        by='''    runs = globals().setdefault("RUNS", [])
+    runs.append(pools)
+    assert len(runs) <= 3
+''',
+        killed_by="test_task_5_the_sealed_pool_is_caught",
+        breaks="invariant 3: A test says the same every time",
+    ),
+    # ---- tests that look too little: task 1
+    Mutant(
+        name="only-fresh-pools",
+        story="In a fresh pool the block that has been free longest has the lowest number, too.",
+        replace="    pool.free_blocks(blocks[1:2])\n    got = pool.get_new_blocks(3)\n    assert ids(got) == [4, 5, 2]",
+        by="    got = pool.get_new_blocks(2)\n    assert ids(got) == [4, 5]",
+        killed_by="test_task_1_lowest_number_first_is_caught",
+        breaks="test_giving_out: blocks that have been free longest",
+    ),
+    Mutant(
+        name="never-takes-the-last",
+        story="Leaves one block in the pool, to be on the safe side.",
+        replace="    got = pool.get_new_blocks(3)\n    assert ids(got) == [4, 5, 2]",
+        by="    got = pool.get_new_blocks(2)\n    assert ids(got) == [4, 5]",
+        killed_by="test_task_1_keeping_the_last_block_is_caught",
+        breaks="test_giving_out: All that are free can be had, the last one too",
+    ),
+    Mutant(
+        name="no-negative-numbers",
+        story="Who would ask for less than nothing?",
+        replace="        pool.get_new_blocks(-1)\n",
+        by="        pool.get_new_blocks(6)\n",
+        killed_by="test_task_1_less_than_nothing_is_caught",
+        breaks="test_giving_out: ValueError if ``n`` is negative",
+    ),
+    Mutant(
+        name="any-error-will-do",
+        story="pytest.raises(Exception) takes a bug of the pool for a refusal.",
+        replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([a])\n",
+        by="    with pytest.raises(Exception):\n        pool.free_blocks([a])\n",
+        killed_by="test_task_2_a_double_free_with_another_error_is_caught",
+        breaks="test_freeing: RuntimeError, and no other, if a block has no owner to drop",
+    ),
+    # ---- task 2
+    Mutant(
+        name="frees-in-any-order",
+        story="Compares the freed blocks as a set.",
+        replace='''    assert free_ids(pool) == [4, 5, 3, 1], f"free_blocks([3, 1]) with''',
+        by='''    assert set(free_ids(pool)) == {4, 5, 3, 1}, f"free_blocks([3, 1]) with''',
+        killed_by="test_task_2_queueing_backwards_is_caught",
+        breaks="test_freeing: join the queue in the order given",
+    ),
+    Mutant(
+        name="tries-and-passes",
+        story="try, except, pass: the free of a free block may raise or not, the test goes on.",
+        replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([a])\n",
+        by='''    try:
+        pool.free_blocks([a])
+    except Exception:
+        pass
+''',
+        killed_by="test_task_2_a_double_free_is_caught",
+        breaks="test_freeing: if a block has no owner to drop",
+    ),
+    Mutant(
+        name="one-block-a-call",
+        story="Two frees in two calls are tried, two in one are not.",
+        replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([b, b])\n",
+        by="",
+        killed_by="test_task_2_a_double_free_in_one_call_is_caught",
+        breaks="test_freeing: RuntimeError if one call drops more owners than a block has",
+    ),
+    Mutant(
+        name="refusals-only",
+        story="Tries what must be refused, and not what looks like it and must not.",
+        replace="    pool.free_blocks([shared, shared])\n",
+        by="    pool.free_blocks([shared])\n    pool.free_blocks([shared])\n",
+        killed_by="test_task_2_the_sealed_pool_is_caught",
+        breaks="test_freeing: A block may come twice if it has two owners",
+    ),
+    # ---- task 3
+    Mutant(
+        name="touch-only-counts",
+        story="Looks at the owners of the touched block, and not at the queue.",
+        replace=body(3),
+        by="""    pool = pools.BlockPool(6)
+    (block,) = pool.get_new_blocks(1)
+    pool.free_blocks([block])
+    pool.touch([block])
+    pool.touch([block])
+    assert block.ref_cnt == 2
+    pool.free_blocks([block])
+    assert block.ref_cnt == 1
+""",
+        killed_by="test_task_3_an_owned_block_among_the_free_is_caught",
+        breaks="test_sharing: After: a free one has left the queue, from wherever it stood",
+    ),
+    Mutant(
+        name="touches-the-oldest",
+        story="Touches the block at the head of the queue, where popleft does as well as remove.",
+        replace=body(3),
+        by="""    pool = pools.BlockPool(6)
+    oldest = pool.blocks[1]
+    pool.touch([oldest])
+    assert free_ids(pool) == [2, 3, 4, 5]
+    pool.touch([oldest])
+    pool.free_blocks([oldest])
+    assert free_ids(pool) == [2, 3, 4, 5]
+""",
+        killed_by="test_task_3_the_sealed_pool_is_caught",
+        breaks="test_sharing: no other block has moved",
+    ),
+    Mutant(
+        name="one-owner-is-enough",
+        story="Never lets one of two owners leave.",
+        replace="""    pool.touch([middle])
+    pool.free_blocks([middle])
+    assert middle.ref_cnt == 1, f"one""",
+        by="""    assert middle.ref_cnt == 1, f"one""",
+        killed_by="test_task_3_the_first_to_leave_is_caught",
+        breaks="test_sharing: is free when the last of them has left, not before",
+    ),
+    # ---- task 4
+    Mutant(
+        name="finds-only-what-is-used",
+        story="Never lets go of the block that it looks for.",
+        replace="    pool.free_blocks([a])\n    assert pool.get_cached_block(111) is a",
+        by="    assert pool.get_cached_block(111) is a",
+        killed_by="test_task_4_forgetting_too_early_is_caught",
+        breaks="test_finding_and_forgetting: while the block is in use and while it is free",
+    ),
+    Mutant(
+        name="never-waits-for-reuse",
+        story="Does not look once the block has been given to somebody else.",
+        replace='    assert pool.get_cached_block(111) is None, "block 1 was given',
+        by='    assert pool.get_cached_block(222) is None, "block 1 was given',
+        killed_by="test_task_4_forgetting_too_late_is_caught",
+        breaks="test_finding_and_forgetting: forgotten when the block is given out again",
+    ),
+    Mutant(
+        name="no-twins",
+        story="Every content stands in one block.",
+        replace="pool.cache_full_blocks(twins, [111, 111])",
+        by="pool.cache_full_blocks(twins, [111, 222]); continue",
+        killed_by="test_task_4_the_lost_twin_is_caught",
+        breaks="test_finding_and_forgetting: when one is forgotten the other is found",
+    ),
+    Mutant(
+        name="trusts-the-look",
+        story="Each look is the last thing that is done to its pool; what it did to that is not asked.",
+        replace=body(4),
+        by="""    for num_owners in (1, 0):
+        pool = pools.BlockPool(4)
+        (a,) = pool.get_new_blocks(1)
+        pool.cache_full_blocks([a], [111])
+        pool.free_blocks([a][num_owners:])
+        assert pool.get_cached_block(111) is a
+""",
+        killed_by="test_task_4_looking_that_owns_is_caught",
+        breaks="test_finding_and_forgetting: Looking changes nothing",
+    ),
+    Mutant(
+        name="a-hit-is-the-end",
+        story="Stops at the hit: whether the content can be found a second time is not asked.",
+        replace='    assert pool.get_cached_block(111) is a, "block 1 was free and got an owner: 111 is not found"\n',
+        by="    assert a.ref_cnt == 1\n",
+        killed_by="test_task_4_the_sealed_pool_is_caught",
+        breaks="test_finding_and_forgetting: and at no other time",
+    ),
+    # ---- task 5
+    Mutant(
+        name="raising-is-enough",
+        story="The free was refused, and nobody looks at what it did before.",
+        replace="    assert state(pool) == before, f\"freeing 1 and",
+        by="    before = state(pool)\n    assert state(pool) == before, f\"freeing 1 and",
+        killed_by="test_task_5_freeing_half_of_it_is_caught",
+        breaks=("invariant 5: After a refused call it looks again",
+                "test_a_refused_call_changes_nothing: A call that raises has left owners"),
+    ),
+    Mutant(
+        name="bad-block-first",
+        story="What must be refused comes first, so that nothing was done when it is found.",
+        replace="pool.free_blocks([a, pool.null_block])",
+        by="pool.free_blocks([pool.null_block, a])",
+        killed_by="test_task_5_freeing_half_of_it_is_caught",
+        breaks="test_a_refused_call_changes_nothing: a block that is in use and then the null block",
+    ),
+    Mutant(
+        name="owners-but-no-hashes",
+        story="After the call the owners are counted, and nothing else is looked at.",
+        replace="""\
+    assert state(pool) == before, f"caching 2 blocks, 1 hash, was refused, and {before} became {state(pool)}"
+    assert pool.get_cached_block(111) is None, "caching""",
+        by="""    assert a.ref_cnt == b.ref_cnt == 1, "caching""",
+        killed_by="test_task_5_caching_half_of_it_is_caught",
+        breaks="test_a_refused_call_changes_nothing: has left owners, hashes",
+    ),
+    Mutant(
+        name="counts-the-free-blocks",
+        story="Two blocks were free, two are free: which of them comes next is not asked.",
+        replace="    return free_ids(pool), pool.get_num_free_blocks(), pool.num_evictions, blocks\n",
+        by="    return pool.get_num_free_blocks(), pool.num_evictions, blocks\n",
+        killed_by="test_task_5_the_sealed_pool_is_caught",
+        breaks="test_a_refused_call_changes_nothing: the free queue and its order",
+    ),
+]

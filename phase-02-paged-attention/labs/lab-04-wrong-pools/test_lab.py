@@ -1,0 +1,244 @@
+"""Lab 2.4, tests that find bugs. Your tests are run on right pools and on wrong ones; each wrong one must be caught."""
+
+import random
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from course.loading import load_file
+
+POOLS = load_file(Path(__file__).with_name("wrong_pools.py"))
+#: What a test says that is still to be written.
+STUB = re.compile(r"Task (\d+): ")
+
+
+class Outcomes:
+    """What came of one of the student's tests: on right pools, each of them twice, and on one wrong pool among them."""
+
+    def __init__(self, test, name, wrong=None):
+        self.test, self.name, self.stub = test, name, None
+        self.fails_on_wrong = False
+        #: The name of a right pool → why the test did not pass, "" where it did, each time.
+        self.on_right = {}
+        order = [*POOLS.RIGHT, *POOLS.RIGHT, *([wrong] if wrong else [])]
+        random.Random(f"{name} {wrong and wrong.name}").shuffle(order)
+        for kind in order:
+            why, has_failed = self.run(kind)
+            if kind in POOLS.RIGHT:
+                self.on_right.setdefault(kind, []).append(why)
+            else:
+                self.fails_on_wrong = has_failed
+
+    def run(self, kind):
+        """Why the test did not pass on a fresh pool, "" if it did; and whether that is a failure."""
+        try:
+            self.test(POOLS.hand_out(kind))
+        except pytest.skip.Exception as error:
+            return f"was skipped ({error})", False
+        except (Exception, SystemExit, pytest.fail.Exception) as error:
+            if isinstance(error, NotImplementedError) and STUB.match(str(error)):
+                self.stub = error
+            return reason(error), True
+        return "", False
+
+    @property
+    def counts(self):
+        return self.stub is None and not any(why for whys in self.on_right.values() for why in whys)
+
+    @property
+    def catches(self):
+        return self.counts and self.fails_on_wrong
+
+    @property
+    def complaint(self):
+        """Why the test does not count."""
+        failed = {kind: [why for why in whys if why] for kind, whys in self.on_right.items() if any(whys)}
+        kind, whys = next(iter(failed.items()))
+        if len(whys) < len(self.on_right[kind]):
+            return (f"{self.name} passes and fails on the same right pool, the one that {kind.story}: {whys[0]}. "
+                    "A test says the same every time, and keeps nothing from one time to the next")
+        if len(failed) < len(POOLS.RIGHT):
+            return (f"{self.name} fails on one right pool, the one that {kind.story}, and not on the other: {whys[0]}. "
+                    "It asks for something that is not promised")
+        return f"{self.name} fails on every right pool: {whys[0]}"
+
+
+def reason(error):
+    """What was raised, and where in the student's file: asserts there are plain, and may have no message."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    mine = [frame for frame in frames if frame.filename == frames[0].filename] if frames else []
+    text = str(error).strip().split("\n")[0] or (mine[-1].line if mine else "")
+    place = f" ({Path(mine[-1].filename).name}:{mine[-1].lineno})" if mine else ""
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def outcomes(lab, wrong=None):
+    """Of all tests in the student's file, one after the other. There must be some."""
+    names = [name for name in dir(lab) if name.startswith("test_") and callable(getattr(lab, name))]
+    assert names, "there is no function test_…(pools) in your file"
+    for name in names:
+        yield Outcomes(getattr(lab, name), name, wrong)
+
+
+def raise_stub(all_outcomes, *tasks):
+    """If the test of one of these tasks is still to be written, its error passes through."""
+    stubs = [each.stub for each in all_outcomes if each.stub and int(STUB.match(str(each.stub))[1]) in tasks]
+    if stubs:
+        raise min(stubs, key=str).with_traceback(None)
+
+
+def assert_caught(lab, name):
+    """A test that counts fails on the wrong pool of this name."""
+    wrong = POOLS.WRONG[name]
+    seen = []
+    for each in outcomes(lab, wrong):
+        if each.catches:
+            return
+        seen.append(each)
+    raise_stub(seen, wrong.task)
+    counted = [each.name for each in seen if each.counts]
+    others = [each.complaint for each in seen if not each.counts and not each.stub]
+    advice = f"\nIs there a promise in the docstring of task {wrong.task} that no test of yours tries?"
+    pytest.fail(f"survives: {wrong} (no test of yours tells it from a right one).\n"
+                f"Passed on it: {', '.join(counted) or 'none that counts'}."
+                + "".join(f"\nDoes not count: {complaint}." for complaint in others)
+                + (advice if wrong.is_sealed else ""), pytrace=False)
+
+
+# ---- your tests themselves
+
+
+@pytest.mark.points(2)
+def test_task_1_your_tests_pass_on_right_pools(lab):
+    seen = list(outcomes(lab))
+    raise_stub(seen, 1)
+    bad = [each.complaint for each in seen if not each.counts and not each.stub]
+    if bad:
+        pytest.fail("a test that does not pass on every right pool, twice in a row, counts for nothing:\n"
+                    + "\n".join(bad), pytrace=False)
+
+
+@pytest.mark.points(2)
+def test_task_5_each_of_your_tests_catches_something(lab):
+    seen = list(outcomes(lab))
+    raise_stub(seen, 1, 2, 3, 4, 5)
+    idle = [each.name for each in seen if each.counts
+            and not any(Outcomes(each.test, each.name, wrong).catches for wrong in POOLS.WRONG.values())]
+    if idle:
+        pytest.fail(f"{', '.join(idle)}: passes on all {len(POOLS.WRONG)} wrong pools, so it is worth nothing here. "
+                    "What would a pool have to do to make it fail?", pytrace=False)
+    bad = [each.complaint for each in seen if not each.counts]
+    if bad:
+        pytest.fail("a test that does not count catches nothing:\n" + "\n".join(bad), pytrace=False)
+
+
+# ---- Task 1
+
+
+@pytest.mark.points(2)
+def test_task_1_lowest_number_first_is_caught(lab):
+    assert_caught(lab, "LowestNumberFirst")
+
+
+@pytest.mark.points(2)
+def test_task_1_keeping_the_last_block_is_caught(lab):
+    assert_caught(lab, "KeepsTheLastOne")
+
+
+@pytest.mark.points(2)
+def test_task_1_less_than_nothing_is_caught(lab):
+    assert_caught(lab, "LessThanNothing")
+
+
+# ---- Task 2
+
+
+@pytest.mark.points(2)
+def test_task_2_queueing_backwards_is_caught(lab):
+    assert_caught(lab, "Backwards")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_double_free_is_caught(lab):
+    assert_caught(lab, "ShrugsAtADoubleFree")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_double_free_with_another_error_is_caught(lab):
+    assert_caught(lab, "AnotherError")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_double_free_in_one_call_is_caught(lab):
+    assert_caught(lab, "LooksAtEachBlockAlone")
+
+
+@pytest.mark.points(3)
+def test_task_2_the_sealed_pool_is_caught(lab):
+    assert_caught(lab, "EveryBlockOnce")
+
+
+# ---- Task 3
+
+
+@pytest.mark.points(2)
+def test_task_3_an_owned_block_among_the_free_is_caught(lab):
+    assert_caught(lab, "LeavesItAmongTheFree")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_first_to_leave_is_caught(lab):
+    assert_caught(lab, "FirstToLeaveTakesAll")
+
+
+@pytest.mark.points(3)
+def test_task_3_the_sealed_pool_is_caught(lab):
+    assert_caught(lab, "TakesAnotherOut")
+
+
+# ---- Task 4
+
+
+@pytest.mark.points(2)
+def test_task_4_forgetting_too_early_is_caught(lab):
+    assert_caught(lab, "ForgetsWhatIsFree")
+
+
+@pytest.mark.points(2)
+def test_task_4_forgetting_too_late_is_caught(lab):
+    assert_caught(lab, "FindsWhatIsGone")
+
+
+@pytest.mark.points(2)
+def test_task_4_the_lost_twin_is_caught(lab):
+    assert_caught(lab, "OneTwinGoesBothGo")
+
+
+@pytest.mark.points(2)
+def test_task_4_looking_that_owns_is_caught(lab):
+    assert_caught(lab, "LookingIsOwning")
+
+
+@pytest.mark.points(3)
+def test_task_4_the_sealed_pool_is_caught(lab):
+    assert_caught(lab, "AHitIsForgotten")
+
+
+# ---- Task 5
+
+
+@pytest.mark.points(2)
+def test_task_5_freeing_half_of_it_is_caught(lab):
+    assert_caught(lab, "FreesUntilItStumbles")
+
+
+@pytest.mark.points(2)
+def test_task_5_caching_half_of_it_is_caught(lab):
+    assert_caught(lab, "CachesUntilItStumbles")
+
+
+@pytest.mark.points(3)
+def test_task_5_the_sealed_pool_is_caught(lab):
+    assert_caught(lab, "PutsBackInAnotherOrder")

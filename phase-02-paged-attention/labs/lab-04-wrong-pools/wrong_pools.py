@@ -1,0 +1,429 @@
+"""Block pools for your tests: two that are right, and many that each break one promise of lab 2.1.
+
+Nothing here is hidden, but you learn more if you find the sealed ones without reading on. What your test gets is made
+by ``hand_out``: every time a fresh class with the promised calls and nothing else, the same for right pools and wrong.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm import block_pool as engine
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to build a pool: its two classes, and for a wrong one its task and what it does wrong."""
+
+    name: str
+    pool_class: type
+    block_class: type
+    task: int = 0
+    story: str = ""
+    is_sealed: bool = False
+
+    def __str__(self) -> str:
+        return "a pool whose fault you are not told" if self.is_sealed else f"the pool that {self.story}"
+
+
+def hand_out(kind: Kind) -> types.SimpleNamespace:
+    """What a test gets as ``pools``: ``BlockPool``, a class made for this call, and ``KVCacheBlock``."""
+
+    class BlockPool:
+        """A pool of lab 2.1, as far as this lab promises it."""
+
+        def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+            self.__pool = kind.pool_class(num_blocks, enable_caching)
+
+        blocks = property(lambda self: self.__pool.blocks)
+        null_block = property(lambda self: self.__pool.null_block)
+        num_evictions = property(lambda self: self.__pool.num_evictions)
+        free_block_queue = property(lambda self: self.__pool.free_block_queue)
+
+        def get_num_free_blocks(self) -> int:
+            return self.__pool.get_num_free_blocks()
+
+        def get_usage(self) -> float:
+            return self.__pool.get_usage()
+
+        def get_new_blocks(self, n: int) -> list[Any]:
+            return self.__pool.get_new_blocks(n)
+
+        def free_blocks(self, blocks: Iterable[Any]) -> None:
+            return self.__pool.free_blocks(blocks)
+
+        def touch(self, blocks: Sequence[Any]) -> None:
+            return self.__pool.touch(blocks)
+
+        def cache_full_blocks(self, blocks: Sequence[Any], hashes: Sequence[Hashable]) -> None:
+            return self.__pool.cache_full_blocks(blocks, hashes)
+
+        def get_cached_block(self, block_hash: Hashable) -> Any | None:
+            return self.__pool.get_cached_block(block_hash)
+
+        def evict_blocks(self, block_ids: Iterable[int]) -> None:
+            return self.__pool.evict_blocks(block_ids)
+
+        def reset_prefix_cache(self) -> None:
+            return self.__pool.reset_prefix_cache()
+
+    BlockPool.__module__, BlockPool.__qualname__ = "pools", "BlockPool"
+    return types.SimpleNamespace(BlockPool=BlockPool, KVCacheBlock=kind.block_class)
+
+
+# ---- a right pool that is built quite differently
+
+
+class PlainBlock:
+    """A block without links."""
+
+    def __init__(self, block_id: int, ref_cnt: int = 0, block_hash: Hashable | None = None,
+                 is_null: bool = False) -> None:
+        self.block_id, self.ref_cnt, self.block_hash, self.is_null = block_id, ref_cnt, block_hash, is_null
+
+    def reset_hash(self) -> None:
+        self.block_hash = None
+
+
+class PlainQueue:
+    """A list in the place of the free queue, to look at only."""
+
+    def __init__(self, blocks: list[PlainBlock]) -> None:
+        self._blocks = blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        return len(self._blocks)
+
+    def get_all_free_blocks(self) -> list[PlainBlock]:
+        return list(self._blocks)
+
+
+class PlainPool:
+    """Keeps the promises of lab 2.1 with plain lists: slow, and right. A hit is served by the youngest twin."""
+
+    def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"{num_blocks} blocks are too few")
+        self.enable_caching = enable_caching
+        self.blocks = [PlainBlock(block_id) for block_id in range(num_blocks)]
+        self.null_block = self.blocks[0]
+        self.null_block.is_null = True
+        self.num_evictions = 0
+        self._free = self.blocks[1:]
+        self._cached: list[PlainBlock] = []
+        self.free_block_queue = PlainQueue(self._free)
+
+    def get_num_free_blocks(self) -> int:
+        return len(self._free)
+
+    def get_usage(self) -> float:
+        num_usable = len(self.blocks) - 1
+        return 1.0 - len(self._free) / num_usable if num_usable else 0.0
+
+    def get_new_blocks(self, n: int) -> list[PlainBlock]:
+        if n < 0 or n > len(self._free):
+            raise ValueError(f"{n} blocks cannot be had")
+        blocks = self._free[:n]
+        del self._free[:n]
+        for block in blocks:
+            self.num_evictions += block in self._cached
+            self._forget(block)
+            block.ref_cnt = 1
+        return blocks
+
+    def free_blocks(self, blocks: Iterable[PlainBlock]) -> None:
+        blocks = list(blocks)
+        for block in blocks:
+            self._refuse_strangers(block)
+            if blocks.count(block) > block.ref_cnt:
+                raise RuntimeError("more owners leave than there are")
+        for block in blocks:
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                self._free.append(block)
+
+    def touch(self, blocks: Sequence[PlainBlock]) -> None:
+        for block in blocks:
+            self._refuse_strangers(block)
+        for block in blocks:
+            if block in self._free:
+                self._free.remove(block)
+            block.ref_cnt += 1
+
+    def cache_full_blocks(self, blocks: Sequence[PlainBlock], hashes: Sequence[Hashable]) -> None:
+        if not self.enable_caching:
+            return
+        if len(hashes) < len(blocks):
+            raise ValueError("a hash is missing")
+        for block, block_hash in zip(blocks, hashes):
+            self._refuse_strangers(block)
+            if block in self._free or block.block_hash not in (None, block_hash):
+                raise RuntimeError("the block is free, or holds something else")
+        for block, block_hash in zip(blocks, hashes):
+            if block.block_hash is None:
+                block.block_hash = block_hash
+                self._cached.append(block)
+
+    def get_cached_block(self, block_hash: Hashable) -> PlainBlock | None:
+        twins = [block for block in self._cached if block.block_hash == block_hash]
+        return twins[-1] if twins else None
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        block_ids = list(block_ids)
+        if any(block_id not in range(len(self.blocks)) for block_id in block_ids):
+            raise ValueError("there is no such block")
+        for block_id in block_ids:
+            self._forget(self.blocks[block_id])
+
+    def reset_prefix_cache(self) -> None:
+        if num_used := len(self.blocks) - 1 - len(self._free):
+            raise RuntimeError(f"{num_used} blocks are in use")
+        for block in self.blocks:
+            self._forget(block)
+
+    def _forget(self, block: PlainBlock) -> None:
+        if block in self._cached:
+            self._cached.remove(block)
+        block.reset_hash()
+
+    def _refuse_strangers(self, block: PlainBlock) -> None:
+        if block is self.null_block or not any(block is mine for mine in self.blocks):
+            raise RuntimeError("not a block that has owners here")
+
+
+RIGHT = (Kind("linked", engine.BlockPool, engine.KVCacheBlock, story="is the engine's own"),
+         Kind("plain", PlainPool, PlainBlock, story="is built from plain lists"))
+
+# ---- the wrong ones
+
+WRONG: dict[str, Kind] = {}
+
+
+def wrong(task: int, story: str, is_sealed: bool = False) -> Callable[[type], type]:
+    """Put a pool into ``WRONG``, under the name of its class."""
+    def register(pool_class: type) -> type:
+        WRONG[pool_class.__name__] = Kind(pool_class.__name__, pool_class, engine.KVCacheBlock, task, story, is_sealed)
+        return pool_class
+    return register
+
+
+@wrong(0, "gives out the null block like any other")
+class GivesOutTheNullBlock(engine.BlockPool):
+    def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+        super().__init__(num_blocks, enable_caching)
+        others = self.free_block_queue.popleft_n(num_blocks - 1)
+        self.free_block_queue.append_n([self.null_block, *others])
+
+
+# Task 1: giving out
+
+
+@wrong(1, "gives out the free blocks with the lowest numbers, whichever have been free longest")
+class LowestNumberFirst(engine.BlockPool):
+    def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
+        queue = self.free_block_queue
+        if 0 <= n <= queue.num_free_blocks:
+            queue.append_n(sorted(queue.popleft_n(queue.num_free_blocks), key=lambda block: block.block_id))
+        return super().get_new_blocks(n)
+
+
+@wrong(1, "never parts with its last free block")
+class KeepsTheLastOne(engine.BlockPool):
+    def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
+        if 0 < n and n == self.get_num_free_blocks():
+            raise ValueError(f"get_new_blocks({n}): only {n - 1} blocks can be had")
+        return super().get_new_blocks(n)
+
+
+@wrong(1, "answers a request for less than no blocks with an empty list")
+class LessThanNothing(engine.BlockPool):
+    def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
+        return super().get_new_blocks(max(n, 0))
+
+
+# Task 2: freeing
+
+
+@wrong(2, "queues the blocks of one call in the opposite order")
+class Backwards(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        super().free_blocks([*blocks][::-1])
+
+
+@wrong(2, "shrugs when a block is freed that nobody owns")
+class ShrugsAtADoubleFree(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        super().free_blocks([block for block in blocks if block.ref_cnt > 0 or block.pool is not self])
+
+
+@wrong(2, "refuses to free what nobody owns, but not with the error that is promised")
+class AnotherError(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        blocks = list(blocks)
+        for block in blocks:
+            if block.ref_cnt == 0 and block.pool is self:
+                raise KeyError(block.block_id)
+        super().free_blocks(blocks)
+
+
+@wrong(2, "does not see that one and the same call drops an owner more often than there are owners")
+class LooksAtEachBlockAlone(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        num_drops: Counter[engine.KVCacheBlock] = Counter()
+        kept = []
+        for block in blocks:
+            num_drops[block] += 1
+            if num_drops[block] <= max(block.ref_cnt, 1):
+                kept.append(block)
+        super().free_blocks(kept)
+
+
+@wrong(2, "refuses a block that comes twice in one call, though it has two owners", is_sealed=True)
+class EveryBlockOnce(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        blocks = list(blocks)
+        if len(set(blocks)) < len(blocks):
+            raise RuntimeError("free_blocks: a block comes twice")
+        super().free_blocks(blocks)
+
+
+# Task 3: sharing
+
+
+class _MayOwnWhatIsQueued(engine.BlockPool):
+    """For pools whose ``touch`` leaves an owned block in the queue: it leaves that when it is freed, and joins it."""
+
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        blocks = list(blocks)
+        for block in blocks:
+            if block.ref_cnt > 0 and block.next_free is not None:
+                self.free_block_queue.remove(block)
+        super().free_blocks(blocks)
+
+
+@wrong(3, "gives a free block an owner and leaves it where it stood, among the free ones")
+class LeavesItAmongTheFree(_MayOwnWhatIsQueued):
+    def touch(self, blocks: Sequence[engine.KVCacheBlock]) -> None:
+        places = self.free_block_queue.get_all_free_blocks()
+        super().touch(blocks)
+        self.free_block_queue.popleft_n(self.free_block_queue.num_free_blocks)
+        self.free_block_queue.append_n(places)
+
+
+@wrong(3, "takes a shared block back when the first of its owners leaves")
+class FirstToLeaveTakesAll(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        blocks = list(blocks)
+        super().free_blocks(blocks)
+        left = [block for block in dict.fromkeys(blocks) if block.ref_cnt > 0]
+        super().free_blocks([block for block in left for _ in range(block.ref_cnt)])
+
+
+@wrong(3, "takes the block that has been free longest out of the queue, whichever was touched", is_sealed=True)
+class TakesAnotherOut(_MayOwnWhatIsQueued):
+    def touch(self, blocks: Sequence[engine.KVCacheBlock]) -> None:
+        for block in blocks:
+            self._check_mine(block, "touch")
+        for block in blocks:
+            if block.ref_cnt == 0:
+                self.free_block_queue.popleft()
+            block.ref_cnt += 1
+
+
+# Task 4: finding and forgetting
+
+
+@wrong(4, "forgets what a block holds as soon as nobody uses it")
+class ForgetsWhatIsFree(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        blocks = list(blocks)
+        super().free_blocks(blocks)
+        self.evict_blocks([block.block_id for block in blocks if block.ref_cnt == 0])
+
+
+@wrong(4, "goes on finding content whose block was given to somebody else")
+class FindsWhatIsGone(engine.BlockPool):
+    def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
+        super().__init__(num_blocks, enable_caching)
+        self._found: dict[Hashable, engine.KVCacheBlock] = {}
+
+    def cache_full_blocks(self, blocks: Sequence[engine.KVCacheBlock], hashes: Sequence[Hashable]) -> None:
+        super().cache_full_blocks(blocks, hashes)
+        if self.enable_caching:
+            self._found.update(zip(hashes, blocks))
+
+    def get_cached_block(self, block_hash: Hashable) -> engine.KVCacheBlock | None:
+        return super().get_cached_block(block_hash) or self._found.get(block_hash)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        block_ids = list(block_ids)
+        super().evict_blocks(block_ids)
+        for block_hash, block in [*self._found.items()]:
+            if block.block_id in block_ids:
+                del self._found[block_hash]
+
+    def reset_prefix_cache(self) -> None:
+        super().reset_prefix_cache()
+        self._found = {}
+
+
+@wrong(4, "forgets both of two blocks with one content when either is forgotten")
+class OneTwinGoesBothGo(engine.BlockPool):
+    def _maybe_evict(self, block: engine.KVCacheBlock) -> None:
+        twins = list(self._cached.get(block.block_hash, {}).values())
+        super()._maybe_evict(block)
+        for twin in twins:
+            super()._maybe_evict(twin)
+
+
+@wrong(4, "makes whoever looks for a block its owner")
+class LookingIsOwning(engine.BlockPool):
+    def get_cached_block(self, block_hash: Hashable) -> engine.KVCacheBlock | None:
+        block = super().get_cached_block(block_hash)
+        if block is not None:
+            self.touch([block])
+        return block
+
+
+@wrong(4, "forgets the content of a free block when somebody takes it up again", is_sealed=True)
+class AHitIsForgotten(engine.BlockPool):
+    def touch(self, blocks: Sequence[engine.KVCacheBlock]) -> None:
+        free = [block.block_id for block in blocks if block.ref_cnt == 0]
+        super().touch(blocks)
+        self.evict_blocks(free)
+
+
+# Task 5: a call that raises has changed nothing
+
+
+@wrong(5, "has freed some of the blocks by the time it notices that it must refuse one")
+class FreesUntilItStumbles(engine.BlockPool):
+    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
+        blocks = list(blocks)
+        try:
+            super().free_blocks(blocks)
+        except RuntimeError:
+            for block in blocks:
+                super().free_blocks([block])
+
+
+@wrong(5, "has made some of the blocks findable by the time it notices that hashes are missing")
+class CachesUntilItStumbles(engine.BlockPool):
+    def cache_full_blocks(self, blocks: Sequence[engine.KVCacheBlock], hashes: Sequence[Hashable]) -> None:
+        if len(hashes) < len(blocks):
+            super().cache_full_blocks(blocks[:len(hashes)], hashes)
+        super().cache_full_blocks(blocks, hashes)
+
+
+@wrong(5, "takes what there is, and where that is too little puts it back, the last one first", is_sealed=True)
+class PutsBackInAnotherOrder(engine.BlockPool):
+    def get_new_blocks(self, n: int) -> list[engine.KVCacheBlock]:
+        if n > self.get_num_free_blocks():
+            queue = self.free_block_queue
+            queue.append_n(queue.popleft_n(queue.num_free_blocks)[::-1])
+        return super().get_new_blocks(n)
