@@ -17,7 +17,7 @@ MAX_COMPLAINTS = 2
 
 
 class Outcomes:
-    """What came of one of the student's tests: on each right pool twice, and on one wrong pool twice among them."""
+    """What came of one of the student's tests: on each right pool, and on one wrong pool among them, twice each."""
 
     def __init__(self, test, name, wrong=None):
         self.test, self.name, self.stub = test, name, None
@@ -39,7 +39,7 @@ class Outcomes:
         try:
             self.test(POOLS.hand_out(kind))
         except pytest.skip.Exception as error:
-            return f"was skipped ({error})", False
+            return f"it was skipped ({error})", False
         except (Exception, SystemExit, pytest.fail.Exception) as error:
             if isinstance(error, NotImplementedError) and STUB.match(str(error)):
                 self.stub = error
@@ -94,6 +94,7 @@ def raise_stub(all_outcomes, *tasks):
 
 def assert_caught(lab, name):
     """A test that counts fails on the wrong pool of this name."""
+    __tracebackhide__ = True  # the message says it all
     wrong = POOLS.WRONG[name]
     seen = []
     for each in outcomes(lab, wrong):
@@ -101,14 +102,14 @@ def assert_caught(lab, name):
             return
         seen.append(each)
     raise_stub(seen, wrong.task)
-    counted = [each.name for each in seen if each.counts]
+    num_counted = sum(each.counts for each in seen)
     others = [each.complaint for each in seen if not each.counts and not each.stub]
     advice = f"\nIs there a promise in the docstring of task {wrong.task} that no test of yours tries?"
-    pytest.fail(f"survives: {wrong} (no test of yours tells it from a right one).\n"
-                f"Passed on it: {', '.join(counted) or 'none that counts'}."
-                + "".join(f"\nDoes not count: {complaint}." for complaint in others[:MAX_COMPLAINTS])
-                + (f"\n{len(others) - MAX_COMPLAINTS} more do not count." if len(others) > MAX_COMPLAINTS else "")
-                + (advice if wrong.is_sealed else ""), pytrace=False)
+    raise AssertionError(f"survives: {wrong} (no test of yours tells it from a right one).\n"
+                         f"Of your {len(seen)} tests {num_counted} count, and none of these catches it."
+                         + "".join(f"\nDoes not count: {complaint}." for complaint in others[:MAX_COMPLAINTS])
+                         + (f"\n{len(others) - MAX_COMPLAINTS} more do not count." if others[MAX_COMPLAINTS:] else "")
+                         + (advice if wrong.is_sealed else ""))
 
 
 # ---- your tests themselves
@@ -119,9 +120,8 @@ def test_task_1_your_tests_pass_on_right_pools(lab):
     seen = list(outcomes(lab))
     raise_stub(seen, 1)
     bad = [each.complaint for each in seen if not each.counts and not each.stub]
-    if bad:
-        pytest.fail("a test that does not pass on every right pool, twice in a row, counts for nothing:\n"
-                    + "\n".join(bad), pytrace=False)
+    assert not bad, ("a test that does not pass on every right pool, every time, counts for nothing:\n"
+                     + "\n".join(bad))
 
 
 @pytest.mark.points(2)
@@ -130,12 +130,10 @@ def test_task_5_each_of_your_tests_catches_something(lab):
     raise_stub(seen, 1, 2, 3, 4, 5)
     idle = [each.name for each in seen if each.counts
             and not any(Outcomes(each.test, each.name, wrong).catches for wrong in POOLS.WRONG.values())]
-    if idle:
-        pytest.fail(f"{', '.join(idle)}: passes on all {len(POOLS.WRONG)} wrong pools, so it is worth nothing here. "
-                    "What would a pool have to do to make it fail?", pytrace=False)
+    assert not idle, (f"none of the {len(POOLS.WRONG)} wrong pools makes this test fail, so it is worth nothing here: "
+                      f"{', '.join(idle)}. What would a pool have to do to make it fail?")
     bad = [each.complaint for each in seen if not each.counts]
-    if bad:
-        pytest.fail("a test that does not count catches nothing:\n" + "\n".join(bad), pytrace=False)
+    assert not bad, "a test that does not count catches nothing:\n" + "\n".join(bad)
 
 
 # ---- Task 1
