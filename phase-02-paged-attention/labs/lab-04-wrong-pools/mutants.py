@@ -127,6 +127,16 @@ MUTANTS = [
         killed_by="test_task_2_a_double_free_is_caught",
         breaks="invariant 4: not at what it is called",
     ),
+    Mutant(
+        name="looks-at-the-class-inside",
+        story="Asks a block for its pool, and that for the name of its class. All have one name, there too.",
+        replace=body(5),
+        by="""    inside = getattr(pools.BlockPool(4).blocks[1], "pool", None)
+    assert inside is None or type(inside).__name__ == "BlockPool"
+""",
+        killed_by="test_task_5_freeing_half_of_it_is_caught",
+        breaks="invariant 4: not at what it is called",
+    ),
     # ---- tests with a memory
     Mutant(
         name="keeps-the-first-class",

@@ -32,12 +32,13 @@ class Kind:
 
 def hand_out(kind: Kind) -> types.SimpleNamespace:
     """What a test gets as ``pools``: ``BlockPool``, a class made for this call, and ``KVCacheBlock``."""
+    pool_class = kind.pool_class
 
     class BlockPool:
         """A pool of lab 2.1, as far as this lab promises it."""
 
         def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
-            self.__pool = kind.pool_class(num_blocks, enable_caching)
+            self.__pool = pool_class(num_blocks, enable_caching)
 
         blocks = property(lambda self: self.__pool.blocks)
         null_block = property(lambda self: self.__pool.null_block)
@@ -71,8 +72,13 @@ def hand_out(kind: Kind) -> types.SimpleNamespace:
         def reset_prefix_cache(self) -> None:
             return self.__pool.reset_prefix_cache()
 
-    BlockPool.__module__, BlockPool.__qualname__ = "pools", "BlockPool"
-    return types.SimpleNamespace(BlockPool=BlockPool, KVCacheBlock=kind.block_class)
+    return types.SimpleNamespace(BlockPool=without_a_name(BlockPool), KVCacheBlock=kind.block_class)
+
+
+def without_a_name(pool_class: type) -> type:
+    """The class under the name that all of them have: a test must not be able to read from it which one it got."""
+    pool_class.__module__, pool_class.__name__, pool_class.__qualname__ = "pools", "BlockPool", "BlockPool"
+    return pool_class
 
 
 # ---- a right pool that is built quite differently
@@ -196,8 +202,12 @@ class PlainPool:
             raise RuntimeError("not a block that has owners here")
 
 
-RIGHT = (Kind("linked", engine.BlockPool, engine.KVCacheBlock, story="is the engine's own"),
-         Kind("plain", PlainPool, PlainBlock, story="is built from plain lists"))
+class LinkedPool(engine.BlockPool):
+    """The engine's, unchanged; a subclass as the wrong ones are."""
+
+
+RIGHT = (Kind("linked", without_a_name(LinkedPool), engine.KVCacheBlock, story="is the engine's own"),
+         Kind("plain", without_a_name(PlainPool), PlainBlock, story="is built from plain lists"))
 
 # ---- the wrong ones
 
@@ -208,7 +218,7 @@ def wrong(task: int, story: str, is_sealed: bool = False) -> Callable[[type], ty
     """Put a pool into ``WRONG``, under the name of its class."""
     def register(pool_class: type) -> type:
         WRONG[pool_class.__name__] = Kind(pool_class.__name__, pool_class, engine.KVCacheBlock, task, story, is_sealed)
-        return pool_class
+        return without_a_name(pool_class)
     return register
 
 
@@ -295,19 +305,19 @@ class EveryBlockOnce(engine.BlockPool):
 # Task 3: sharing
 
 
-class _MayOwnWhatIsQueued(engine.BlockPool):
-    """For pools whose ``touch`` leaves an owned block in the queue: it leaves that when it is freed, and joins it."""
-
-    def free_blocks(self, blocks: Iterable[engine.KVCacheBlock]) -> None:
-        blocks = list(blocks)
-        for block in blocks:
-            if block.ref_cnt > 0 and block.next_free is not None:
-                self.free_block_queue.remove(block)
-        super().free_blocks(blocks)
+def _free_what_may_be_queued(self: engine.BlockPool, blocks: Iterable[engine.KVCacheBlock]) -> None:
+    """``free_blocks`` of a pool whose ``touch`` leaves owned blocks in the queue: they leave it first, to join it."""
+    blocks = list(blocks)
+    for block in blocks:
+        if block.ref_cnt > 0 and block.next_free is not None:
+            self.free_block_queue.remove(block)
+    engine.BlockPool.free_blocks(self, blocks)
 
 
 @wrong(3, "gives a free block an owner and leaves it where it stood, among the free ones")
-class LeavesItAmongTheFree(_MayOwnWhatIsQueued):
+class LeavesItAmongTheFree(engine.BlockPool):
+    free_blocks = _free_what_may_be_queued
+
     def touch(self, blocks: Sequence[engine.KVCacheBlock]) -> None:
         places = self.free_block_queue.get_all_free_blocks()
         super().touch(blocks)
@@ -325,7 +335,9 @@ class FirstToLeaveTakesAll(engine.BlockPool):
 
 
 @wrong(3, "takes the block that has been free longest out of the queue, whichever was touched", is_sealed=True)
-class TakesAnotherOut(_MayOwnWhatIsQueued):
+class TakesAnotherOut(engine.BlockPool):
+    free_blocks = _free_what_may_be_queued
+
     def touch(self, blocks: Sequence[engine.KVCacheBlock]) -> None:
         for block in blocks:
             self._check_mine(block, "touch")
