@@ -9,6 +9,7 @@ MUTANTS = [
         replace="get_cached_block(BlockHash(parent, tokens, extra_keys))\n            if block is None:",
         by="get_cached_block(BlockHash(None, tokens, extra_keys))\n            if block is None:",
         killed_by="test_task_1_equal_tokens_after_another_prefix_are_no_match",
+        breaks="PrefixTree.match: The key of a block is BlockHash(parent's key, its tokens, extra_keys)",
     ),
     Mutant(
         name="trusts-the-hash-alone",
@@ -16,6 +17,7 @@ MUTANTS = [
         replace="get_cached_block(BlockHash(parent, tokens, extra_keys))\n            if block is None:",
         by="get_cached_block(int(BlockHash(parent, tokens, extra_keys)))\n            if block is None:",
         killed_by="test_task_1_a_match_is_proved_not_just_hashed",
+        breaks=("invariant 2: proved by tokens, parents and extra keys", "PrefixTree.match: finds and proves it"),
     ),
     Mutant(
         name="matched-more-than-was-asked",
@@ -23,6 +25,7 @@ MUTANTS = [
         replace="        while (len(blocks) + 1) * size <= len(token_ids):\n",
         by="        while len(blocks) * size < len(token_ids):\n",
         killed_by="test_task_4_the_tail_of_a_finished_request_is_found",
+        breaks="PrefixTree.match: when less than a whole block of tokens is left",
     ),
     Mutant(
         name="matched-one-block-too-few",
@@ -30,6 +33,7 @@ MUTANTS = [
         replace="        while (len(blocks) + 1) * size <= len(token_ids):\n",
         by="        while (len(blocks) + 1) * size < len(token_ids):\n",
         killed_by="test_task_1_whole_blocks_are_found_in_order",
+        breaks="PrefixTree.match: All of token_ids may match",
     ),
     Mutant(
         name="the-lookup-takes-the-blocks",
@@ -37,6 +41,7 @@ MUTANTS = [
         replace="            blocks.append(block)\n",
         by="            blocks.append(block)\n            self.block_pool.touch([block])\n",
         killed_by="test_task_1_a_lookup_changes_nothing",
+        breaks=("invariant 4: only looks", "PrefixTree.match: no block is touched, no count changes"),
     ),
     Mutant(
         name="looks-without-the-salt",
@@ -44,6 +49,7 @@ MUTANTS = [
         replace="get_cached_block(BlockHash(parent, tokens, extra_keys))\n            if block is None:",
         by="get_cached_block(BlockHash(parent, tokens))\n            if block is None:",
         killed_by="test_task_1_extra_keys_keep_tenants_apart",
+        breaks="PrefixTree.match: The key of a block is BlockHash(parent's key, its tokens, extra_keys)",
     ),
     Mutant(
         name="looks-among-the-roots-children",
@@ -51,6 +57,7 @@ MUTANTS = [
         replace="        partial, num_partial = self._longest_child(parent, rest, extra_keys)\n",
         by="        partial, num_partial = self._longest_child(None, rest, extra_keys)\n",
         killed_by="test_task_3_a_child_of_another_parent_is_not_taken",
+        breaks="PrefixTree.match: how far the next tokens",
     ),
     Mutant(
         name="ignores-the-salt-at-the-root",
@@ -58,6 +65,7 @@ MUTANTS = [
         replace='    return parent if parent is not None else ("root", extra_keys or None)\n',
         by='    return parent if parent is not None else ("root", None)\n',
         killed_by="test_task_3_extra_keys_keep_tenants_apart_inside_a_block",
+        breaks="_place: there the extra keys decide",
     ),
     Mutant(
         name="half-a-match-without-the-salt",
@@ -65,6 +73,7 @@ MUTANTS = [
         replace="        partial, num_partial = self._longest_child(parent, rest, extra_keys)\n",
         by="        partial, num_partial = self._longest_child(parent, rest, None)\n",
         killed_by="test_task_4_extra_keys_keep_tails_apart",
+        breaks="PrefixTree: Equal texts with different extra keys never meet",
     ),
     Mutant(
         name="the-split-lost-the-block",
@@ -72,6 +81,7 @@ MUTANTS = [
         replace="        return PrefixMatch(blocks, partial, num_partial, len(blocks) * size + num_partial)\n",
         by="        return PrefixMatch(blocks, None, num_partial, len(blocks) * size + num_partial)\n",
         killed_by="test_task_3_a_divergent_request_adopts_the_block_and_its_first_write_forks_it",
+        breaks="PrefixTree.match: how far the next tokens",
     ),
     Mutant(
         name="the-half-matching-block-counts-as-whole",
@@ -80,6 +90,7 @@ MUTANTS = [
         by="        blocks += [partial] if partial else []\n"
            "        return PrefixMatch(blocks, None, 0, len(blocks) * size)\n",
         killed_by="test_task_3_a_match_ends_inside_a_block",
+        breaks="invariant 2: A match never names a block whose content is not that prefix",
     ),
     Mutant(
         name="found-by-its-first-token-taken-whole",
@@ -88,6 +99,7 @@ MUTANTS = [
                 "        length += 1\n    return length\n",
         by="    return min(len(tokens), len(others)) if tokens[:1] == others[:1] else 0\n",
         killed_by="test_task_3_a_match_ends_inside_a_block",
+        breaks="_num_shared: up to the first that differs",
     ),
     Mutant(
         name="reads-past-the-end-of-the-question",
@@ -95,6 +107,8 @@ MUTANTS = [
         replace="                return child.block, length\n",
         by="                return child.block, len(child.tokens)\n",
         killed_by="test_task_3_a_match_ends_inside_a_block",
+        breaks=("invariant 3: never longer than what was asked for",
+                "PrefixTree.match: The match is never longer than token_ids"),
     ),
     Mutant(
         name="takes-the-first-child",
@@ -103,6 +117,8 @@ MUTANTS = [
         by="            child = siblings[bisect_left(siblings, (rest[:1],))]\n"
            "            length = _num_shared(child.tokens, rest)\n",
         killed_by="test_task_3_the_longest_child_is_taken",
+        breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree._longest_child: share the longest beginning with rest"),
     ),
     Mutant(
         name="looks-only-at-the-one-before",
@@ -110,6 +126,8 @@ MUTANTS = [
         replace="siblings[max(index - 1, 0):index + 1]\n            length = max(",
         by="siblings[max(index - 1, 0):max(index, 1)]\n            length = max(",
         killed_by="test_task_3_the_longest_child_is_taken",
+        breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree._longest_child: share the longest beginning with rest"),
     ),
     Mutant(
         name="looks-only-at-the-one-after",
@@ -117,6 +135,8 @@ MUTANTS = [
         replace="siblings[max(index - 1, 0):index + 1]\n            length = max(",
         by="siblings[index:index + 1] or siblings[-1:]\n            length = max(",
         killed_by="test_task_3_the_longest_child_is_taken",
+        breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree._longest_child: share the longest beginning with rest"),
     ),
     Mutant(
         name="looks-at-all-siblings",
@@ -124,6 +144,7 @@ MUTANTS = [
         replace="            neighbours = siblings[max(index - 1, 0):index + 1]\n",
         by="            neighbours = siblings\n",
         killed_by="test_task_3_a_lookup_among_thousands_looks_at_few",
+        breaks="invariant 3: Finding it looks at O(log n) of a node's n children",
     ),
     Mutant(
         name="looks-at-all-that-share-the-first-token",
@@ -132,6 +153,7 @@ MUTANTS = [
         by="            neighbours = [child for child in siblings[bisect_left(siblings, (rest[:1],)):]\n"
            "                          if child.tokens[:1] == rest[:1]] or siblings[:1]\n",
         killed_by="test_task_3_a_lookup_among_thousands_looks_at_few",
+        breaks="PrefixTree._longest_child: this looks at O(log n), however alike they begin",
     ),
     Mutant(
         name="takes-a-neighbour-as-it-is",
@@ -139,6 +161,7 @@ MUTANTS = [
         replace="            child = siblings[bisect_left(siblings, (rest[:length],))]\n",
         by="            child = max(neighbours, key=lambda child: _num_shared(child.tokens, rest))\n",
         killed_by="test_task_4_of_equal_matches_the_one_without_further_tokens",
+        breaks="PrefixTree._longest_child: one that has no further tokens is better",
     ),
     Mutant(
         name="serves-a-stale-node",
@@ -146,6 +169,7 @@ MUTANTS = [
         replace="        return key.parent == parent and key.extra_keys == (extra_keys or None)\n",
         by="        return True\n",
         killed_by="test_task_3_a_stale_child_is_passed_over",
+        breaks="PrefixTree._is_child: of another parent",
     ),
     Mutant(
         name="serves-what-was-hung-not-what-is-there",
@@ -153,6 +177,7 @@ MUTANTS = [
         replace="        if key is None or key.token_ids != child.tokens:\n",
         by="        if key is None:\n",
         killed_by="test_task_3_a_stale_child_is_passed_over",
+        breaks="PrefixTree._is_child: A key of other tokens",
     ),
     Mutant(
         name="a-stale-node-ends-the-search",
@@ -160,6 +185,7 @@ MUTANTS = [
         replace="            self._take_down(child.block_id)\n",
         by="            break\n",
         killed_by="test_task_3_a_stale_child_is_passed_over",
+        breaks="PrefixTree._longest_child: Stale children are passed over",
     ),
     Mutant(
         name="stale-nodes-stay-up",
@@ -167,6 +193,7 @@ MUTANTS = [
         replace="            self._take_down(child.block_id)\n",
         by="            siblings = [other for other in siblings if other is not child]\n",
         killed_by="test_task_3_stale_children_are_met_once",
+        breaks="PrefixTree._longest_child: taken down: nobody meets them twice",
     ),
     Mutant(
         name="hangs-nothing-in-the-tree",
@@ -174,6 +201,7 @@ MUTANTS = [
         replace="        self._hang(block, parent, tokens, extra_keys)\n        return key\n",
         by="        return key\n",
         killed_by="test_task_3_a_match_ends_inside_a_block",
+        breaks="PrefixTree._insert_one: it hangs under parent",
     ),
     Mutant(
         name="keys-without-a-chain",
@@ -181,6 +209,7 @@ MUTANTS = [
         replace="            parent = self._insert_one(parent, token_ids",
         by="            self._insert_one(parent, token_ids",
         killed_by="test_task_2_full_blocks_are_found_and_a_half_filled_one_is_not",
+        breaks="PrefixTree.insert: each key the parent of the next",
     ),
     Mutant(
         name="a-chain-for-every-twin",
@@ -188,6 +217,7 @@ MUTANTS = [
         replace="        if twin is not None:\n            key = twin.block_hash\n",
         by="",
         killed_by="test_task_2_twins_share_one_chain_and_both_serve",
+        breaks="PrefixTree._insert_one: one chain for all twins",
     ),
     Mutant(
         name="a-twin-is-left-out",
@@ -195,6 +225,8 @@ MUTANTS = [
         replace="        if twin is not None:\n            key = twin.block_hash\n",
         by="        if twin is not None:\n            return twin.block_hash\n",
         killed_by="test_task_2_twins_share_one_chain_and_both_serve",
+        breaks=("PrefixTree._insert_one: the pool finds it under its key",
+                "PrefixTree._insert_one: Both stay findable"),
     ),
     Mutant(
         name="begins-at-the-front-every-time",
@@ -202,6 +234,7 @@ MUTANTS = [
         replace="        start = end\n",
         by="        start = 0\n",
         killed_by="test_task_2_insert_goes_on_where_it_stopped",
+        breaks="PrefixTree.insert: do not start from the front",
     ),
     Mutant(
         name="a-half-filled-key-is-the-last-word",
@@ -210,6 +243,7 @@ MUTANTS = [
                 "                             or len(blocks[start - 1].block_hash.token_ids) < size):\n",
         by="        while start > 0 and blocks[start - 1].block_hash is None:\n",
         killed_by="test_task_4_one_adopter_writes_on_in_place_and_the_tail_is_indexed_anew",
+        breaks="PrefixTree.insert: indexed as a full block",
     ),
     Mutant(
         name="indexes-full-blocks-that-are-not-written",
@@ -217,6 +251,8 @@ MUTANTS = [
         replace="        end = num_tokens // size\n",
         by="        end = min(len(token_ids) // size, len(blocks))\n",
         killed_by="test_task_2_tokens_without_kv_are_not_found",
+        breaks=("invariant 5: Tokens without K/V are never found",
+                "PrefixTree.insert: Every block that num_tokens tokens fill"),
     ),
     Mutant(
         name="the-tail-includes-what-is-not-written",
@@ -224,6 +260,7 @@ MUTANTS = [
         replace="        tail = token_ids[end * size:num_tokens]\n",
         by="        tail = token_ids[end * size:(end + 1) * size]\n",
         killed_by="test_task_4_the_tail_ends_with_the_tokens_that_have_kv",
+        breaks="PrefixTree.insert: their K/V is not written; they must not be found",
     ),
     Mutant(
         name="always-inserts-the-tail",
@@ -231,6 +268,7 @@ MUTANTS = [
         replace="        if with_tail and len(tail):\n",
         by="        if len(tail):\n",
         killed_by="test_task_2_full_blocks_are_found_and_a_half_filled_one_is_not",
+        breaks="PrefixTree.insert: If with_tail",
     ),
     Mutant(
         name="asks-every-sibling-for-the-tail",
@@ -239,6 +277,7 @@ MUTANTS = [
         by="        if not any(child.tokens[:len(tail)] == tuple(tail) and self._is_child(child, parent, extra_keys)\n"
            "                   for child in self._hanging_under(parent, extra_keys)):\n",
         killed_by="test_task_4_a_tail_among_thousands_looks_at_few",
+        breaks="invariant 3: Finding it looks at O(log n) of a node's n children",
     ),
     Mutant(
         name="a-tail-only-where-there-is-no-sibling",
@@ -246,6 +285,7 @@ MUTANTS = [
         replace="        if self._longest_child(parent, tail, extra_keys)[1] < len(tail):\n",
         by="        if self._longest_child(parent, tail, extra_keys)[1] == 0:\n",
         killed_by="test_task_4_tails_that_diverge_hang_side_by_side",
+        breaks="PrefixTree._insert_tail: Unless a child of parent begins with all of tail",
     ),
     Mutant(
         name="the-donor-keeps-its-references",
@@ -253,6 +293,7 @@ MUTANTS = [
         replace="        self.block_pool.free_blocks(reversed(blocks))\n",
         by="",
         killed_by="test_task_5_a_donor_keeps_no_references_and_its_text_is_found",
+        breaks=("PrefixTree.donate: its references go", "PrefixTree.donate: every block of blocks has one owner less"),
     ),
     Mutant(
         name="the-donor-frees-the-head-first",
@@ -260,6 +301,7 @@ MUTANTS = [
         replace="        self.block_pool.free_blocks(reversed(blocks))\n",
         by="        self.block_pool.free_blocks(blocks)\n",
         killed_by="test_task_5_the_last_block_is_given_back_first",
+        breaks="PrefixTree.donate: The last block goes first",
     ),
     Mutant(
         name="frees-before-it-inserts",
@@ -269,6 +311,7 @@ MUTANTS = [
         by="        self.block_pool.free_blocks(reversed(blocks))\n"
            "        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)\n",
         killed_by="test_task_5_a_donor_keeps_no_references_and_its_text_is_found",
+        breaks="PrefixTree.donate: all of num_tokens, the half-filled tail included, can be matched",
     ),
     Mutant(
         name="donates-without-the-tail",
@@ -276,6 +319,7 @@ MUTANTS = [
         replace="        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)\n",
         by="        self.insert(token_ids, blocks, num_tokens, extra_keys)\n",
         killed_by="test_task_5_a_chat_finds_all_it_said_before",
+        breaks="PrefixTree.donate: all of num_tokens, the half-filled tail included, can be matched",
     ),
     Mutant(
         name="evicts-a-block-in-use",
@@ -283,6 +327,7 @@ MUTANTS = [
         replace="for block in self.block_pool.free_block_queue.get_all_free_blocks()\n",
         by="for block in self.block_pool.blocks\n",
         killed_by="test_task_6_a_block_in_use_is_never_evicted",
+        breaks=("invariant 6: A block in use is never evicted", "PrefixTree.evict: A block in use is never among them"),
     ),
     Mutant(
         name="evicts-the-youngest-first",
@@ -290,6 +335,7 @@ MUTANTS = [
         replace="        victims = unused[:num_blocks]\n",
         by="        victims = unused[::-1][:num_blocks]\n",
         killed_by="test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents",
+        breaks=("invariant 6: leaves before their parents", "PrefixTree.evict: leaves first"),
     ),
     Mutant(
         name="evicts-in-order-of-block-ids",
@@ -297,6 +343,7 @@ MUTANTS = [
         replace="        victims = unused[:num_blocks]\n",
         by="        victims = sorted(unused, reverse=True)[:num_blocks]\n",
         killed_by="test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents",
+        breaks=("invariant 6: the least recently used goes first", "PrefixTree.evict: least recently used first"),
     ),
     Mutant(
         name="evicts-what-holds-nothing",
@@ -304,6 +351,7 @@ MUTANTS = [
         replace="                  if block.block_hash is not None]\n        victims",
         by="                  ]\n        victims",
         killed_by="test_task_6_evict_counts_what_it_forgot",
+        breaks="PrefixTree.evict: free blocks that hold nothing cached do not count",
     ),
     Mutant(
         name="clears-while-in-use",
@@ -311,6 +359,7 @@ MUTANTS = [
         replace="        self.block_pool.reset_prefix_cache()\n",
         by="        self.block_pool.evict_blocks(range(self.block_pool.num_blocks))\n",
         killed_by="test_task_7_clear_is_refused_while_a_block_is_in_use",
+        breaks="PrefixTree.clear: Raises RuntimeError, which says how many, while any block is in use",
     ),
     Mutant(
         name="clears-the-tree-before-asking",
@@ -318,6 +367,7 @@ MUTANTS = [
         replace="        self.block_pool.reset_prefix_cache()\n        self._children = {}\n",
         by="        self._children = {}\n        self.block_pool.reset_prefix_cache()\n",
         killed_by="test_task_7_clear_is_refused_while_a_block_is_in_use",
+        breaks="PrefixTree.clear: nothing changes then",
     ),
     Mutant(
         name="counts-every-block-in-use",
@@ -325,6 +375,7 @@ MUTANTS = [
         replace="sum(block.ref_cnt > 0 for block in nodes))\n",
         by="sum(block.ref_cnt > 0 for block in self.block_pool.blocks))\n",
         killed_by="test_task_7_stats_count_nodes_tokens_and_nodes_in_use",
+        breaks="PrefixTree.stats: how many of them are in use",
     ),
     Mutant(
         name="counts-block-size-for-every-node",
@@ -332,6 +383,7 @@ MUTANTS = [
         replace="sum(len(block.block_hash.token_ids) for block in nodes),\n",
         by="self.block_size * len(nodes),\n",
         killed_by="test_task_7_stats_count_nodes_tokens_and_nodes_in_use",
+        breaks="PrefixTree.stats: how many tokens they stand for",
     ),
     Mutant(
         name="a-grown-block-keeps-its-short-key",
@@ -339,5 +391,252 @@ MUTANTS = [
         replace="            self.block_pool.evict_blocks([block.block_id])\n        self.block_pool.cache_full_blocks",
         by="            return block.block_hash\n        self.block_pool.cache_full_blocks",
         killed_by="test_task_4_one_adopter_writes_on_in_place_and_the_tail_is_indexed_anew",
+        breaks="PrefixTree._insert_one: take the old one out first",
+    ),
+    Mutant(
+        name="walks-past-a-miss",
+        story="Goes on with its own keys after a block that is not cached: what comes later is taken for the prefix.",
+        replace="            if block is None:\n                break\n            blocks.append(block)\n",
+        by="            if block is None:\n"
+           "                parent, token_ids = BlockHash(parent, tokens, extra_keys), token_ids[size:]\n"
+           "                continue\n"
+           "            blocks.append(block)\n",
+        killed_by="test_task_1_the_walk_stops_at_the_first_miss",
+        breaks="PrefixTree.match: Stop at the first miss",
+    ),
+    Mutant(
+        name="a-chain-of-its-own",
+        story="The next parent is the key just made, equal and another object: each proof walks to the front of the "
+              "text, and a prompt of n blocks costs n * n / 2 comparisons.",
+        replace="            block = self.block_pool.get_cached_block(BlockHash(parent, tokens, extra_keys))\n"
+                "            if block is None:\n                break\n"
+                "            blocks.append(block)\n            parent = block.block_hash\n",
+        by="            parent = BlockHash(parent, tokens, extra_keys)\n"
+           "            block = self.block_pool.get_cached_block(parent)\n"
+           "            if block is None:\n                parent = parent.parent\n                break\n"
+           "            blocks.append(block)\n",
+        killed_by="test_task_1_the_walk_takes_as_long_for_the_last_block_as_for_the_first",
+        breaks="PrefixTree.match: the last block costs no more than the first",
+    ),
+    Mutant(
+        name="a-child-of-nothing",
+        story="Asks for a child even if no token is left: somebody's block is adopted, and nothing of it counts.",
+        replace="        while siblings:\n            index",
+        by="        if siblings and not rest:\n            return siblings[0].block, 0\n"
+           "        while siblings:\n            index",
+        killed_by="test_task_3_a_match_ends_inside_a_block",
+        breaks="PrefixTree._longest_child: (None, 0) if rest is empty",
+    ),
+    Mutant(
+        name="none-is-written-but-all-are-found",
+        story="Writes ``num_tokens or len(token_ids)``: a request that has computed nothing leaves its whole prompt.",
+        replace="        num_tokens = len(token_ids) if num_tokens is None else num_tokens\n",
+        by="        num_tokens = num_tokens or len(token_ids)\n",
+        killed_by="test_task_2_by_default_all_tokens_count_and_zero_is_not_the_default",
+        breaks=("invariant 5: Tokens without K/V are never found", "PrefixTree.insert: by default all of them"),
+    ),
+    Mutant(
+        name="as-many-tokens-as-slots",
+        story="By default takes all slots of the table for tokens; the last block is rarely full.",
+        replace="        num_tokens = len(token_ids) if num_tokens is None else num_tokens\n",
+        by="        num_tokens = len(blocks) * size if num_tokens is None else num_tokens\n",
+        killed_by="test_task_2_by_default_all_tokens_count_and_zero_is_not_the_default",
+        breaks="PrefixTree.insert: by default all of them",
+    ),
+    Mutant(
+        name="steps-over-what-is-indexed-from-the-front",
+        story="Makes no key twice, but walks the whole table for every token that is decoded.",
+        replace="        start = end\n"
+                "        while start > 0 and (blocks[start - 1].block_hash is None\n"
+                "                             or len(blocks[start - 1].block_hash.token_ids) < size):\n"
+                "            start -= 1\n",
+        by="        start = 0\n"
+           "        while (start < end and blocks[start].block_hash is not None\n"
+           "               and len(blocks[start].block_hash.token_ids) == size):\n"
+           "            start += 1\n",
+        killed_by="test_task_2_insert_goes_on_where_it_stopped",
+        breaks="PrefixTree.insert: go back from the last full block",
+    ),
+    Mutant(
+        name="an-empty-tail",
+        story="Looks for the block of a tail although the text ends with a full block: there may be none.",
+        replace="        if with_tail and len(tail):\n",
+        by="        if with_tail:\n",
+        killed_by="test_task_4_a_text_that_fills_its_blocks_has_no_tail",
+        breaks="PrefixTree.insert: and tokens are left that do not fill a block",
+    ),
+    Mutant(
+        name="the-tail-without-the-salt",
+        story="Whole blocks get the tenant's extra keys, the tail none.",
+        replace="            self._insert_tail(parent, tail, extra_keys, blocks[end])\n",
+        by="            self._insert_tail(parent, tail, None, blocks[end])\n",
+        killed_by="test_task_4_extra_keys_keep_tails_apart",
+        breaks="PrefixTree: extra_keys (a tenant's salt, say) are part of every key",
+    ),
+    Mutant(
+        name="a-twin-is-not-hung",
+        story="Indexes a twin in the pool and leaves it out of the tree: once the first is evicted, no part of it is "
+              "found.",
+        replace="        self._hang(block, parent, tokens, extra_keys)\n        return key\n",
+        by="        if twin is None:\n            self._hang(block, parent, tokens, extra_keys)\n        return key\n",
+        killed_by="test_task_3_a_twin_serves_a_part_of_its_tokens_too",
+        breaks=("PrefixTree._insert_one: it hangs under parent", "PrefixTree._insert_one: Both stay findable"),
+    ),
+    Mutant(
+        name="the-tree-is-an-owner",
+        story="Takes a reference for the tree: what it knows is never free, and the pool runs dry.",
+        replace="        self._hang(block, parent, tokens, extra_keys)\n        return key\n",
+        by="        if block.block_id not in self._places:\n            self.block_pool.touch([block])\n"
+           "        self._hang(block, parent, tokens, extra_keys)\n        return key\n",
+        killed_by="test_task_5_a_donor_keeps_no_references_and_its_text_is_found",
+        breaks="invariant 1: Its only reference count is the block's own",
+    ),
+    Mutant(
+        name="a-key-is-a-key",
+        story="Does not ask whether the block has a key at all; a block that was given away has none.",
+        replace="        if key is None or key.token_ids != child.tokens:\n            return False\n",
+        by="        if key is None:\n            return True\n"
+           "        if key.token_ids != child.tokens:\n            return False\n",
+        killed_by="test_task_3_a_stale_block_that_is_alone_is_not_served",
+        breaks="PrefixTree._is_child: None means that it was given to someone else",
+    ),
+    Mutant(
+        name="the-same-parent-object",
+        story="Compares parents by identity: what hangs under a text that was evicted and computed again is lost.",
+        replace="        return key.parent == parent and",
+        by="        return key.parent is parent and",
+        killed_by="test_task_3_an_orphan_is_not_served_until_its_parent_is_back",
+        breaks="PrefixTree._is_child: holds its tokens after it now",
+    ),
+    Mutant(
+        name="a-stale-child-of-another-tenant",
+        story="Asks a child for its tokens and its parent, not for its extra keys.",
+        replace=" and key.extra_keys == (extra_keys or None)\n",
+        by="\n",
+        killed_by="test_task_3_a_stale_child_of_another_tenant_is_not_served",
+        breaks="PrefixTree._is_child: or with other extra keys, means that it stands for another text by now",
+    ),
+    Mutant(
+        name="an-empty-tuple-is-somebody",
+        story="Compares extra keys as they come: who writes () for none finds no part of a block, and takes it down.",
+        replace="key.extra_keys == (extra_keys or None)\n",
+        by="key.extra_keys == extra_keys\n",
+        killed_by="test_task_3_no_extra_keys_are_written_in_two_ways",
+        breaks="PrefixTree._is_child: No extra keys may be written as None or as ()",
+    ),
+    Mutant(
+        name="a-tail-beside-its-like",
+        story="Inserts every tail: a thousand requests with one prompt leave a thousand equal children.",
+        replace="        if self._longest_child(parent, tail, extra_keys)[1] < len(tail):\n",
+        by="        if len(tail) > 0:\n",
+        killed_by="test_task_4_a_tail_that_is_found_already_is_not_inserted_twice",
+        breaks="PrefixTree._insert_tail: a second block would only be one more to look at",
+    ),
+    Mutant(
+        name="gives-back-what-has-tokens",
+        story="Frees the blocks that hold tokens; slots that were made ahead stay taken for ever.",
+        replace="        self.block_pool.free_blocks(reversed(blocks))\n",
+        by="        num_tokens = len(token_ids) if num_tokens is None else num_tokens\n"
+           "        self.block_pool.free_blocks(reversed(blocks[:-(-num_tokens // self.block_size)]))\n",
+        killed_by="test_task_5_blocks_beyond_the_tokens_are_given_back_too",
+        breaks="PrefixTree.donate: every block of blocks has one owner less",
+    ),
+    Mutant(
+        name="donates-without-the-salt",
+        story="A tenant's finished text is left to everybody who has no extra keys.",
+        replace="        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)\n",
+        by="        self.insert(token_ids, blocks, num_tokens, with_tail=True)\n",
+        killed_by="test_task_5_the_extra_keys_go_with_what_is_donated",
+        breaks="PrefixTree: Equal texts with different extra keys never meet",
+    ),
+    Mutant(
+        name="evicts-all-at-once",
+        story="Forgets all that nobody uses, however few are asked for.",
+        replace="        victims = unused[:num_blocks]\n",
+        by="        victims = unused if num_blocks else []\n",
+        killed_by="test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents",
+        breaks="PrefixTree.evict: up to num_blocks blocks",
+    ),
+    Mutant(
+        name="looks-at-the-first-few-of-the-queue",
+        story="Takes the first blocks of the free queue and then drops those that hold nothing: too few are forgotten.",
+        replace="get_all_free_blocks()\n                  if",
+        by="get_all_free_blocks()[:num_blocks]\n                  if",
+        killed_by="test_task_6_evict_counts_what_it_forgot",
+        breaks="PrefixTree.evict: free blocks that hold nothing cached do not count",
+    ),
+    Mutant(
+        name="says-what-was-asked-for",
+        story="Returns the number that it was given.",
+        replace="        return len(victims)\n",
+        by="        return num_blocks\n",
+        killed_by="test_task_6_evict_counts_what_it_forgot",
+        breaks="PrefixTree.evict: Returns how many were forgotten",
+    ),
+    Mutant(
+        name="unused-or-not",
+        story="Forgets what running requests hold, too: those who come find nothing of it.",
+        replace="        return self.evict(self.block_pool.num_blocks)\n",
+        by="        num_nodes = self.stats.num_nodes\n"
+           "        self.block_pool.evict_blocks(range(1, self.block_pool.num_blocks))\n        return num_nodes\n",
+        killed_by="test_task_6_evict_unused_forgets_all_that_nobody_uses",
+        breaks="PrefixTree.evict_unused: Forget all content that nobody uses",
+    ),
+    Mutant(
+        name="says-nothing-of-what-it-forgot",
+        story="Forgets the right blocks, and returns how many are free.",
+        replace="        return self.evict(self.block_pool.num_blocks)\n",
+        by="        self.evict(self.block_pool.num_blocks)\n        return self.block_pool.get_num_free_blocks()\n",
+        killed_by="test_task_6_evict_unused_forgets_all_that_nobody_uses",
+        breaks="PrefixTree.evict_unused: Returns how many blocks were forgotten",
+    ),
+    Mutant(
+        name="clears-the-pool-alone",
+        story="Leaves the children hanging, all of them stale: the first lookup afterwards meets each.",
+        replace="        self._children = {}\n        self._places = {}\n        # END",
+        by="        # END",
+        killed_by="test_task_7_after_clear_no_lookup_meets_what_hung_there",
+        breaks="PrefixTree.clear: in the pool and in the tree",
+    ),
+    Mutant(
+        name="forgets-the-children-only",
+        story="Empties the tree; the pool still finds every whole block.",
+        replace="        self.block_pool.reset_prefix_cache()\n",
+        by="        if self.stats.num_nodes_in_use:\n            self.block_pool.reset_prefix_cache()\n",
+        killed_by="test_task_7_clear_forgets_everything",
+        breaks="PrefixTree.clear: in the pool and in the tree",
+    ),
+    Mutant(
+        name="refuses-without-a-number",
+        story="Puts its own words in place of the pool's, and the number is gone.",
+        replace="        self.block_pool.reset_prefix_cache()\n",
+        by="        try:\n            self.block_pool.reset_prefix_cache()\n"
+           '        except RuntimeError:\n            raise RuntimeError("clear: some blocks are in use") from None\n',
+        killed_by="test_task_7_clear_is_refused_while_a_block_is_in_use",
+        breaks="PrefixTree.clear: which says how many",
+    ),
+    Mutant(
+        name="counts-what-hangs",
+        story="Counts the children of the tree: a block that was given out again still hangs there.",
+        replace="        nodes = [block for block in self.block_pool.blocks if block.block_hash is not None]\n"
+                "        return PrefixTreeStats(num_nodes=len(nodes),\n",
+        by="        nodes = [block for block in self.block_pool.blocks if block.block_hash is not None]\n"
+           "        return PrefixTreeStats(num_nodes=len(self._places),\n",
+        killed_by="test_task_7_a_block_that_was_given_out_again_is_no_node",
+        breaks=("invariant 1: A node is a block with a block_hash", "PrefixTree.stats: a node is a block that has a "
+                "block_hash"),
+    ),
+    Mutant(
+        name="in-use-means-shared",
+        story="One owner is an owner, too.",
+        replace="sum(block.ref_cnt > 0 for block in nodes))\n",
+        by="sum(block.ref_cnt > 1 for block in nodes))\n",
+        killed_by="test_task_7_stats_count_nodes_tokens_and_nodes_in_use",
+        breaks="PrefixTree.stats: how many of them are in use",
     ),
 ]
+
+UNOBSERVABLE = {
+    "PrefixTree.match: at most block_size of them":
+        "no child has more tokens, so the rest of the text changes no answer; a shorter slice is quicker to compare",
+}

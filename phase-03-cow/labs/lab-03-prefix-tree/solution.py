@@ -111,7 +111,7 @@ class PrefixTree:
         extra_keys)``, the first block's parent is None, and ``block_pool.get_cached_block(key)`` finds and proves it.
         Stop at the first miss, or when less than a whole block of tokens is left. As the next parent take the
         ``block_hash`` of the block that was found, not the equal key you have just made: chains shared by object are
-        compared in one step. There is no partial block yet (None, 0).
+        compared in one step, so the last block costs no more than the first. There is no partial block yet (None, 0).
 
         Task 3: then ask ``_longest_child`` how far the *next* tokens, at most ``block_size`` of them, go into one more
         block. The match is never longer than ``token_ids``.
@@ -286,7 +286,8 @@ class PrefixTree:
     def clear(self) -> None:
         """Forget everything, in the pool and in the tree.
 
-        Raises RuntimeError while any block is in use (``block_pool.reset_prefix_cache`` does); nothing changes then.
+        Raises RuntimeError, which says how many, while any block is in use (``block_pool.reset_prefix_cache`` does);
+        nothing changes then.
         """
         # TASK 7: PrefixTree.clear
         self.block_pool.reset_prefix_cache()

@@ -56,7 +56,7 @@ class Server:
             if index == len(request.table):
                 request.table += self.pool.get_new_blocks(1)
             request.table[index] = self.writable(request.table[index], offset)
-            self.memory[request.table[index].block_id, offset] = request.salt, tuple(request.tokens[:p + 1])
+            self.memory[request.table[index].block_id, offset] = request.salt or None, tuple(request.tokens[:p + 1])
         request.num_computed = max(request.num_computed, end)
         return request
 
@@ -98,7 +98,7 @@ class Server:
             self.check_slot(request.table[p // self.size], p, request.tokens, request.salt, "a request's table")
 
     def check_slot(self, block, p, tokens, salt, who):
-        found, expected = self.memory.get((block.block_id, p % self.size)), (salt, tuple(tokens[:p + 1]))
+        found, expected = self.memory.get((block.block_id, p % self.size)), (salt or None, tuple(tokens[:p + 1]))
         assert found == expected, (f"{who} names block {block.block_id} for token {p} of {list(tokens)} (extra keys "
                                    f"{salt}), but there lies the K/V of {found}: what is named must hold that prefix")
 
@@ -143,7 +143,25 @@ def use_up(server, block_id):
             return block
 
 
-def refused(call):
+def num_lines(call):
+    """How many lines of Python, and calls of functions, run during ``call()``."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def refused(call, words):
     """The message of the RuntimeError with which ``call`` was refused. A missing body is no refusal."""
     try:
         call()
@@ -151,7 +169,7 @@ def refused(call):
         raise
     except RuntimeError as error:
         return str(error)
-    pytest.fail("the call should have raised RuntimeError, but went through")
+    pytest.fail(f"{words} went through, expected a RuntimeError", pytrace=False)
 
 
 # ---- Task 1: whole blocks
@@ -231,7 +249,25 @@ def test_task_1_a_lookup_changes_nothing(lab):
     server.pool.free_blocks(reversed(request.table))
     before = server.state()
     server.tree.match(text(8))
-    assert server.state() == before, "match only looks: the adopter touches the blocks, if it takes them at all"
+    assert server.state() == before, (f"match({text(8)}) changed the pool (free queue, counts and keys) from {before} "
+                                      f"to {server.state()}: the adopter touches the blocks, if it takes them at all")
+
+
+WHOLE_WALK = 400
+MAX_LINES_A_BLOCK = 150  # who compares keys back to the front of the text runs ten times as many
+
+
+@pytest.mark.points(2)
+def test_task_1_the_walk_takes_as_long_for_the_last_block_as_for_the_first(lab):
+    server = Server(lab, num_blocks=WHOLE_WALK + 9)
+    request = cache_by_hand(server, server.compute(text(4 * WHOLE_WALK)))
+    got = num_lines(lambda: server.tree.match(request.tokens)) / WHOLE_WALK
+    assert got <= MAX_LINES_A_BLOCK, (
+        f"{WHOLE_WALK} whole blocks are cached. match() of their text ran {got:.0f} lines of Python a block, at most "
+        f"{MAX_LINES_A_BLOCK} are allowed: make one key a block, and take as the next parent the block_hash of the "
+        "block that was found. An equal key of your own is compared with it back to the front of the text")
+    got = server.tree.match(request.tokens).num_tokens
+    assert got == 4 * WHOLE_WALK, f"{4 * WHOLE_WALK} tokens are cached in whole blocks, match() of them found {got}"
 
 
 # ---- Task 2: inserting full blocks
@@ -258,6 +294,21 @@ def test_task_2_tokens_without_kv_are_not_found(lab):
 
 
 @pytest.mark.points(1)
+def test_task_2_by_default_all_tokens_count_and_zero_is_not_the_default(lab):
+    server = Server(lab)
+    a, b = server.compute(text(6)), server.compute(text(8, 50))
+    server.tree.insert(a.tokens, a.table)
+    server.tree.insert(b.tokens, b.table, 0)
+    got = [block.block_hash is not None for block in a.table], look(server, text(6))[0]
+    assert got == ([True, False], [1]), (
+        f"insert({a.tokens}, blocks 1 and 2): (which of them has a key, whole blocks found) is {got}, expected "
+        "([True, False], [1]): by default all tokens count, and 6 fill one block of 4")
+    got = look(server, b.tokens)
+    assert got == ([], None, 0), (f"insert({b.tokens}, blocks 3 and 4, num_tokens=0), then match of these tokens gave "
+                                  f"{got}, expected ([], None, 0): no token has K/V yet")
+
+
+@pytest.mark.points(1)
 def test_task_2_equal_tokens_after_another_prefix_are_two_nodes(lab):
     server = Server(lab)
     server.insert(server.compute(text(4) + text(4, 50)))
@@ -279,17 +330,23 @@ def test_task_2_a_table_that_grows_is_inserted_bit_by_bit(lab):
 
 @pytest.mark.points(2)
 def test_task_2_insert_goes_on_where_it_stopped(lab, monkeypatch):
-    server = Server(lab, num_blocks=70)
-    request = server.insert(server.compute(text(240)))
+    server = Server(lab, num_blocks=410)
+    request = server.insert(server.compute(text(1600)))
     calls = []
     monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens",
                         lambda parent, tokens, extra_keys=None: calls.append(tokens) or hash((parent, tuple(tokens))))
-    request.tokens += text(4, 240)
-    server.insert(server.write(request))
-    assert len(calls) <= 3, (f"60 blocks were indexed and one more was filled: insert made {len(calls)} keys, expected "
-                             "1. Begin after the last block that is indexed, not at the front of the text")
-    got = look(server, text(244))[2]
-    assert got == 244, f"of the 244 tokens {got} are found"
+    request.tokens += text(5, 1600)
+    server.write(request)
+    for num_tokens, story in ((1604, "one more was filled"), (1605, "a token went into one more")):
+        calls.clear()
+        got = num_lines(lambda end=num_tokens: server.tree.insert(request.tokens, request.table, end))
+        assert len(calls) <= 3, (f"400 blocks were indexed and {story}: insert(…, num_tokens={num_tokens}) made "
+                                 f"{len(calls)} keys, expected 1 at most. Begin after the last block that is indexed, "
+                                 "not at the front of the text")
+        assert got <= 300, (f"400 blocks were indexed and {story}: insert(…, num_tokens={num_tokens}) ran {got} lines "
+                            "of Python, at most 300 are allowed. Look for the last block that is indexed from the end")
+    got = server.tree.match(request.tokens).num_tokens
+    assert got == 1604, f"of 1605 tokens, inserted bit by bit, match found {got}, expected 1604 in whole blocks"
 
 
 @pytest.mark.points(1)
@@ -298,8 +355,11 @@ def test_task_2_what_is_findable_stays_as_it_is(lab):
     request = server.insert(server.compute(text(8)))
     before = server.state()
     server.insert(request)
-    assert server.state() == before, "a second insert of the same table must change nothing"
-    assert look(server, text(8)) == ([1, 2], None, 8), "after a second insert the blocks must still be found"
+    assert server.state() == before, (f"insert({text(8)}, blocks 1 and 2) for the second time changed the pool (free "
+                                      f"queue, counts and keys) from {before} to {server.state()}, expected no change")
+    got = look(server, text(8))
+    assert got == ([1, 2], None, 8), (f"after a second insert of the same table match({text(8)}) gave {got}, expected "
+                                      "([1, 2], None, 8)")
 
 
 @pytest.mark.points(1)
@@ -332,7 +392,7 @@ def test_task_2_one_text_of_two_tenants_is_two_texts(lab):
 @pytest.mark.parametrize("tokens, expected", [
     (text(6), ([1], 2, 6)), (text(7) + [99, 98], ([1], 2, 7)), (text(1), ([], 1, 1)), (text(3) + [99], ([], 1, 3)),
     (text(5) + [99] + text(2, 6), ([1], 2, 5)), (text(8) + [99], ([1, 2], None, 8)), (text(4) + [99], ([1], None, 4)),
-    ([99] + text(7, 1), ([], None, 0))])
+    ([99] + text(7, 1), ([], None, 0)), (text(4), ([1], None, 4)), ([], ([], None, 0))])
 def test_task_3_a_match_ends_inside_a_block(lab, tokens, expected):
     server = Server(lab)
     server.insert(server.compute(text(8)))
@@ -407,6 +467,45 @@ def test_task_3_a_stale_block_that_is_alone_is_not_served(lab):
 
 
 @pytest.mark.points(1)
+def test_task_3_a_stale_child_of_another_tenant_is_not_served(lab):
+    server = Server(lab)
+    (block,) = server.insert(server.compute(text(4), ("tenant a",))).table
+    server.pool.evict_blocks([1])
+    for offset in range(4):
+        server.memory[1, offset] = ("tenant b",), tuple(text(offset + 1))
+    server.pool.cache_full_blocks([block], [BlockHash(None, text(4), ("tenant b",))])
+    got = look(server, text(3), ("tenant a",))
+    assert got == ([], None, 0), (
+        f"block 1 held {text(4)} of tenant a. Tenant b has it now, with the same tokens, and the tree was not told; "
+        f"match({text(3)}, ('tenant a',)) gave {got}, expected ([], None, 0): a child's own key must name these extra "
+        "keys, too")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_twin_serves_a_part_of_its_tokens_too(lab):
+    server = Server(lab)
+    server.insert(server.compute(text(8)))
+    server.insert(server.compute(text(8)))
+    server.pool.evict_blocks([1, 2])
+    got = look(server, text(6)), look(server, text(3))
+    assert got == (([3], 4, 6), ([], 3, 3)), (
+        f"blocks 1 and 2 were forgotten, and their twins 3 and 4 hold the same text; match of its first 6 tokens and "
+        f"of its first 3 gave {got}, expected (([3], 4, 6), ([], 3, 3)): a twin hangs under the parent, too")
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("asked", [None, ()])
+@pytest.mark.parametrize("inserted", [None, ()])
+def test_task_3_no_extra_keys_are_written_in_two_ways(lab, inserted, asked):
+    server = Server(lab)
+    server.leave(server.compute(text(8), inserted), with_tail=False)
+    for tokens, expected in ((text(8), ([1, 2], None, 8)), (text(6), ([1], 2, 6)), (text(3), ([], 1, 3))):
+        got = look(server, tokens, asked)
+        assert got == expected, (f"inserted with extra keys {inserted}: match({tokens}, {asked}) gave {got}, expected "
+                                 f"{expected}: None and () both mean that there are none")
+
+
+@pytest.mark.points(1)
 def test_task_3_an_orphan_is_not_served_until_its_parent_is_back(lab):
     server = Server(lab)
     server.insert(server.compute(text(8)))
@@ -450,29 +549,12 @@ def test_task_3_a_half_match_changes_nothing(lab):
     server.leave(server.compute(text(8)), with_tail=False)
     before = server.state()
     server.tree.match(text(6))
-    assert server.state() == before, "match only looks, also when it ends inside a block"
+    assert server.state() == before, (f"match({text(6)}), which ends inside block 2, changed the pool (free queue, "
+                                      f"counts and keys) from {before} to {server.state()}: it only looks")
 
 
 NUM_CHILDREN = 4000
 MAX_LINES = 1000  # whoever looks at all children runs at least 4000
-
-
-def num_lines(call):
-    """How many lines of Python, and calls of functions, run during ``call()``."""
-    count = 0
-
-    def trace(frame, event, argument):
-        nonlocal count
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def crowd(lab, num_in_common, num_children=NUM_CHILDREN):
@@ -509,7 +591,8 @@ def test_task_3_stale_children_are_met_once(lab):
         f"990 of 1000 children are stale. 30 lookups after the first one ran {got:.0f} lines of Python each, at most "
         f"{MAX_LINES} are allowed: take a stale child down when you meet it, and nobody meets it again")
     server.pool.evict_blocks(range(991, 1001))
-    assert look(server, text(2)) == ([], None, 0), "nothing is cached any more, but something was found"
+    got = look(server, text(2))
+    assert got == ([], None, 0), f"nothing is cached any more, but match({text(2)}) gave {got}, expected ([], None, 0)"
 
 
 @pytest.mark.points(2)
@@ -568,6 +651,20 @@ def test_task_4_a_text_shorter_than_a_block_is_all_tail(lab):
     server.leave(server.compute(text(3)))
     got = look(server, text(8))
     assert got == ([], 1, 3), f"a text of 3 tokens is in block 1; match gave {got}, expected ([], 1, 3)"
+
+
+@pytest.mark.points(1)
+def test_task_4_a_text_that_fills_its_blocks_has_no_tail(lab):
+    server = Server(lab)
+    request = server.compute(text(8))
+    try:
+        server.tree.insert(request.tokens, request.table, 8, with_tail=True)
+    except IndexError as error:
+        pytest.fail(f"insert({request.tokens}, blocks 1 and 2, 8, with_tail=True) raised {error!r}: 8 tokens fill two "
+                    "blocks of 4, so there is no tail, and no third block", pytrace=False)
+    got = look(server, text(9))
+    assert got == ([1, 2], None, 8), (f"8 tokens were inserted with their tail, which is empty; match({text(9)}) gave "
+                                      f"{got}, expected ([1, 2], None, 8)")
 
 
 @pytest.mark.points(1)
@@ -721,6 +818,28 @@ def test_task_5_tokens_without_kv_are_not_donated(lab):
 
 
 @pytest.mark.points(1)
+def test_task_5_by_default_all_tokens_are_donated_and_zero_is_not_the_default(lab):
+    server = Server(lab)
+    a, b = server.compute(text(6)), server.compute(text(6, 50))
+    server.tree.donate(a.tokens, a.table)
+    server.tree.donate(b.tokens, b.table, 0)
+    got = look(server, a.tokens), look(server, b.tokens), server.pool.get_usage()
+    assert got == (([1], 2, 6), ([], None, 0), 0.0), (
+        f"donate({a.tokens}, blocks 1 and 2), and donate({b.tokens}, blocks 3 and 4, num_tokens=0): (match of the one, "
+        f"of the other, usage) is {got}, expected (([1], 2, 6), ([], None, 0), 0.0)")
+
+
+@pytest.mark.points(1)
+def test_task_5_the_extra_keys_go_with_what_is_donated(lab):
+    server = Server(lab)
+    server.donate(server.compute(text(6), ("tenant a",)))
+    for salt, expected in ((("tenant a",), ([1], 2, 6)), (None, ([], None, 0))):
+        got = look(server, text(6), salt)
+        assert got == expected, (f"6 tokens were donated with extra keys ('tenant a',); match of them with {salt} gave "
+                                 f"{got}, expected {expected}")
+
+
+@pytest.mark.points(1)
 def test_task_5_blocks_that_others_use_stay_with_them(lab):
     server = Server(lab)
     first = server.insert(server.compute(text(8)))
@@ -806,7 +925,9 @@ def test_task_6_a_block_in_use_is_never_evicted(lab):
                                 "expected (1, [1, 2])")
     server.write(request)
     server.read_back(request)
-    assert look(server, text(12)) == ([1, 2], None, 8), "what is in use must still be found"
+    got = look(server, text(12))
+    assert got == ([1, 2], None, 8), (f"blocks 1 and 2 are in use; after evict(10) match({text(12)}) gave {got}, "
+                                      "expected ([1, 2], None, 8): what is in use must still be found")
 
 
 @pytest.mark.points(1)
@@ -909,14 +1030,26 @@ def test_task_7_clear_forgets_everything(lab):
 
 
 @pytest.mark.points(1)
+def test_task_7_after_clear_no_lookup_meets_what_hung_there(lab):
+    server = crowd(lab, 1, num_children=1000)
+    server.tree.clear()
+    got = num_lines(lambda: server.tree.match(text(3)))
+    assert got <= MAX_LINES, (
+        f"1000 texts that begin alike were cached, then clear() forgot them. The first match() ran {got} lines of "
+        f"Python, at most {MAX_LINES} are allowed: clear() empties the tree, too, not the pool alone")
+
+
+@pytest.mark.points(1)
 def test_task_7_clear_is_refused_while_a_block_is_in_use(lab):
     server = Server(lab)
     server.donate(server.compute(text(10)))
     request = server.adopt(text(4))
     before = server.state()
-    message = refused(server.tree.clear)
-    assert "1" in message, f"the refusal must say how many blocks are in use: {message!r}"
-    assert server.state() == before, "a refused clear changed the pool"
+    message = refused(server.tree.clear, "clear() while block 1 is in use")
+    assert "1" in message, (f"clear() while one block is in use was refused with {message!r}, expected the number of "
+                            "blocks in use in it")
+    assert server.state() == before, (f"clear() was refused, but the pool (free queue, counts and keys) went from "
+                                      f"{before} to {server.state()}")
     got = look(server, text(10))
     assert got == ([1, 2], 3, 10), f"after a refused clear match gave {got}, expected ([1, 2], 3, 10)"
     server.read_back(request)
