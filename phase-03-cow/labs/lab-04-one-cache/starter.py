@@ -173,6 +173,8 @@ class KVCacheManager(base.KVCacheManager):
         is taken out of the index before the tree is told (``block_pool.evict_blocks``, by block id): full ones are in
         it since they were planned. Every one, also if others own it: nobody new may find it. (If
         it was adopted from a request that still runs, that one does write it. To forget it costs a hit at most.)
+        The notes stay until ``finish_step``: others may have these blocks, too.
+
         After: the request holds nothing. Harmless when it held nothing before.
         """
         if self.prefix_tree is None:

@@ -5,6 +5,7 @@ before it: copies are reported by the pool until task 4, and requests give nothi
 """
 
 import random
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +13,18 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
 
 COUNT = list(range(1, 40))
+
+
+@contextmanager
+def must_raise(error, call):
+    """The call must be refused. An unwritten body is no refusal, though NotImplementedError is a RuntimeError."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except error:
+        return
+    pytest.fail(f"{call} was accepted, expected a {error.__name__}", pytrace=False)
 
 
 def ids(blocks):
@@ -108,6 +121,20 @@ def test_task_1_at_least_one_token_is_left_to_compute(lab, num_tokens, expected)
                              f"{expected}: all but the last token are asked for, and no more")
 
 
+@pytest.mark.points(1)
+def test_task_1_what_a_request_has_said_is_asked_for_too(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    request = Request("r", COUNT[:6])
+    for token_id in (*COUNT[6:10], 50):  # it was preempted after five tokens of its answer
+        request.append_output_token(token_id)
+    hits, num_cached = manager.get_computed_blocks(request)
+    got = ids(hits), num_cached
+    assert got == ([1, 2, 3], 10), (
+        f"10 tokens are cached; a request with a prompt of 6 and an answer of 5 tokens, {request.all_token_ids}, finds "
+        f"{got}, expected ([1, 2, 3], 10): its answer is part of its text, and only the last token is left out")
+
+
 @pytest.mark.points(2)
 def test_task_1_the_salt_keeps_tenants_apart(lab):
     manager = make(lab)
@@ -167,10 +194,23 @@ def test_task_2_a_block_whose_key_names_other_tokens_is_copied(lab):
     assert got == ([4], [1, 4], [(2, 4)]), (
         f"6 tokens are adopted, and 70 goes where block 2 holds 7: (taken, table, copies) is {got}, expected "
         "([4], [1, 4], [(2, 4)]). The index finds block 2 as 5 6 7 8, so it must stay what it is")
-    assert 2 not in free_ids(manager), "block 2 is free before it was copied: its content may be taken away"
+    got = free_ids(manager)
+    assert 2 not in got, (f"the copy 2 → 4 is pending, and the free queue reads {got}: block 2 must not be in it "
+                          "before it was copied, or its content may be taken away")
     manager.block_pool.finish_copies()
     got = lookup(manager, COUNT[:11])
     assert got == ([1, 2, 3], 10), f"after the copy, the 10 tokens that were cached are found as {got}: they changed"
+
+
+@pytest.mark.points(1)
+def test_task_2_a_tail_is_copied_where_its_key_names_another_token(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    taken = ids(admit(manager, Request("r", [*COUNT[:9], 70])))
+    got = taken, manager.get_block_ids("r"), pending(manager)
+    assert got == ([4], [1, 2, 4], [(3, 4)]), (
+        f"9 tokens are adopted, and 70 goes where the tail in block 3 holds 10: (taken, table, copies) is {got}, "
+        "expected ([4], [1, 2, 4], [(3, 4)]). A half-filled block is found by its key as a full one is")
 
 
 @pytest.mark.points(2)
@@ -264,6 +304,20 @@ def test_task_2_every_block_that_is_written_is_asked_about(lab):
         "that has a position to be written, not about the first only")
 
 
+@pytest.mark.points(1)
+def test_task_2_a_block_after_the_last_slot_is_not_copied(lab):
+    manager = make(lab)
+    parent = Request("parent", COUNT[:12])
+    admit(manager, parent)  # blocks 1, 2, 3
+    child = fork(manager, parent, Request("child", COUNT[:12]))
+    child.num_computed_tokens = 5
+    taken = ids(manager.allocate_slots(child, 2))
+    got = taken, manager.get_block_ids("child"), pending(manager)
+    assert got == ([4], [1, 4, 3], [(2, 4)]), (
+        f"parent and child share blocks 1, 2, 3, and the child writes positions 5 and 6, in block 2: (taken, table, "
+        f"copies) is {got}, expected ([4], [1, 4, 3], [(2, 4)]). Block 3 is not written now, and not copied")
+
+
 @pytest.mark.points(2)
 def test_task_2_forks_share_and_copy_as_before(lab):
     manager = make(lab)
@@ -326,6 +380,9 @@ def test_task_2_a_hit_that_is_in_use_takes_no_room(lab):
     assert got == [4], (f"'a' runs with blocks 1, 2, 3, and block 4 is free. 'b' shares blocks 1 and 2, which 'a' has, "
                         f"and needs one block: got {got}, expected [4]. Only hits that stand in the free queue are "
                         "taken off the number of free blocks")
+    got = [block.ref_cnt for block in manager.block_pool.blocks[1:5]]
+    assert got == [2, 2, 1, 1], (f"'a' has blocks 1, 2, 3 and 'b' has 1, 2, 4: the ref_cnts of 1 to 4 are {got}, "
+                                 "expected [2, 2, 1, 1]: touch every hit, also one that is in use")
 
 
 @pytest.mark.points(2)
@@ -338,10 +395,14 @@ def test_task_2_hits_and_numbers_are_checked_before_anything_changes(lab):
     for error, arguments, why in ((ValueError, (hits, 8), "8 tokens do not end in the third block"),
                                   (ValueError, (hits, 13), "three blocks hold 12 tokens"),
                                   (RuntimeError, (hits, 12), "block 3 is cached with two tokens, not with four")):
-        with pytest.raises(error):
+        call = f"allocate_slots(request, 1, blocks {ids(hits)}, {arguments[1]}) ({why})"
+        with must_raise(error, call):
             manager.allocate_slots(request, 1, *arguments)
-        assert state(manager, request) == before, f"a call was refused ({why}), but changed {before}"
-    assert manager.allocate_slots(request, 2, hits, num_cached) == [], "10 tokens adopted, two more fill block 3"
+        got = state(manager, request)
+        assert got == before, f"{call} was refused, but changed {before} to {got}: check first, then change"
+    got = ids(manager.allocate_slots(request, 2, hits, num_cached))
+    assert got == [], (f"allocate_slots(request, 2, blocks {ids(hits)}, {num_cached}) took {got}, expected []: 10 "
+                       "tokens are adopted, and two more fill block 3")
 
 
 @pytest.mark.points(2)
@@ -492,8 +553,10 @@ def test_task_4_the_written_part_of_a_block_may_be_copied(lab):
     got = lookup(manager, [*COUNT[:7], 70, 71])
     assert got == ([1, 2], 6), (f"block 2 holds 5 6, and 7 8 are to be written in this step; a prompt that shares 7 "
                                 f"tokens finds {got}, expected ([1, 2], 6): the written part, and no more")
-    assert ids(admit(manager, Request("b", [*COUNT[:7], 70, 71]))) == [3, 4], "a copy of block 2, and a fresh block"
-    assert pending(manager) == [(2, 3)], f"the copies {pending(manager)} are pending, expected [(2, 3)]"
+    taken = ids(admit(manager, Request("b", [*COUNT[:7], 70, 71])))
+    assert (taken, pending(manager)) == ([3, 4], [(2, 3)]), (
+        f"'b' adopts these 6 tokens and writes 7 70 71: (taken, copies) is {(taken, pending(manager))}, expected "
+        "([3, 4], [(2, 3)]): a copy of block 2, and a fresh block")
 
 
 @pytest.mark.points(2)
@@ -562,8 +625,8 @@ def test_task_5_a_request_that_ends_leaves_its_tail(lab):
     got = lookup(manager, COUNT[:12])
     assert got == ([1, 2], 7), (f"7 tokens were computed, an eighth only sampled; after free() the next turn finds "
                                 f"{got}, expected ([1, 2], 7): the tail too, but not the token without K/V")
-    assert (manager.get_block_ids("a"), manager.block_pool.get_usage()) == ([], 0.0), "a freed request holds nothing"
-    assert lookup(manager, [*COUNT[:7], 8, 9])[1] == 7, "token 8 has no K/V and was found"
+    got = manager.get_block_ids("a"), manager.block_pool.get_usage()
+    assert got == ([], 0.0), f"after free() (table, usage of the pool) is {got}, expected ([], 0.0): it holds nothing"
 
 
 @pytest.mark.points(2)
@@ -641,6 +704,36 @@ def test_task_5_a_preempted_request_leaves_what_was_computed(lab):
     assert got == ([1, 2], 6), f"6 tokens were computed, 8 more had slots: free() left {got}, expected ([1, 2], 6)"
 
 
+@pytest.mark.points(1)
+def test_task_5_what_was_taken_back_is_not_left(lab):
+    manager = make(lab)
+    request = Request("a", COUNT[:14])
+    admit(manager, request, 6)
+    manager.finish_step()
+    manager.allocate_slots(request, 8)
+    request.num_computed_tokens = 5  # the last token is taken back: it is to be computed again
+    manager.free(request)
+    got = lookup(manager, COUNT[:14])
+    assert got == ([1, 2], 5), (f"6 tokens were written, slots for 8 more were made, and num_computed_tokens was set "
+                                f"back to 5: free() left {got}, expected ([1, 2], 5). The note says what lies before "
+                                "the planned step; of that, the first num_computed_tokens can be trusted")
+
+
+@pytest.mark.points(2)
+def test_task_5_the_notes_stay_when_one_of_two_owners_goes(lab):
+    manager = make(lab)
+    first, second = Request("first", COUNT[:9]), Request("second", COUNT[:9])
+    admit(manager, first)  # is to write blocks 1, 2, 3
+    admit(manager, second)  # has adopted blocks 1 and 2, whole
+    manager.free(second)
+    manager.free(first)
+    got = lookup(manager, COUNT[:10])
+    assert got == ([], 0), (
+        f"'first' was to write blocks 1 and 2, 'second' had them too, and first 'second', then 'first' is aborted "
+        f"before the step runs: another request finds {got}, expected ([], 0). Nothing was written. Only finish_step() "
+        "tears the notes up, not free()")
+
+
 @pytest.mark.points(3)
 def test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew(lab):
     manager = make(lab, num_blocks=4)
@@ -649,7 +742,9 @@ def test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew(lab):
     manager.finish_step()
     manager.allocate_slots(first, 2)  # block 2 has two tokens of 'first', and is to be filled
     manager.free(first)  # it gives way while the step is planned
-    assert ids(manager.allocate_slots(second, 8)) == [3, 2], "block 3, and then block 2, which was freed first"
+    got = ids(manager.allocate_slots(second, 8))
+    assert got == [3, 2], (f"'first' was freed, and allocate_slots('second', 8) took {got}, expected [3, 2]: block 3, "
+                           "and then block 2, which was freed first")
     got = lookup(manager, [*COUNT[:6], 70, 71])
     assert got == ([3], 4), (f"'second' is to write all of block 2, which somebody else had in this step; a prompt "
                              f"that shares 6 tokens finds {got}, expected ([3], 4): block 2 holds the other's tokens. "
@@ -662,7 +757,9 @@ def test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew(lab):
     manager.finish_step()
     manager.allocate_slots(first, 1)  # block 4 has three tokens of 'first', and is to be filled
     manager.free(first)
-    assert ids(admit(manager, second)) == [4], "a copy of block 2, into block 4, which was freed first"
+    got = ids(admit(manager, second))
+    assert got == [4], (f"'second' adopts 5 tokens and writes 70 71 72 where block 2 holds 6 7 8: it took {got}, "
+                        "expected [4]: a copy of block 2, into block 4, which was freed first")
     got = lookup(manager, [*COUNT[:5], 70, 71, 80])
     assert got == ([1, 4], 5), (
         f"'second' copies token 5 into block 4, which had a note of three tokens, and is to write 70 71 72 there; a "
@@ -697,9 +794,11 @@ def test_task_5_reset_forgets_the_tree_too(lab):
     request = Request("a", COUNT[:10])
     admit(manager, request)
     manager.finish_step()
-    with pytest.raises(RuntimeError):
+    with must_raise(RuntimeError, "reset_prefix_cache() while request 'a' has three blocks"):
         manager.reset_prefix_cache()
-    assert lookup(manager, COUNT[:11])[1] == 8, "a reset that was refused must forget nothing"
+    got = lookup(manager, COUNT[:11])
+    assert got == ([1, 2], 8), (f"reset_prefix_cache() was refused; then a prompt of 11 tokens finds {got}, expected "
+                                "([1, 2], 8): a reset that is refused forgets nothing")
     manager.free(request)
     manager.reset_prefix_cache()
     got = lookup(manager, COUNT[:11]), manager.stats.num_queries
