@@ -439,6 +439,14 @@ MUTANTS = [
         breaks="KVCacheManager.free: every block of the table that is in _num_written is taken out of the index",
     ),
     Mutant(
+        name="the-first-planned-block-leaves",
+        story="Takes one block out of the index, and no chain leads to the others: until somebody computes it again.",
+        replace="(table[index].block_id for index in unwritten)\n",
+        by="(table[index].block_id for index in unwritten[:1])\n",
+        killed_by="test_task_5_every_planned_block_leaves_the_index",
+        breaks="KVCacheManager.free: every block of the table that is in _num_written is taken out of the index",
+    ),
+    Mutant(
         name="shared-blocks-stay-indexed",
         story="Spares planned blocks that others own: they go on being found, and nobody writes them.",
         replace="(table[index].block_id for index in unwritten)\n",
