@@ -84,11 +84,14 @@ class KVCacheManager:
         from task 5 on, ``_check_hits``.
         After: the request's table is its old blocks, then the hits with one more owner each (``touch``), then just as
         many fresh blocks as the convention above asks for. If caching is on, ``_index_full_blocks`` is told how many
-        tokens now have a slot *and exist*. When a request that holds nothing gets slots, it counts in the statistics:
-        one query, for ``request.num_tokens`` tokens as of now, of which those of the hits were found.
+        tokens are computed once this step has run: one for each slot of the convention, but no more than exist. When a
+        request that holds nothing gets slots, it counts in the statistics: one query, for ``request.num_tokens`` tokens
+        as of now, of which those of the hits were found.
         Returns the fresh blocks, in order; the list is empty if the last block still has room.
-        Returns None if it does not fit, and nothing has changed. A hit that stands in the free queue is about to leave
-        it, so it is no room for fresh blocks.
+        Returns None if too few blocks are free for these tokens, and nothing has changed: neither tables, owners, queue
+        order and index, nor the statistics. What the rest of the request will need does not matter yet. A hit that
+        stands in the free queue is about to leave it, so it is no room for fresh blocks. A hit that is in use takes no
+        room.
         """
         raise NotImplementedError("Task 2: KVCacheManager.allocate_slots")
 
@@ -112,7 +115,7 @@ class KVCacheManager:
     # ---- Task 3
 
     def free(self, request: Request) -> None:
-        """Give the blocks of ``request`` back, last one first: the head of a prompt is worth keeping longest.
+        """Give the blocks of ``request`` back, last one first: others share the head of a sequence, so keep it longest.
 
         After: it holds nothing. Harmless when it held nothing before.
         """
@@ -123,8 +126,9 @@ class KVCacheManager:
     def _hash_of(self, request: Request, index: int, parent: BlockHash | None) -> BlockHash:
         """The key of the block of ``request`` at ``index``, given the key of the block before it. Given.
 
-        A BlockHash is a number that knows its tokens and its parent: the pool's dictionary finds by the number and
-        *proves* by the rest. Two blocks whose numbers collide are still told apart.
+        A BlockHash is a number that knows its tokens, the extra keys of its request (a tenant, say) and its parent, the
+        key of the block before it. The pool's dictionary finds by the number and *proves* by the rest: two blocks whose
+        numbers collide are still told apart.
         """
         tokens = request.all_token_ids[index * self.block_size:(index + 1) * self.block_size]
         return BlockHash(parent, tokens, request.extra_keys)
@@ -133,15 +137,18 @@ class KVCacheManager:
         """Make every block that the first ``num_tokens`` tokens fill findable (``block_pool.cache_full_blocks``).
 
         A block's key chains to that of the block before it. Blocks that have a ``block_hash`` already keep it, and
-        their hash is the parent for the next: do not hash a whole sequence again for every decoded token.
+        it is the parent for the next: only blocks that have none are hashed, not the whole sequence for every decoded
+        token.
         """
         raise NotImplementedError("Task 4: KVCacheManager._index_full_blocks")
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
         """The longest cached prefix of ``request``: its blocks, and how many tokens they hold. Nothing changes.
 
-        Walks full blocks from the front and stops at the first miss. At least one token is left to compute, because a
-        step needs a token to give logits for the next one: at most ``(num_tokens - 1) // block_size`` blocks.
+        Walks full blocks from the front and stops at the first miss: what comes after it is not hashed. At least one
+        token is left to compute, because a step needs a token to give logits for the next one: at most
+        ``(num_tokens - 1) // block_size`` blocks. All tokens count, not only those of the prompt: a request that was
+        freed and comes back finds what it decoded, too.
         With caching off the answer is always ``([], 0)``.
         """
         raise NotImplementedError("Task 4: KVCacheManager.get_computed_blocks")
@@ -152,7 +159,8 @@ class KVCacheManager:
         """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its place.
 
         ``allocate_slots`` calls it before anything changes. Between the lookup and now, a free block may have been
-        given to someone else; its ``block_hash`` tells.
+        given to someone else; its ``block_hash`` tells. Ask the block, not the index, which may name another block of
+        the same content by now.
         """
         raise NotImplementedError("Task 5: KVCacheManager._check_hits")
 

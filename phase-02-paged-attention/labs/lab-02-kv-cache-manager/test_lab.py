@@ -53,6 +53,25 @@ def state(manager, *requests):
             "the block tables": {request.request_id: manager.get_block_ids(request.request_id) for request in requests}}
 
 
+def written(request, before):
+    """The attributes of a request that are not as they were: (before, now)."""
+    now = vars(request)
+    return {name: (before.get(name), now[name]) for name in now if before.get(name) != now[name]}
+
+
+def counts(manager):
+    stats = manager.stats
+    return stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens, stats.num_evicted_blocks
+
+
+def watch_hashing(monkeypatch):
+    """A list that collects the tokens of every key that is made from now on."""
+    hashed = []
+    monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens",
+                        lambda parent, tokens, *rest: hashed.append(list(tokens)) or hash((parent, tuple(tokens))))
+    return hashed
+
+
 def assert_unchanged(before, now, call, rule):
     for what in before:
         assert now[what] == before[what], f"{call} changed {what} from {before[what]} to {now[what]}: {rule}"
@@ -184,14 +203,23 @@ def test_task_2_what_does_not_fit_is_none_and_changes_nothing(lab):
 
 
 @pytest.mark.points(1)
+def test_task_2_only_the_next_tokens_must_fit(lab):
+    manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
+    got = ids(manager.allocate_slots(Request("r", prompt(40)), 12))
+    assert got == [1, 2, 3], (
+        f"3 blocks of 4 slots are free: allocate_slots(request, 12) for the first 12 of 40 tokens gave {got}, expected "
+        "[1, 2, 3]: room is made for num_new_tokens, and what the rest will need does not matter yet")
+
+
+@pytest.mark.points(1)
 def test_task_2_the_manager_never_writes_the_request(lab):
     manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
     request = Request("r", prompt(6))
     before = dict(vars(request))
     manager.allocate_slots(request, 6)
-    changed = {name: value for name, value in vars(request).items() if before.get(name) != value}
-    was = {name: before.get(name) for name in changed}
-    assert not changed, f"allocate_slots changed the request from {was} to {changed}: the scheduler advances it alone"
+    changed = written(request, before)
+    assert not changed, (f"allocate_slots(request, 6) changed attributes of the request (before, now): {changed}. The "
+                         "scheduler alone advances it")
 
 
 @pytest.mark.points(1)
@@ -262,6 +290,48 @@ def test_task_4_at_least_one_token_is_left_to_compute(lab, num_tokens, num_hits)
 
 
 @pytest.mark.points(2)
+def test_task_4_a_request_that_comes_back_finds_what_it_decoded(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("r", prompt(3))
+    start(manager, request)
+    for token in range(50, 60):
+        decode(manager, request, token)
+    manager.free(request)
+    request.num_computed_tokens = 0  # as a scheduler does that has preempted it
+    hits, num_cached = manager.get_computed_blocks(request)
+    assert (ids(hits), num_cached) == ([1, 2, 3], 12), (
+        f"a request with 3 prompt tokens and 10 decoded ones was freed; get_computed_blocks hits {ids(hits)} with "
+        f"{num_cached} tokens, expected [1, 2, 3] with 12: the bound is (num_tokens - 1) // block_size, and num_tokens "
+        "counts the decoded tokens, too")
+
+
+@pytest.mark.points(2)
+def test_task_4_a_decoded_token_does_not_hash_the_sequence_again(lab, monkeypatch):
+    manager = lab.KVCacheManager(num_blocks=70, block_size=4)
+    request = Request("r", prompt(240))
+    start(manager, request)
+    hashed = watch_hashing(monkeypatch)
+    for token in range(1000, 1008):
+        decode(manager, request, token)
+    got = sum(map(len, hashed))
+    assert got == 8, (f"the 60 full blocks of a request were indexed, then 8 tokens were decoded and filled two more, "
+                      f"of 4 tokens each: {got} tokens were hashed for it, expected 8. Blocks that have a block_hash "
+                      "keep it, and it is the parent for the next")
+
+
+@pytest.mark.points(1)
+def test_task_4_a_lookup_hashes_nothing_after_the_first_miss(lab, monkeypatch):
+    manager = lab.KVCacheManager(num_blocks=70, block_size=4)
+    start(manager, Request("a", prompt(8)))
+    hashed = watch_hashing(monkeypatch)
+    hits, _ = manager.get_computed_blocks(Request("b", prompt(8) + prompt(200, 1000)))
+    got = sum(map(len, hashed))
+    assert (ids(hits), got) == ([1, 2], 12), (
+        f"of 208 tokens the first 8 are cached; get_computed_blocks hit {ids(hits)} and hashed {got} tokens, expected "
+        "[1, 2] and 12: two blocks that are found and the one that misses. The walk stops there")
+
+
+@pytest.mark.points(2)
 def test_task_4_the_walk_stops_at_the_first_miss(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4)
     start(manager, Request("a", prompt(12)))
@@ -307,6 +377,15 @@ def test_task_4_slots_without_tokens_are_not_indexed(lab):
     got = [block.block_hash is not None for block in manager.block_pool.blocks[1:4]]
     assert got == [True, False, False], (f"10 slots for 6 tokens: blocks 1, 2, 3 indexed {got}, expected only block 1. "
                                          "Tokens that do not exist yet cannot be cached")
+
+
+@pytest.mark.points(2)
+def test_task_4_tokens_of_a_later_step_are_not_indexed(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    manager.allocate_slots(Request("a", prompt(8)), 3)
+    got = [block.block_id for block in manager.block_pool.blocks if block.block_hash is not None]
+    assert got == [], (f"allocate_slots(request, 3) for the first 3 of 8 tokens indexed the blocks {got}, expected "
+                       "none: token 3 exists, but this step does not compute it, so block 1 is not full yet")
 
 
 @pytest.mark.points(1)
@@ -376,9 +455,11 @@ def test_task_5_hits_are_shared_not_copied(lab):
 @pytest.mark.points(4)
 def test_task_5_free_hits_do_not_count_as_room(lab):
     manager = lab.KVCacheManager(num_blocks=4, block_size=4)
-    a = Request("a", prompt(8))
+    a, other = Request("a", prompt(8)), Request("other", prompt(4, 100))
     admit(manager, a)
+    admit(manager, other)
     manager.free(a)
+    manager.free(other)  # the queue reads 2, 1, 3: the hits are not at its end, so touch and undo would show
     b = Request("b", prompt(16))
     hits, num_cached = manager.get_computed_blocks(b)
     assert (ids(hits), num_cached) == ([1, 2], 8), (
@@ -387,9 +468,24 @@ def test_task_5_free_hits_do_not_count_as_room(lab):
     before = state(manager, a, b)
     got = manager.allocate_slots(b, 8, hits)
     assert got is None, (f"3 blocks are free, 2 of them are the hits; 2 more are needed and only 1 is left, yet "
-                         f"allocate_slots gave {ids(got)}: a hit leaves the queue when it is adopted")
-    assert_unchanged(before, state(manager, a, b), "allocate_slots returned None, but it",
+                         f"allocate_slots(b, 8, hits) gave {ids(got)}, expected None: a hit leaves the queue when it "
+                         "is adopted")
+    assert_unchanged(before, state(manager, a, b), "allocate_slots(b, 8, hits) returned None, but it",
                      "touch the hits only once it is sure that everything fits")
+
+
+@pytest.mark.points(2)
+def test_task_5_hits_that_are_in_use_take_no_room(lab):
+    manager = lab.KVCacheManager(num_blocks=5, block_size=4)
+    a, b = Request("a", prompt(12)), Request("b", prompt(12) + [99])
+    admit(manager, a)
+    hits, _ = manager.get_computed_blocks(b)
+    assert ids(hits) == [1, 2, 3], f"b begins with a's 12 tokens and hits {ids(hits)}, expected [1, 2, 3]"
+    got = ids(manager.allocate_slots(b, 1, hits))
+    assert got == [4], (f"a runs in the blocks 1, 2, 3, which are b's hits; block 4 is free, and b needs one: "
+                        f"allocate_slots(b, 1, hits) gave {got}, expected [4]: a hit that is in use is not in the free "
+                        "queue, so nothing leaves it")
+    assert_counts(manager, a, b)
 
 
 @pytest.mark.points(3)
@@ -442,6 +538,66 @@ def test_task_5_a_stale_hit_is_refused(lab):
     must_raise(RuntimeError, "allocate_slots(b, 1, hits=[block 1]), after block 1 was given to another request,",
                manager.allocate_slots, b, 1, hits, rule="block_hash tells that it does not hold b's tokens any more")
     assert_unchanged(before, state(manager, a, b, thief), "the refused call", "check first, then change")
+
+
+@pytest.mark.points(3)
+@pytest.mark.parametrize("case", ["the first is another's", "the second is another's", "swapped", "another tenant's",
+                                  "equal tokens after others", "the same hash"])
+def test_task_5_every_hit_must_hold_the_tokens_of_its_place(lab, case, monkeypatch):
+    if case == "the same hash":
+        monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 1)
+    manager = lab.KVCacheManager(num_blocks=20, block_size=4)
+    start(manager, Request("a", prompt(8)))  # blocks 1, 2
+    start(manager, Request("other", prompt(8, 100)))  # 3, 4
+    start(manager, Request("tenant", prompt(8), extra_keys=("salt",)))  # 5, 6
+    start(manager, Request("late", prompt(4, 50) + prompt(4, 4)))  # 7, 8
+    hits = {"the first is another's": [3, 2], "the second is another's": [1, 4], "swapped": [2, 1],
+            "another tenant's": [5], "equal tokens after others": [1, 8], "the same hash": [3, 4]}[case]
+    b = Request("b", prompt(9))
+    before = state(manager, b)
+    call = f"allocate_slots(b, 1, blocks {hits}), where a's blocks 1 and 2 hold b's first 8 tokens ({case}),"
+    must_raise(RuntimeError, call, manager.allocate_slots, b, 1, [manager.block_pool.blocks[i] for i in hits],
+               rule="each hit must hold b's tokens of its place, after the tokens before it, with b's extra keys; "
+                    "compare whole keys")
+    assert_unchanged(before, state(manager, b), f"{call} was refused, but", "check first, then change")
+
+
+@pytest.mark.points(1)
+def test_task_5_a_twin_is_as_good_a_hit(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    a, twin, b = (Request(name, prompt(9)) for name in ("a", "twin", "b"))
+    start(manager, a)
+    start(manager, twin)  # computed side by side with a: blocks 4 and 5 hold what 1 and 2 hold
+    call = "allocate_slots(b, 1, blocks [4, 5]), which hold b's first 8 tokens as blocks 1 and 2 do,"
+    try:
+        manager.allocate_slots(b, 1, [manager.block_pool.blocks[i] for i in (4, 5)])
+    except NotImplementedError:
+        raise
+    except RuntimeError as error:
+        raise AssertionError(f"{call} raised RuntimeError({error}), expected the hits to be adopted: what counts is "
+                             "what a block holds, not which of two twins the index names") from error
+    got = manager.get_block_ids("b")
+    assert got == [4, 5, 7], f"after {call} b's table is {got}, expected [4, 5, 7]: the hits that were handed in"
+    assert_counts(manager, a, twin, b)
+
+
+@pytest.mark.points(1)
+def test_task_5_lookup_hits_and_free_leave_the_request_alone(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(10)))
+    request = Request("r", prompt(10))
+    before = dict(vars(request))
+    hits, _ = manager.get_computed_blocks(request)
+    assert not written(request, before), (f"get_computed_blocks(request) changed attributes of the request (before, "
+                                          f"now): {written(request, before)}. The scheduler alone advances it")
+    manager.allocate_slots(request, 2, hits)
+    assert not written(request, before), (f"allocate_slots(request, 2, hits) changed attributes of the request "
+                                          f"(before, now): {written(request, before)}. The scheduler alone advances it")
+    request.num_computed_tokens = 10
+    before = dict(vars(request))
+    manager.free(request)
+    assert not written(request, before), (f"free(request) changed attributes of the request (before, now): "
+                                          f"{written(request, before)}. The scheduler alone sets it back")
 
 
 @pytest.mark.points(1)
@@ -517,13 +673,12 @@ def test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted(lab):
         request = Request(name, prompt(10))
         admit(manager, request)
         manager.free(request)
-    stats = manager.stats
-    got = (stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens, stats.num_evicted_blocks)
+    got = counts(manager)
     assert got == (2, 20, 8, 0), (f"a 10-token prompt twice: (queries, tokens asked, tokens found, evicted) is {got}, "
                                   "expected (2, 20, 8, 0)")
     admit(manager, Request("c", prompt(16, 100)))
     got = manager.stats.num_evicted_blocks
-    assert got == 2, (f"16 other tokens fill the pool; {got} evictions counted, expected 2, the cached blocks")
+    assert got == 2, f"16 other tokens fill the pool; {got} evictions are counted, expected 2, the cached blocks"
 
 
 @pytest.mark.points(2)
@@ -553,32 +708,69 @@ def test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slot
 
 @pytest.mark.points(2)
 def test_task_6_a_request_that_waits_is_counted_once(lab):
-    manager = lab.KVCacheManager(num_blocks=4, block_size=4)
-    a, b = Request("a", prompt(8)), Request("b", prompt(8, 100))
+    manager = lab.KVCacheManager(num_blocks=5, block_size=4)
+    a, b = Request("a", prompt(12)), Request("b", prompt(4) + prompt(7, 100))
     admit(manager, a)
     for _ in range(5):
         admit(manager, b)
+    got = counts(manager)
+    assert got == (1, 12, 0, 0), (
+        f"a runs with 12 tokens; b, 11 tokens of which 4 are cached, was looked up and refused five times: (queries, "
+        f"tokens asked, tokens found, evicted) is {got}, expected (1, 12, 0, 0): allocate_slots returning None counts "
+        "nothing")
     manager.free(a)
     admit(manager, b)
     decode(manager, b, 7)
-    got = manager.stats.num_queries
-    assert got == 2, f"a ran, b waited five steps and ran: {got} queries counted, expected 2. Count at the first slots"
+    got = counts(manager)
+    assert got[:3] == (2, 23, 4), (
+        f"a ran, b waited five steps, ran and decoded a token: (queries, tokens asked, tokens found) is {got[:3]}, "
+        "expected (2, 23, 4): a request counts once, when it gets its first slots")
 
 
 @pytest.mark.points(1)
 def test_task_6_reset_is_refused_while_blocks_are_in_use(lab):
     manager = lab.KVCacheManager(num_blocks=6, block_size=4)
-    a = Request("a", prompt(12))
-    admit(manager, a)
+    first, a = Request("first", prompt(20, 100)), Request("a", prompt(12))
+    admit(manager, first)
+    manager.free(first)
+    admit(manager, a)  # takes three of the five blocks, all of them cached
+    before = state(manager, a)
     must_raise(RuntimeError, "reset_prefix_cache() while a holds three blocks", manager.reset_prefix_cache,
                rule="the pool refuses, and so does the manager")
-    got = manager.stats.num_queries
-    assert got == 1, f"after a refused reset {got} queries are counted, expected 1: it must leave the statistics alone"
-    manager.free(a)
+    assert_unchanged(before, state(manager, a), "reset_prefix_cache() was refused, but it", "let the pool decide first")
+    got = counts(manager)
+    assert got == (2, 32, 0, 3), (
+        f"two requests with 20 and 12 tokens ran, then reset_prefix_cache() was refused: (queries, tokens asked, "
+        f"tokens found, evicted) is {got}, expected (2, 32, 0, 3): a refused reset leaves the statistics alone")
+
+
+@pytest.mark.points(2)
+def test_task_6_after_a_reset_all_is_forgotten_and_counted_anew(lab):
+    manager = lab.KVCacheManager(num_blocks=5, block_size=4)
+
+    def fill(name, first):
+        request = Request(name, prompt(16, first))
+        admit(manager, request)
+        manager.free(request)
+
+    fill("a", 0)
+    fill("a again", 0)
+    fill("b", 100)
+    got = counts(manager)
+    assert got == (3, 48, 12, 5), (
+        f"16 tokens, the same again, 16 others, in 4 blocks: (queries, tokens asked, tokens found, evicted) is {got}, "
+        "expected (3, 48, 12, 5)")
     manager.reset_prefix_cache()
-    hits, num_cached = manager.get_computed_blocks(Request("b", prompt(12)))
-    assert (hits, num_cached) == ([], 0), (f"after a reset the same prompt hits {ids(hits)} with {num_cached} tokens, "
-                                           "expected [] with 0")
-    got = manager.stats
-    assert (got.num_queries, got.num_query_tokens, got.num_hit_tokens, got.num_evicted_blocks) == (0, 0, 0, 0), \
-        f"after a reset the statistics are {got}, expected zeros"
+    hits, num_cached = manager.get_computed_blocks(Request("c", prompt(16, 100)))
+    assert (hits, num_cached) == ([], 0), (f"after reset_prefix_cache() the same prompt hits {ids(hits)} with "
+                                           f"{num_cached} tokens, expected [] with 0: all content is forgotten")
+    got = counts(manager)
+    assert got == (0, 0, 0, 0), (
+        f"after reset_prefix_cache() (queries, tokens asked, tokens found, evicted) is {got}, expected (0, 0, 0, 0): "
+        "evictions count since the last reset, though the pool goes on counting")
+    fill("c", 200)
+    fill("d", 300)
+    got = counts(manager)
+    assert got == (2, 32, 0, 4), (
+        f"after reset_prefix_cache() 16 tokens ran, then 16 others in the same 4 blocks: (queries, tokens asked, "
+        f"tokens found, evicted) is {got}, expected (2, 32, 0, 4)")
