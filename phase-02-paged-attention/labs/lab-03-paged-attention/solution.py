@@ -23,12 +23,12 @@ def slot_mapping(block_table: Sequence[int], first_position: int, num_tokens: in
     """The slots of positions ``first_position … first_position + num_tokens - 1``, an int64 array [num_tokens].
 
     Position ``p`` lives in block ``block_table[p // block_size]`` at offset ``p % block_size``; its slot is
-    ``block_id * block_size + offset``. No tokens give an empty array. A table may be longer than needed; entries past
-    the last of these positions are padding and are not looked at.
+    ``block_id * block_size + offset``. No tokens give an empty array, of int64 too. A table may be longer than needed;
+    entries past the last of these positions are padding and are not looked at, nor are those before the first.
 
-    Raises ValueError, with the value and the bound in the message, for a ``block_size`` below 1, a negative
-    ``first_position`` or ``num_tokens``, a table with fewer than ``first_position + num_tokens`` slots (name both
-    numbers of slots), or a negative block id at one of these positions.
+    Raises ValueError, with the value in the message, for a ``block_size`` below 1; for a negative ``first_position`` or
+    ``num_tokens``; for a table with fewer than ``first_position + num_tokens`` slots, even if there are no tokens (the
+    message holds both numbers of slots); for a negative block id at one of these positions.
     """
     # TASK 1: slot_mapping
     if block_size < 1:
@@ -59,8 +59,8 @@ def write_kv(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: n
     exactly [len(slots), num_kv_heads, head_dim]; every slot is between 0 and ``num_blocks * block_size - 1``. The
     slots are distinct and in any order.
     After: those slots hold the new vectors. Every other number in the pools is what it was.
-    Raises ValueError, before the first write, if a shape is wrong (the message holds that shape and the expected one)
-    or a slot is out of range (the message holds the slot).
+    Raises ValueError, before the first write, if a shape is wrong (the message holds that shape and the expected one);
+    if a slot is out of range (the message holds the slot).
     """
     # TASK 2: write_kv
     num_blocks, num_kv_heads, block_size, head_dim = k_pool.shape
@@ -87,8 +87,10 @@ def gather_kv(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> 
     """Copy positions ``0 … num_tokens - 1`` of one sequence out of ``pool``: [num_tokens, num_kv_heads, head_dim].
 
     Only the slots of these positions are read; the rest of the last block is garbage and is not part of the result.
-    Raises ValueError if the table has fewer than ``num_tokens`` slots, or if one of the blocks that hold these
-    positions is not between 0 and ``num_blocks - 1`` (the message holds the block id).
+    Entries of the table past the last of them are padding. The result is an array of its own: who changes it does not
+    change the pool.
+    Raises ValueError if the table has fewer than ``num_tokens`` slots; if one of the blocks that hold these positions
+    is not between 0 and ``num_blocks - 1`` (the message holds the block id).
     """
     # TASK 3: gather_kv
     num_blocks, _, block_size, _ = pool.shape
@@ -131,7 +133,8 @@ def paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray,
     A prefill chunk and a decode step (one query) are the same call. Query ``i`` stands at position
     ``context_len - num_query_tokens + i`` and sees that position and all before it. Head ``h`` reads kv head
     ``h // group``, where ``group = num_heads // num_kv_heads``. Scores are multiplied by ``scale``; only None means
-    the default, ``1 / sqrt(head_dim)``. Nothing is written to the arguments.
+    the default, ``1 / sqrt(head_dim)``. Nothing is written to the arguments. Finite scores of any size give the right
+    result: the largest score that a query and head sees is taken off before exp.
     Raises ValueError as check_attention_inputs does.
     """
     # TASK 4: paged_attention
@@ -209,9 +212,9 @@ def ragged_paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
     Request ``r`` owns the next ``query_lens[r]`` rows of ``queries``, has ``context_lens[r]`` tokens in the pools and
     finds them through ``block_tables[r]``. Tables may name the same blocks. The result has the shape of ``queries``,
     row for row, with the default scale; a batch of no requests gives an empty one.
-    Raises ValueError if there are not as many tables, query_lens and context_lens, if a query_len is below 1, if the
-    query_lens do not add up to the rows of ``queries`` (the message holds both numbers), or if one request's
-    arguments fail check_attention_inputs.
+    Raises ValueError if there are not as many tables, query_lens and context_lens; if a query_len is below 1; if the
+    query_lens do not add up to the rows of ``queries`` (the message holds both numbers); if one request's arguments
+    fail check_attention_inputs.
     """
     # TASK 6: ragged_paged_attention
     if not len(block_tables) == len(query_lens) == len(context_lens):
