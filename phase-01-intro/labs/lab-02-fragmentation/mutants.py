@@ -7,6 +7,17 @@ MUTANTS = [
         replace="    return 1.0 - sum(lengths) / (max_len * len(lengths))\n",
         by="    return (max_len * len(lengths) - sum(lengths)) / sum(lengths)\n",
         killed_by="test_task_1_waste_of_a_small_example",
+        breaks="waste_of_reserving: The share of slots that never hold a token, 0.0 to 1.0",
+    ),
+    Mutant(
+        name="reserving-takes-any-length",
+        story="Checks that there are lengths, not that they fit: a request of 11 in 10 slots wastes less than nothing.",
+        replace="""    check_lengths(lengths, max_len)
+    return 1.0""",
+        by="""    check_lengths(lengths)
+    return 1.0""",
+        killed_by="test_task_1_impossible_requests_are_refused",
+        breaks="waste_of_reserving: Raises ValueError for what check_lengths(lengths, max_len) refuses",
     ),
     Mutant(
         name="reservation-calls-all-idle-slots-internal",
@@ -15,6 +26,58 @@ MUTANTS = [
                 "        internal += max_len - request.num_tokens\n",
         by="        internal += max_len - request.num_prompt_tokens - generated\n",
         killed_by="test_task_1_split_of_a_single_request",
+        breaks="split_reservation: Sort all slots of all requests at one moment into used, reserved and internal",
+    ),
+    Mutant(
+        name="reservation-of-nobody-is-refused",
+        story="An empty server is no error: it has no slots to sort.",
+        replace="    used = reserved = internal = 0\n",
+        by="""    if not requests:
+        raise ValueError("no requests")
+    used = reserved = internal = 0
+""",
+        killed_by="test_task_1_split_at_the_bounds",
+        breaks="split_reservation: No requests have no slots: 0, 0 and 0",
+    ),
+    Mutant(
+        name="reservation-takes-any-progress",
+        story="More tokens than the answer has make the reserved slots negative.",
+        replace="        if not 0 <= generated <= request.num_output_tokens:\n",
+        by="        if generated < 0:\n",
+        killed_by="test_task_1_impossible_requests_are_refused",
+        breaks="split_reservation: is not within 0 and that request's num_output_tokens",
+    ),
+    Mutant(
+        name="reservation-wants-a-slot-to-spare",
+        story="Off by one: refuses a request that is exactly as long as max_len.",
+        replace="        if request.num_tokens > max_len:\n",
+        by="        if request.num_tokens >= max_len:\n",
+        killed_by="test_task_1_split_at_the_bounds",
+        breaks="split_reservation: if a request is longer than max_len",
+    ),
+    Mutant(
+        name="reservation-checks-the-prompt-alone",
+        story="The prompt fits, and the answer will see: internal becomes negative.",
+        replace="        if request.num_tokens > max_len:\n",
+        by="        if request.num_prompt_tokens > max_len:\n",
+        killed_by="test_task_1_impossible_requests_are_refused",
+        breaks="split_reservation: if a request is longer than max_len",
+    ),
+    Mutant(
+        name="reservation-stops-at-the-shorter-list",
+        story="zip ends with the shorter of the two; the rest is not counted.",
+        replace="    if len(requests) != len(num_generated):\n",
+        by="    if len(requests) < len(num_generated):\n",
+        killed_by="test_task_1_impossible_requests_are_refused",
+        breaks="split_reservation: if the two sequences differ in length",
+    ),
+    Mutant(
+        name="reservation-counts-slots-twice",
+        story="Internal is all that holds no token yet; what is reserved counts a second time.",
+        replace="        internal += max_len - request.num_tokens\n",
+        by="        internal += max_len - request.num_prompt_tokens - generated\n",
+        killed_by="test_task_1_split_accounts_for_every_slot",
+        breaks="invariant 1: the three add up to all of them",
     ),
     Mutant(
         name="blocks-needed-always-adds-one",
@@ -22,6 +85,38 @@ MUTANTS = [
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return num_tokens // block_size + 1\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
+        breaks=("invariant 2: A request in pages of b slots has at most b - 1 empty ones",
+                "blocks_needed: 0 tokens need 0 blocks"),
+    ),
+    Mutant(
+        name="blocks-of-negative-size",
+        story="Refuses 0, by which one cannot divide, and takes -4.",
+        replace="""    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+    return (num""",
+        by="""    if block_size == 0:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+    return (num""",
+        killed_by="test_task_2_blocks_needed_refuses_nonsense",
+        breaks="blocks_needed: if block_size is below 1",
+    ),
+    Mutant(
+        name="blocks-needed-takes-less-than-nothing",
+        story="-1 tokens need 0 blocks, if nobody asks.",
+        replace="""    if num_tokens < 0:
+        raise ValueError(f"num_tokens must be at least 0, got {num_tokens}")
+""",
+        by="",
+        killed_by="test_task_2_blocks_needed_refuses_nonsense",
+        breaks="blocks_needed: Raises ValueError if num_tokens is negative",
+    ),
+    Mutant(
+        name="blocks-needed-is-never-none",
+        story="At least one block, also for no tokens.",
+        replace="    return (num_tokens + block_size - 1) // block_size\n",
+        by="    return max(1, (num_tokens + block_size - 1) // block_size)\n",
+        killed_by="test_task_2_blocks_needed_at_the_edges",
+        breaks="blocks_needed: 0 tokens need 0 blocks",
     ),
     Mutant(
         name="blocks-needed-rounds-down",
@@ -29,6 +124,7 @@ MUTANTS = [
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return num_tokens // block_size\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
+        breaks="blocks_needed: The last one may be partly empty",
     ),
     Mutant(
         name="blocks-needed-divides-in-floats",
@@ -36,6 +132,7 @@ MUTANTS = [
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return int(np.ceil(num_tokens / block_size))\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
+        breaks="blocks_needed: Whole-number arithmetic: right for numbers of any size",
     ),
     Mutant(
         name="paging-averages-the-requests",
@@ -43,6 +140,35 @@ MUTANTS = [
         replace="    return 1.0 - sum(lengths) / num_slots\n",
         by="    return sum(1.0 - n / (blocks_needed(n, block_size) * block_size) for n in lengths) / len(lengths)\n",
         killed_by="test_task_2_waste_is_a_share_of_all_slots",
+        breaks="waste_of_paging: It is a share of all slots that were given out, not a mean over requests",
+    ),
+    Mutant(
+        name="paging-in-blocks-of-nothing",
+        story="Checks the lengths, and does the division itself.",
+        replace="    num_slots = sum(blocks_needed(length, block_size) for length in lengths) * block_size\n",
+        by="    num_slots = sum(-(-length // max(block_size, 1)) for length in lengths) * max(block_size, 1)\n",
+        killed_by="test_task_2_waste_is_a_share_of_all_slots",
+        breaks="waste_of_paging: if block_size is below 1",
+    ),
+    Mutant(
+        name="paging-nobody-wastes-nothing",
+        story="Answers 0.0 where there is nothing to divide by.",
+        replace="""    check_lengths(lengths)
+    num_slots""",
+        by="""    if not lengths:
+        return 0.0
+    check_lengths(lengths)
+    num_slots""",
+        killed_by="test_task_2_waste_is_a_share_of_all_slots",
+        breaks="waste_of_paging: Raises ValueError for what check_lengths(lengths) refuses",
+    ),
+    Mutant(
+        name="paging-rounds-up-once",
+        story="Rounds up the sum of all lengths, as if requests could share a page.",
+        replace="    num_slots = sum(blocks_needed(length, block_size) for length in lengths) * block_size\n",
+        by="    num_slots = blocks_needed(sum(lengths), block_size) * block_size\n",
+        killed_by="test_task_2_waste_is_a_share_of_all_slots",
+        breaks="waste_of_paging: if every request is given just the blocks it needs",
     ),
     Mutant(
         name="allocate-leaves-holes-of-size-zero",
@@ -50,6 +176,7 @@ MUTANTS = [
         replace="[(start + num_slots, size - num_slots)] if size > num_slots else []\n",
         by="[(start + num_slots, size - num_slots)]\n",
         killed_by="test_task_3_a_perfect_fit_leaves_no_empty_hole",
+        breaks="ContiguousAllocator.allocate: A hole that is used up is gone",
     ),
     Mutant(
         name="allocate-is-best-fit",
@@ -57,6 +184,74 @@ MUTANTS = [
         replace="        for i, (start, size) in enumerate(self._holes):\n",
         by="        for i, (start, size) in sorted(enumerate(self._holes), key=lambda hole: hole[1][1]):\n",
         killed_by="test_task_4_the_leftmost_hole_that_is_large_enough_is_used",
+        breaks=("ContiguousAllocator.allocate: They are the first slots of the leftmost hole",
+                "ContiguousAllocator: first fit: the leftmost hole that is large enough"),
+    ),
+    Mutant(
+        name="allocate-cuts-before-it-checks",
+        story="Takes the slots, and looks at their number then.",
+        replace="""        if num_slots < 1:
+            raise ValueError(f"allocate""",
+        by="""        if num_slots < 1:
+            self._holes = [(start, size - 1) for start, size in self._holes]
+            raise ValueError(f"allocate""",
+        killed_by="test_task_3_a_run_has_at_least_one_slot",
+        breaks="ContiguousAllocator.allocate: nothing changes then",
+    ),
+    Mutant(
+        name="allocate-takes-no-slots",
+        story="A run of 0 slots begins where the next run begins, and is overwritten by it.",
+        replace="""        if num_slots < 1:
+            raise ValueError(f"allocate""",
+        by="""        if num_slots < 0:
+            raise ValueError(f"allocate""",
+        killed_by="test_task_3_a_run_has_at_least_one_slot",
+        breaks="ContiguousAllocator.allocate: Raises ValueError, naming num_slots, if it is below 1",
+    ),
+    Mutant(
+        name="allocate-tidies-up-before-it-gives-up",
+        story="Sorts the holes by size on its way to None, to be quicker next time.",
+        replace="""                return start
+        return None
+""",
+        by="""                return start
+        self._holes.sort(key=lambda hole: -hole[1])
+        return None
+""",
+        killed_by="test_task_4_long_random_use_agrees_with_a_row_of_slots",
+        breaks=("invariant 4: or returns None",
+                "ContiguousAllocator.allocate: After None nothing has changed"),
+    ),
+    Mutant(
+        name="allocate-raises-for-what-never-fits",
+        story="An error for a request that is larger than all memory; the contract has None.",
+        replace="""                return start
+        return None
+""",
+        by="""                return start
+        if num_slots > self.num_slots:
+            raise ValueError(f"{num_slots} slots can never fit {self.num_slots}")
+        return None
+""",
+        killed_by="test_task_3_what_does_not_fit_changes_nothing",
+        breaks="ContiguousAllocator.allocate: More slots than there are in all is None, too",
+    ),
+    Mutant(
+        name="allocate-wants-a-slot-to-spare",
+        story="Off by one: a hole of exactly the size is passed over.",
+        replace="            if size >= num_slots:\n",
+        by="            if size > num_slots:\n",
+        killed_by="test_task_3_a_perfect_fit_leaves_no_empty_hole",
+        breaks="ContiguousAllocator.allocate: that has at least that many",
+    ),
+    Mutant(
+        name="allocate-cuts-from-the-right",
+        story="Takes the last slots of the hole; what is left begins where the hole began.",
+        replace="[(start + num_slots, size - num_slots)] if size > num_slots else []\n",
+        by="[(start, size - num_slots)] if size > num_slots else []\n"
+           "                start += size - num_slots\n",
+        killed_by="test_task_3_runs_stand_side_by_side",
+        breaks="ContiguousAllocator.allocate: They are the first slots of the leftmost hole",
     ),
     Mutant(
         name="allocate-hands-out-scattered-slots",
@@ -64,6 +259,7 @@ MUTANTS = [
         replace="            if size >= num_slots:\n",
         by="            if self.num_free_slots >= num_slots:\n",
         killed_by="test_task_4_enough_free_slots_but_no_hole",
+        breaks="ContiguousAllocator.allocate: neighbouring slots",
     ),
     Mutant(
         name="free-does-not-merge-to-the-left",
@@ -71,6 +267,8 @@ MUTANTS = [
         replace="        if i > 0 and sum(self._holes[i - 1]) == start:\n",
         by="        if False:\n",
         killed_by="test_task_4_neighbouring_holes_merge",
+        breaks=("ContiguousAllocator.free: merged with the hole on its left",
+                "invariant 3: do not touch each other"),
     ),
     Mutant(
         name="free-does-not-merge-to-the-right",
@@ -78,6 +276,8 @@ MUTANTS = [
         replace="        if i < len(self._holes) and self._holes[i][0] == start + size:\n",
         by="        if False:\n",
         killed_by="test_task_4_neighbouring_holes_merge",
+        breaks=("ContiguousAllocator.free: and the hole on its right",
+                "invariant 3: do not touch each other"),
     ),
     Mutant(
         name="free-merges-holes-that-do-not-touch",
@@ -85,6 +285,8 @@ MUTANTS = [
         replace="        if i < len(self._holes) and self._holes[i][0] == start + size:\n",
         by="        if i < len(self._holes):\n",
         killed_by="test_task_4_long_random_use_agrees_with_a_row_of_slots",
+        breaks=("ContiguousAllocator.free: if they touch it",
+                "invariant 3: with the allocated runs cover every slot once"),
     ),
     Mutant(
         name="free-appends-the-hole-at-the-end",
@@ -92,6 +294,7 @@ MUTANTS = [
         replace="        self._holes[first:last] = [(start, size)]\n",
         by="        self._holes[first:last] = []\n        self._holes.append((start, size))\n",
         killed_by="test_task_4_the_leftmost_hole_that_is_large_enough_is_used",
+        breaks="invariant 3: The holes of the allocator are sorted",
     ),
     Mutant(
         name="free-twice-is-ignored",
@@ -99,6 +302,25 @@ MUTANTS = [
         replace='            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         by="            return\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
+        breaks="ContiguousAllocator.free: Raises RuntimeError, naming start, if no run begins there now",
+    ),
+    Mutant(
+        name="free-does-not-say-which",
+        story="An error without the number: of a thousand runs, one was wrong.",
+        replace="raise RuntimeError(f\"free({start}): no allocated run starts at slot {start}\")\n",
+        by="raise RuntimeError(\"free: no allocated run starts there\")\n",
+        killed_by="test_task_4_invalid_free_is_refused_at_once",
+        breaks="ContiguousAllocator.free: naming start",
+    ),
+    Mutant(
+        name="free-takes-any-slot-of-a-run",
+        story="Finds the run that holds the slot: a caller with a wrong number frees somebody else.",
+        replace="        if start not in self._allocated:\n",
+        by="""        start = max((s for s in self._allocated if s <= start < s + self._allocated[s]), default=start)
+        if start not in self._allocated:
+""",
+        killed_by="test_task_4_invalid_free_is_refused_at_once",
+        breaks="ContiguousAllocator.free: if no run begins there now",
     ),
     Mutant(
         name="free-raises-after-it-changed-something",
@@ -107,6 +329,8 @@ MUTANTS = [
         by="            self._holes.append((start, 1))\n"
            '            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         killed_by="test_task_4_invalid_free_is_refused_at_once",
+        breaks=("invariant 4: A call that raises",
+                "ContiguousAllocator.free: nothing changes then"),
     ),
     Mutant(
         name="paged-fit-counts-slots-instead-of-blocks",
@@ -114,6 +338,56 @@ MUTANTS = [
         replace="    num_free_blocks = num_slots // block_size\n",
         by="    num_free_blocks = num_slots\n    block_size = 1\n",
         killed_by="test_task_5_paging_admits_by_blocks",
+        breaks="num_that_fit_paged: The memory is cut into whole blocks",
+    ),
+    Mutant(
+        name="reserving-admits-what-is-too-long",
+        story="Does not look at the lengths at all, since each takes max_len.",
+        replace="""    check_lengths(lengths, max_len)
+    return min""",
+        by="""    check_lengths(lengths)
+    return min""",
+        killed_by="test_task_5_bad_arguments_are_refused",
+        breaks="num_that_fit_reserving: Raises ValueError for what check_lengths(lengths, max_len) refuses",
+    ),
+    Mutant(
+        name="reserving-takes-a-negative-memory",
+        story="Less than no memory: fewer than no requests fit.",
+        replace="""    # TASK 5: num_that_fit_reserving
+    if num_slots < 0:
+        raise ValueError(f"num_slots must be at least 0, got {num_slots}")
+""",
+        by="    # TASK 5: num_that_fit_reserving\n",
+        killed_by="test_task_5_bad_arguments_are_refused",
+        breaks="num_that_fit_reserving: if num_slots is negative",
+    ),
+    Mutant(
+        name="reserving-refuses-an-empty-memory",
+        story="0 slots are a memory in which none fits, not a mistake.",
+        replace="""    # TASK 5: num_that_fit_reserving
+    if num_slots < 0:
+""",
+        by="""    # TASK 5: num_that_fit_reserving
+    if num_slots < 1:
+""",
+        killed_by="test_task_5_reserving_admits_by_the_maximum",
+        breaks="num_that_fit_reserving: in 0 slots none fits",
+    ),
+    Mutant(
+        name="reserving-by-real-lengths",
+        story="Counts what requests use, not what is set aside for them.",
+        replace="    return min(len(lengths), num_slots // max_len)\n",
+        by="    return sum(total <= num_slots for total in np.cumsum(lengths))\n",
+        killed_by="test_task_5_reserving_admits_by_the_maximum",
+        breaks="num_that_fit_reserving: if each takes max_len slots",
+    ),
+    Mutant(
+        name="reserving-fits-requests-that-do-not-exist",
+        story="As many as the memory holds, whoever came.",
+        replace="    return min(len(lengths), num_slots // max_len)\n",
+        by="    return num_slots // max_len\n",
+        killed_by="test_task_5_reserving_admits_by_the_maximum",
+        breaks="num_that_fit_reserving: Never more than len(lengths)",
     ),
     Mutant(
         name="paged-fit-lets-later-requests-overtake",
@@ -130,6 +404,71 @@ MUTANTS = [
            "            num_admitted += 1\n"
            "    return num_admitted\n",
         killed_by="test_task_5_paging_is_first_come_first_served",
+        breaks="num_that_fit_paged: the first one that does not fit ends the count",
+    ),
+    Mutant(
+        name="paged-fit-checks-as-it-goes",
+        story="Looks at a length when its turn comes, and never at those after the first that does not fit.",
+        replace="""    check_lengths(lengths)
+    num_free_blocks = num_slots // block_size
+    for num_admitted, length in enumerate(lengths):
+""",
+        by="""    check_lengths(lengths[:1])
+    num_free_blocks = num_slots // block_size
+    for num_admitted, length in enumerate(lengths):
+        check_lengths([length])
+""",
+        killed_by="test_task_5_bad_arguments_are_refused",
+        breaks="num_that_fit_paged: wherever in the list it stands",
+    ),
+    Mutant(
+        name="paged-fit-divides-first",
+        story="A block_size of 0 is a ZeroDivisionError, in the words of Python.",
+        replace="""    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got {block_size}")
+    check_lengths""",
+        by="    check_lengths",
+        killed_by="test_task_5_bad_arguments_are_refused",
+        breaks="num_that_fit_paged: if block_size is below 1",
+    ),
+    Mutant(
+        name="paged-fit-takes-a-negative-memory",
+        story="Less than no memory: no request fits, and nobody is told.",
+        replace="""    # TASK 5: num_that_fit_paged
+    if num_slots < 0:
+        raise ValueError(f"num_slots must be at least 0, got {num_slots}")
+""",
+        by="    # TASK 5: num_that_fit_paged\n",
+        killed_by="test_task_5_bad_arguments_are_refused",
+        breaks="num_that_fit_paged: if num_slots is negative",
+    ),
+    Mutant(
+        name="paged-fit-refuses-an-empty-memory",
+        story="0 slots are a memory in which none fits, not a mistake.",
+        replace="""    # TASK 5: num_that_fit_paged
+    if num_slots < 0:
+""",
+        by="""    # TASK 5: num_that_fit_paged
+    if num_slots < 1:
+""",
+        killed_by="test_task_5_paging_admits_by_blocks",
+        breaks="num_that_fit_paged: In 0 slots none fits",
+    ),
+    Mutant(
+        name="paged-fit-takes-the-short-ones-first",
+        story="Sorts: more of them fit, but they did not come first.",
+        replace="    for num_admitted, length in enumerate(lengths):\n",
+        by="    for num_admitted, length in enumerate(sorted(lengths)):\n",
+        killed_by="test_task_5_paging_is_first_come_first_served",
+        breaks="num_that_fit_paged: in the order given",
+    ),
+    Mutant(
+        name="paged-fit-rounds-the-memory-up",
+        story="The rest of the memory counts as a block.",
+        replace="    num_free_blocks = num_slots // block_size\n",
+        by="    num_free_blocks = -(-num_slots // block_size)\n",
+        killed_by="test_task_5_paging_admits_by_blocks",
+        breaks="num_that_fit_paged: a rest smaller than a block is lost",
     ),
     Mutant(
         name="sweep-divides-slots-by-the-block-size",
@@ -137,5 +476,41 @@ MUTANTS = [
         replace="sum(table_lens) / len(table_lens)",
         by="sum(lengths) / block_size / len(lengths)",
         killed_by="test_task_6_rows_of_a_small_sweep",
+        breaks="sweep_block_sizes: the mean and the longest table",
+    ),
+    Mutant(
+        name="sweep-skips-bad-sizes",
+        story="Leaves out the row of a size that makes no sense.",
+        replace="        waste = waste_of_paging(lengths, block_size)\n",
+        by="""        if block_size < 1:
+            continue
+        waste = waste_of_paging(lengths, block_size)
+""",
+        killed_by="test_task_6_bad_arguments_are_refused",
+        breaks="sweep_block_sizes: Raises ValueError for what waste_of_paging refuses",
+    ),
+    Mutant(
+        name="sweep-drops-what-it-has",
+        story="A size that is given twice gets one row.",
+        replace="    for block_size in block_sizes:\n",
+        by="    for block_size in dict.fromkeys(block_sizes):\n",
+        killed_by="test_task_6_rows_of_a_small_sweep",
+        breaks="sweep_block_sizes: A size that is given twice has two rows",
+    ),
+    Mutant(
+        name="sweep-sorts-the-sizes",
+        story="A table reads better in order; but the caller reads it row by row.",
+        replace="    for block_size in block_sizes:\n",
+        by="    for block_size in sorted(block_sizes):\n",
+        killed_by="test_task_6_rows_of_a_small_sweep",
+        breaks="sweep_block_sizes: in the order given",
+    ),
+    Mutant(
+        name="sweep-takes-the-last-table-for-the-longest",
+        story="Right for lengths that happen to be sorted.",
+        replace="max(table_lens)))\n",
+        by="table_lens[-1]))\n",
+        killed_by="test_task_6_rows_of_a_small_sweep",
+        breaks="sweep_block_sizes: the longest table",
     ),
 ]

@@ -91,7 +91,8 @@ def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequenc
 
         |P P P o . . . - - -|      used 4 (P and o), reserved 3 (.), internal 3 (-)
 
-    Raises ValueError if the two sequences differ in length, if a request is longer than ``max_len``, or if a number of
+    No requests have no slots: 0, 0 and 0.
+    Raises ValueError if the two sequences differ in length; if a request is longer than ``max_len``; if a number of
     generated tokens is not within 0 and that request's ``num_output_tokens``.
     """
     # TASK 1: split_reservation
@@ -116,7 +117,8 @@ def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequenc
 def blocks_needed(num_tokens: int, block_size: int) -> int:
     """How many blocks of ``block_size`` slots hold ``num_tokens`` tokens. The last one may be partly empty.
 
-    0 tokens need 0 blocks. Raises ValueError if ``num_tokens`` is negative or ``block_size`` is below 1.
+    0 tokens need 0 blocks. Whole-number arithmetic: right for numbers of any size.
+    Raises ValueError if ``num_tokens`` is negative; if ``block_size`` is below 1.
     """
     # TASK 2: blocks_needed
     if num_tokens < 0:
@@ -131,7 +133,7 @@ def waste_of_paging(lengths: Sequence[int], block_size: int) -> float:
     """The share of slots that never hold a token, 0.0 to 1.0, if every request is given just the blocks it needs.
 
     It is a share of all slots that were given out, not a mean over requests. ``lengths`` are final lengths.
-    Raises ValueError for what ``check_lengths(lengths)`` refuses, or if ``block_size`` is below 1.
+    Raises ValueError for what ``check_lengths(lengths)`` refuses; if ``block_size`` is below 1.
     """
     # TASK 2: waste_of_paging
     check_lengths(lengths)
@@ -176,8 +178,9 @@ class ContiguousAllocator:
     def allocate(self, num_slots: int) -> int | None:
         """Take ``num_slots`` neighbouring slots and return where they start, or None if no hole is large enough.
 
-        They are the first slots of the leftmost hole that has at least that many. A hole that is used up is gone.
-        After None nothing has changed. Raises ValueError if ``num_slots`` is below 1; nothing changes then.
+        They are the first slots of the leftmost hole that has at least that many. A hole that is used up is gone. More
+        slots than there are in all is None, too. After None nothing has changed.
+        Raises ValueError, naming ``num_slots``, if it is below 1; nothing changes then.
         """
         # TASK 3: ContiguousAllocator.allocate
         if num_slots < 1:
@@ -253,8 +256,8 @@ def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
 def num_that_fit_reserving(lengths: Sequence[int], num_slots: int, max_len: int) -> int:
     """How many requests, in the order given, can run at once if each takes ``max_len`` slots.
 
-    Never more than ``len(lengths)``. Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses, or if
-    ``num_slots`` is negative.
+    Never more than ``len(lengths)``; in 0 slots none fits.
+    Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses; if ``num_slots`` is negative.
     """
     # TASK 5: num_that_fit_reserving
     if num_slots < 0:
@@ -268,9 +271,9 @@ def num_that_fit_paged(lengths: Sequence[int], num_slots: int, block_size: int) 
     """How many requests, in the order given, can run at once if each takes the blocks for its final length.
 
     The memory is cut into whole blocks; a rest smaller than a block is lost. Requests are admitted first come, first
-    served: the first one that does not fit ends the count, even if a later one would fit.
-    Raises ValueError for what ``check_lengths(lengths)`` refuses, if ``block_size`` is below 1, or if ``num_slots`` is
-    negative.
+    served: the first one that does not fit ends the count, even if a later one would fit. In 0 slots none fits.
+    Raises ValueError for what ``check_lengths(lengths)`` refuses, wherever in the list it stands; if ``block_size`` is
+    below 1; if ``num_slots`` is negative.
     """
     # TASK 5: num_that_fit_paged
     if num_slots < 0:
@@ -303,6 +306,7 @@ class SweepRow:
 def sweep_block_sizes(lengths: Sequence[int], block_sizes: Sequence[int]) -> list[SweepRow]:
     """One row for each block size, in the order given: the waste of paging, the mean and the longest table.
 
+    A size that is given twice has two rows.
     Raises ValueError for what ``waste_of_paging`` refuses.
     """
     # TASK 6: sweep_block_sizes

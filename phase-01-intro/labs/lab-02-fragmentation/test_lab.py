@@ -27,15 +27,19 @@ def holes_in(slots):
     return holes
 
 
-def error_of(call, *args):
-    """The ValueError or RuntimeError that a call raises, None if it raises none. A missing body is passed on."""
+def must_raise(expected, call, function, *args, rule, named=""):
+    """``function(*args)``, told as ``call``, must raise ``expected`` and name a value. A missing body is passed on."""
     try:
-        call(*args)
-    except NotImplementedError:
+        got = function(*args)
+    except NotImplementedError:  # a RuntimeError too, but not the one meant
         raise
-    except (ValueError, RuntimeError) as error:
-        return error
-    return None
+    except expected as error:
+        assert named in str(error), f"{call} raised {expected.__name__}({str(error)!r}), expected {named} in its text"
+    except Exception as error:
+        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected a {expected.__name__}: "
+                             f"{rule}") from error
+    else:
+        raise AssertionError(f"{call} returned {got!r}, expected a {expected.__name__}: {rule}")
 
 
 # ---------------------------------------------------------------------------------------------- Task 1
@@ -87,19 +91,31 @@ def test_task_1_split_accounts_for_every_slot(lab):
         "slots that never hold a token"
 
 
+@pytest.mark.points(1)
+def test_task_1_split_at_the_bounds(lab):
+    use = lab.split_reservation([], [], 10)
+    got = (use.used, use.reserved, use.internal)
+    assert got == (0, 0, 0), f"split_reservation([], [], 10) gave (used, reserved, internal) = {got}, expected " \
+                             "(0, 0, 0): no requests have no slots"
+    use = lab.split_reservation([lab.RequestLengths(3, 4)], [4], 7)
+    got = (use.used, use.reserved, use.internal)
+    assert got == (7, 0, 0), f"prompt 3, output 4, 4 generated, 7 slots: split_reservation gave (used, reserved, " \
+                             f"internal) = {got}, expected (7, 0, 0): a request may be as long as max_len"
+
+
 @pytest.mark.points(2)
 def test_task_1_impossible_requests_are_refused(lab):
     lab.waste_of_reserving([1], 1)
     for lengths, max_len in [([], 10), ([5, 11], 10), ([5, 0], 10)]:
-        error = error_of(lab.waste_of_reserving, lengths, max_len)
-        assert isinstance(error, ValueError), \
-            f"waste_of_reserving({lengths}, {max_len}) raised {error!r}, expected ValueError"
+        must_raise(ValueError, f"waste_of_reserving({lengths}, {max_len})", lab.waste_of_reserving, lengths, max_len,
+                   rule="there must be lengths, each between 1 and max_len; check_lengths says so if it is called")
     request = lab.RequestLengths(3, 4)
     for what, args in [("a request of 7 in 6 slots", ([request], [0], 6)),
                        ("5 generated of 4", ([request], [5], 10)), ("-1 generated", ([request], [-1], 10)),
-                       ("1 request and 2 numbers", ([request], [1, 1], 10))]:
-        error = error_of(lab.split_reservation, *args)
-        assert isinstance(error, ValueError), f"split_reservation with {what} raised {error!r}, expected ValueError"
+                       ("1 request and 2 numbers", ([request], [1, 1], 10)),
+                       ("2 requests and 1 number", ([request, request], [1], 10))]:
+        must_raise(ValueError, f"split_reservation with {what}", lab.split_reservation, *args,
+                   rule="a number of generated tokens for each request, between 0 and its output, and all in max_len")
 
 
 # ---------------------------------------------------------------------------------------------- Task 2
@@ -121,9 +137,8 @@ def test_task_2_blocks_needed_at_the_edges(lab):
 def test_task_2_blocks_needed_refuses_nonsense(lab):
     lab.blocks_needed(1, 1)
     for num_tokens, block_size in [(-1, 16), (5, 0), (5, -4)]:
-        error = error_of(lab.blocks_needed, num_tokens, block_size)
-        assert isinstance(error, ValueError), \
-            f"blocks_needed({num_tokens}, {block_size}) raised {error!r}, expected ValueError"
+        must_raise(ValueError, f"blocks_needed({num_tokens}, {block_size})", lab.blocks_needed, num_tokens, block_size,
+                   rule="tokens are 0 or more, a block has at least 1 slot")
 
 
 @pytest.mark.points(3)
@@ -135,9 +150,8 @@ def test_task_2_waste_is_a_share_of_all_slots(lab):
     got = lab.waste_of_paging([16, 48], 16)
     assert got == 0.0, f"waste_of_paging([16, 48], 16) gave {got}, expected 0.0: full blocks waste nothing"
     for lengths, block_size in [([], 16), ([5, 0], 16), ([5], 0)]:
-        error = error_of(lab.waste_of_paging, lengths, block_size)
-        assert isinstance(error, ValueError), \
-            f"waste_of_paging({lengths}, {block_size}) raised {error!r}, expected ValueError"
+        must_raise(ValueError, f"waste_of_paging({lengths}, {block_size})", lab.waste_of_paging, lengths, block_size,
+                   rule="there must be lengths, each at least 1, and a block has at least 1 slot")
 
 
 @pytest.mark.points(3)
@@ -180,19 +194,26 @@ def test_task_3_a_perfect_fit_leaves_no_empty_hole(lab):
 @pytest.mark.points(2)
 def test_task_3_what_does_not_fit_changes_nothing(lab):
     allocator, _ = filled(lab, [70])
-    got = allocator.allocate(31)
-    assert got is None, f"allocate(31) with one hole of 30 gave {got}, expected None"
-    assert allocator.holes == [(70, 30)], \
-        f"after allocate(31) was refused the holes are {allocator.holes}, expected [(70, 30)]: nothing may change"
+    for num_slots in (31, 101):
+        try:
+            got = allocator.allocate(num_slots)
+        except NotImplementedError:
+            raise
+        except (ValueError, RuntimeError) as error:
+            got = error
+        assert got is None, f"allocate({num_slots}) with one hole of 30 in 100 slots gave {got!r}, expected None: " \
+                            "that there is no room is an answer, not an error"
+        assert allocator.holes == [(70, 30)], \
+            f"after allocate({num_slots}) found no room the holes are {allocator.holes}, expected [(70, 30)]: " \
+            "nothing may change"
 
 
 @pytest.mark.points(2)
 def test_task_3_a_run_has_at_least_one_slot(lab):
     allocator, _ = filled(lab, [70])
     for bad in (0, -5):
-        error = error_of(allocator.allocate, bad)
-        assert isinstance(error, ValueError) and str(bad) in str(error), \
-            f"allocate({bad}) raised {error!r}, expected ValueError that names {bad}"
+        must_raise(ValueError, f"allocate({bad})", allocator.allocate, bad, named=str(bad),
+                   rule="a run has at least 1 slot")
         assert allocator.holes == [(70, 30)], \
             f"after allocate({bad}) the holes are {allocator.holes}, expected [(70, 30)]: nothing may change"
 
@@ -250,9 +271,8 @@ def test_task_4_invalid_free_is_refused_at_once(lab):
     holes = allocator.holes
     for what, start in [("a run that is free already", a), ("the middle of a run", b + 1), ("the free end", 60),
                         ("a slot outside", 1000), ("a negative slot", -1)]:
-        error = error_of(allocator.free, start)
-        assert isinstance(error, RuntimeError) and str(start) in str(error), \
-            f"free({start}), {what}, raised {error!r}, expected RuntimeError that names {start}"
+        must_raise(RuntimeError, f"free({start}), {what},", allocator.free, start, named=str(start),
+                   rule="only where an allocated run begins now can one be given back")
         assert allocator.holes == holes, \
             f"after free({start}) was refused the holes are {allocator.holes}, expected {holes}: nothing may change"
 
@@ -326,6 +346,7 @@ def test_task_5_paging_admits_by_blocks(lab):
         ([5, 5, 4], 19, 2, "the pool has 4 whole blocks, 2 + 2 are taken"),
         ([1] * 9, 20, 5, "one block each, although 9 tokens need only 9 slots"),
         ([21], 20, 0, "6 blocks, the pool has 5"),
+        ([1], 0, 0, "no slots, no blocks"),
     ]:
         got = lab.num_that_fit_paged(lengths, num_slots, 4)
         assert got == expected, \
@@ -349,8 +370,9 @@ def test_task_5_bad_arguments_are_refused(lab):
                        ("num_that_fit_paged", ([0], 100, 4)), ("num_that_fit_paged", ([1], -1, 4)),
                        ("num_that_fit_paged", ([1], 100, 0)), ("num_that_fit_paged", ([], 100, 4)),
                        ("num_that_fit_paged", ([200, 0], 100, 4))]:
-        error = error_of(getattr(lab, name), *args)
-        assert isinstance(error, ValueError), f"{name}{args} raised {error!r}, expected ValueError"
+        must_raise(ValueError, f"{name}{args}", getattr(lab, name), *args,
+                   rule="there must be lengths, each at least 1 (and at most max_len, where there is one), a block has "
+                        "at least 1 slot, and memory is 0 slots or more")
 
 
 @pytest.mark.points(3)
@@ -368,14 +390,24 @@ def test_task_5_three_times_as_many_chats_fit(lab):
 
 @pytest.mark.points(3)
 def test_task_6_rows_of_a_small_sweep(lab):
-    got = lab.sweep_block_sizes([5, 9, 10], [8, 1, 4])
-    assert [row.block_size for row in got] == [8, 1, 4], \
-        f"sweep_block_sizes(..., [8, 1, 4]) has rows for {[row.block_size for row in got]}, expected the order given"
-    for row, waste, mean, longest in zip(got, [16 / 40, 0.0, 8 / 32], [5 / 3, 8.0, 8 / 3], [2, 10, 3]):
+    got = lab.sweep_block_sizes([5, 10, 3], [8, 1, 4, 8])
+    sizes = [row.block_size for row in got]
+    assert sizes == [8, 1, 4, 8], \
+        f"sweep_block_sizes([5, 10, 3], [8, 1, 4, 8]) has rows for {sizes}, expected [8, 1, 4, 8]: a row for each " \
+        "size, in the order given"
+    for row, waste, mean, longest in zip(got, [14 / 32, 0.0, 6 / 24, 14 / 32], [4 / 3, 6.0, 2.0, 4 / 3], [2, 10, 3, 2]):
         found = (row.waste, row.mean_table_len, row.longest_table)
         assert found == pytest.approx((waste, mean, longest)), \
-            f"lengths 5, 9, 10 in blocks of {row.block_size}: (waste, mean table, longest) = {found}, expected " \
+            f"lengths 5, 10, 3 in blocks of {row.block_size}: (waste, mean table, longest) = {found}, expected " \
             f"{(waste, mean, longest)}"
+
+
+@pytest.mark.points(1)
+def test_task_6_bad_arguments_are_refused(lab):
+    lab.sweep_block_sizes([1], [1])
+    for lengths, block_sizes in [([], [4]), ([5, 0], [4]), ([5], [4, 0])]:
+        must_raise(ValueError, f"sweep_block_sizes({lengths}, {block_sizes})", lab.sweep_block_sizes, lengths,
+                   block_sizes, rule="what waste_of_paging refuses is refused here, not left out")
 
 
 @pytest.mark.points(3)
