@@ -42,6 +42,16 @@ def must_raise(expected, call, function, *args, rule, named=""):
         raise AssertionError(f"{call} returned {got!r}, expected a {expected.__name__}: {rule}")
 
 
+def must_answer(call, function, *args, rule):
+    """What ``function(*args)``, told as ``call``, returns; it must not raise. An unwritten body speaks for itself."""
+    try:
+        return function(*args)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected an answer: {rule}") from error
+
+
 # ---------------------------------------------------------------------------------------------- Task 1
 
 
@@ -93,11 +103,13 @@ def test_task_1_split_accounts_for_every_slot(lab):
 
 @pytest.mark.points(1)
 def test_task_1_split_at_the_bounds(lab):
-    use = lab.split_reservation([], [], 10)
+    use = must_answer("split_reservation([], [], 10)", lab.split_reservation, [], [], 10,
+                      rule="no requests have no slots, and that is no mistake")
     got = (use.used, use.reserved, use.internal)
     assert got == (0, 0, 0), f"split_reservation([], [], 10) gave (used, reserved, internal) = {got}, expected " \
                              "(0, 0, 0): no requests have no slots"
-    use = lab.split_reservation([lab.RequestLengths(3, 4)], [4], 7)
+    use = must_answer("split_reservation of prompt 3, output 4, 4 generated, 7 slots", lab.split_reservation,
+                      [lab.RequestLengths(3, 4)], [4], 7, rule="a request may be as long as max_len")
     got = (use.used, use.reserved, use.internal)
     assert got == (7, 0, 0), f"prompt 3, output 4, 4 generated, 7 slots: split_reservation gave (used, reserved, " \
                              f"internal) = {got}, expected (7, 0, 0): a request may be as long as max_len"
@@ -195,14 +207,9 @@ def test_task_3_a_perfect_fit_leaves_no_empty_hole(lab):
 def test_task_3_what_does_not_fit_changes_nothing(lab):
     allocator, _ = filled(lab, [70])
     for num_slots in (31, 101):
-        try:
-            got = allocator.allocate(num_slots)
-        except NotImplementedError:
-            raise
-        except (ValueError, RuntimeError) as error:
-            got = error
-        assert got is None, f"allocate({num_slots}) with one hole of 30 in 100 slots gave {got!r}, expected None: " \
-                            "that there is no room is an answer, not an error"
+        call = f"allocate({num_slots}) with one hole of 30 in 100 slots"
+        got = must_answer(call, allocator.allocate, num_slots, rule="that there is no room is None, not an error")
+        assert got is None, f"{call} gave {got}, expected None: no hole is large enough"
         assert allocator.holes == [(70, 30)], \
             f"after allocate({num_slots}) found no room the holes are {allocator.holes}, expected [(70, 30)]: " \
             "nothing may change"
@@ -332,7 +339,9 @@ def test_task_4_chat_traffic_fragments_memory(lab):
 def test_task_5_reserving_admits_by_the_maximum(lab):
     for lengths, num_slots, max_len, expected in [([1] * 20, 100, 10, 10), ([1] * 20, 109, 10, 10),
                                                   ([1] * 3, 100, 10, 3), ([10], 9, 10, 0), ([10], 0, 10, 0)]:
-        got = lab.num_that_fit_reserving(lengths, num_slots, max_len)
+        got = must_answer(f"num_that_fit_reserving of {len(lengths)} requests in {num_slots} slots, {max_len} each,",
+                          lab.num_that_fit_reserving, lengths, num_slots, max_len,
+                          rule="memory may be too small for anybody, 0 slots included; then the answer is 0")
         assert got == expected, \
             f"num_that_fit_reserving of {len(lengths)} requests in {num_slots} slots, {max_len} each, gave {got}, " \
             f"expected {expected}: what a request really uses does not matter"
@@ -348,7 +357,8 @@ def test_task_5_paging_admits_by_blocks(lab):
         ([21], 20, 0, "6 blocks, the pool has 5"),
         ([1], 0, 0, "no slots, no blocks"),
     ]:
-        got = lab.num_that_fit_paged(lengths, num_slots, 4)
+        got = must_answer(f"num_that_fit_paged({lengths}, {num_slots}, 4)", lab.num_that_fit_paged, lengths, num_slots,
+                          4, rule=why)
         assert got == expected, \
             f"num_that_fit_paged({lengths}, {num_slots}, 4) gave {got}, expected {expected}: {why}"
 

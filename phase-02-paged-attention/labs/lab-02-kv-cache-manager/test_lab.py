@@ -92,6 +92,16 @@ def must_raise(expected, call, function, *args, rule):
                          f"{expected.__name__}: {rule}")
 
 
+def must_answer(call, function, *args, rule):
+    """What ``function(*args)``, told as ``call``, returns; it must not raise. An unwritten body speaks for itself."""
+    try:
+        return function(*args)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected an answer: {rule}") from error
+
+
 def assert_counts(manager, *requests):
     """ref_cnt is the number of tables that name a block."""
     tables = [manager.get_block_ids(request.request_id) for request in requests]
@@ -106,7 +116,9 @@ def assert_counts(manager, *requests):
 
 @pytest.mark.points(1)
 def test_task_1_a_request_that_holds_nothing_has_an_empty_table(lab):
-    got = lab.KVCacheManager(num_blocks=4, block_size=4).get_block_ids("nobody")
+    manager = lab.KVCacheManager(num_blocks=4, block_size=4)
+    got = must_answer('get_block_ids("nobody")', manager.get_block_ids, "nobody",
+                      rule="a request that was never seen holds nothing")
     assert got == [], f"get_block_ids of a request that was never seen gave {got!r}, expected []"
 
 
@@ -174,11 +186,8 @@ def test_task_2_slots_that_exist_already_are_not_made_again(lab):
     taken = ids(manager.allocate_slots(request, 10))  # room for 4 more tokens, looking ahead
     assert taken == [1, 2, 3], f"10 slots at block size 4: allocate_slots gave {taken}, expected [1, 2, 3]"
     request.num_computed_tokens = 1  # of all that only one token was computed
-    try:
-        taken = ids(manager.allocate_slots(request, 1))
-    except ValueError as error:
-        raise AssertionError(f"the table has 12 slots and token 1 needs one of them, but allocate_slots(request, 1) "
-                             f"raised ValueError({error}), expected []: fewer blocks than none are none") from error
+    taken = ids(must_answer("allocate_slots(request, 1), where the table has 12 slots and token 1 needs one of them,",
+                            manager.allocate_slots, request, 1, rule="fewer blocks than none are none"))
     table = manager.get_block_ids("r")
     assert (taken, table) == ([], [1, 2, 3]), (
         f"the table [1, 2, 3] has 12 slots and token 1 needs one of them: allocate_slots(request, 1) gave {taken}, and "
@@ -191,7 +200,8 @@ def test_task_2_what_does_not_fit_is_none_and_changes_nothing(lab):
     a, b = Request("a", prompt(8)), Request("b", prompt(8))
     start(manager, a)
     before = state(manager, a, b)
-    got = start(manager, b)
+    got = must_answer("allocate_slots(b, 8), with 1 block free and 2 needed,", start, manager, b,
+                      rule="that there is no room is None, not an error")
     assert got is None, f"8 tokens need 2 blocks and 1 is free: allocate_slots gave {ids(got)}, expected None"
     assert_unchanged(before, state(manager, a, b), "allocate_slots returned None, but it",
                      "decide first, then take")
@@ -257,10 +267,11 @@ def test_task_3_free_gives_the_tail_back_first(lab):
 def test_task_3_free_is_harmless_when_nothing_is_held(lab):
     manager = lab.KVCacheManager(num_blocks=6, block_size=4, enable_caching=False)
     request = Request("r", prompt(12))
-    manager.free(request)
+    rule = "free is harmless when the request holds nothing"
+    must_answer("free(request), before its first slots,", manager.free, request, rule=rule)
     start(manager, request)
     manager.free(request)
-    manager.free(request)
+    must_answer("free(request), for the second time,", manager.free, request, rule=rule)
     got = manager.block_pool.get_num_free_blocks()
     assert got == 5, f"free() before the first slots, and twice at the end: {got} blocks are free, expected all 5"
 
@@ -569,13 +580,8 @@ def test_task_5_a_twin_is_as_good_a_hit(lab):
     start(manager, a)
     start(manager, twin)  # computed side by side with a: blocks 4 and 5 hold what 1 and 2 hold
     call = "allocate_slots(b, 1, blocks [4, 5]), which hold b's first 8 tokens as blocks 1 and 2 do,"
-    try:
-        manager.allocate_slots(b, 1, [manager.block_pool.blocks[i] for i in (4, 5)])
-    except NotImplementedError:
-        raise
-    except RuntimeError as error:
-        raise AssertionError(f"{call} raised RuntimeError({error}), expected the hits to be adopted: what counts is "
-                             "what a block holds, not which of two twins the index names") from error
+    must_answer(call, manager.allocate_slots, b, 1, [manager.block_pool.blocks[i] for i in (4, 5)],
+                rule="what counts is what a block holds, not which of two twins the index names")
     got = manager.get_block_ids("b")
     assert got == [4, 5, 7], f"after {call} b's table is {got}, expected [4, 5, 7]: the hits that were handed in"
     assert_counts(manager, a, twin, b)
