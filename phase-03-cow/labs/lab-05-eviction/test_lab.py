@@ -1,0 +1,378 @@
+"""Lab 3.5, what to forget. Tasks 1 and 2 are exact; the steps of Task 3 are marks to beat, each a test of its own."""
+
+import contextlib
+import functools
+import math
+import random
+
+import pytest
+
+from course.eviction import naive, optimum, reference
+from course.eviction_arena import Block, IllegalEviction, Trace, num_hits, remembered_keys
+from course.eviction_traces import fixed_traces, random_trace
+
+
+@contextlib.contextmanager
+def must_raise(error, call):
+    """The call must be refused. An unwritten body is no refusal, though NotImplementedError is a RuntimeError."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except error:
+        return
+    except Exception as other:
+        pytest.fail(f"{call} raised {other!r}, expected a {error.__name__}", pytrace=False)
+    pytest.fail(f"{call} was accepted, expected a {error.__name__}", pytrace=False)
+
+
+def chain(*keys):
+    """Blocks with these keys, each the child of the one before."""
+    return [Block(key, keys[i - 1] if i else None, i) for i, key in enumerate(keys)]
+
+
+def roots(*keys):
+    """Blocks with these keys that have nothing to do with each other."""
+    return [Block(key, None, 0) for key in keys]
+
+
+def evicted(policy, n):
+    """The keys of the next ``n`` blocks that go."""
+    return [policy.evict().key for _ in range(n)]
+
+
+def free_all(policy, blocks):
+    for block in blocks:
+        policy.freed(block)
+
+
+@functools.cache
+def trace(name):
+    traces = {each.name: each for each in fixed_traces()}
+    return traces[name] if name in traces else random_trace(int(name.split()[1]))
+
+
+@functools.cache
+def marks(name):
+    """The hits of the reference and of the optimum."""
+    return reference(trace(name)), optimum(trace(name))
+
+
+def hits_of(policy_class, traced):
+    """The hits of a policy; an illegal answer fails the test by its own words."""
+    try:
+        return num_hits(traced, policy_class)
+    except IllegalEviction as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def small_traces(seed, num_traces):
+    """Caches of 1 to 6 blocks, and 30 requests each for paths of a small random tree."""
+    rng = random.Random(seed)
+    for number in range(num_traces):
+        num_blocks = rng.randint(1, 6)
+        tree = {}  # a path of letters → its block
+        requests = []
+        for _ in range(30):
+            path, blocks = (), []
+            for _ in range(rng.randint(1, num_blocks)):
+                parent = tree.get(path)
+                path += (rng.randint(0, 2),)
+                tree.setdefault(path, Block(len(tree), parent.key if parent else None, len(path) - 1))
+                blocks.append(tree[path])
+            requests.append(tuple(blocks))
+        yield Trace(f"small {number}, {num_blocks} blocks", num_blocks, requests)
+
+
+# ---- Task 1
+
+
+@pytest.mark.points(2)
+def test_task_1_the_first_that_came_goes_first(lab):
+    policy = lab.Fifo(4)
+    free_all(policy, roots(7, 3, 9))
+    got = evicted(policy, 2)
+    policy.freed(Block(1, None, 0))
+    got += evicted(policy, 2)
+    assert got == [7, 3, 9, 1], (f"freed 7, 3, 9; evicted two; freed 1; evicted two: {got}, expected [7, 3, 9, 1]: "
+                                 "first in, first out")
+
+
+@pytest.mark.points(2)
+def test_task_1_a_block_in_use_does_not_go(lab):
+    policy = lab.Fifo(4)
+    blocks = roots(7, 3, 9)
+    free_all(policy, blocks)
+    policy.taken(blocks[0])
+    got = evicted(policy, 1)
+    assert got == [3], f"freed 7, 3, 9; took 7: evict() gives {got[0]}, expected 3: 7 came first, but is in use"
+    policy.freed(blocks[0])
+    got = evicted(policy, 1)
+    assert got == [7], f"... freed 7 again: evict() gives {got[0]}, expected 7: it may go again"
+
+
+@pytest.mark.points(2)
+def test_task_1_a_hit_does_not_change_its_place(lab):
+    policy = lab.Fifo(4)
+    blocks = roots(7, 3, 9)
+    free_all(policy, blocks)
+    for block in (blocks[0], blocks[1], blocks[0]):
+        policy.taken(block)
+        policy.freed(block)
+    got = evicted(policy, 3)
+    assert got == [7, 3, 9], (f"freed 7, 3, 9; took and freed 7, 3, 7 again: evicted {got}, expected [7, 3, 9]: a block "
+                              "comes in once, and being used again does not make it new")
+
+
+@pytest.mark.points(2)
+def test_task_1_what_went_and_comes_back_is_new(lab):
+    policy = lab.Fifo(4)
+    blocks = roots(7, 3, 9)
+    free_all(policy, blocks)
+    first = evicted(policy, 1)
+    policy.freed(blocks[0])
+    got = first + evicted(policy, 3)
+    assert got == [7, 3, 9, 7], (f"freed 7, 3, 9; evicted 7; freed 7: evicted in all {got}, expected [7, 3, 9, 7]: a "
+                                 "block that went is forgotten, its old place too")
+
+
+@pytest.mark.points(1)
+def test_task_1_with_nothing_to_forget_evict_is_refused(lab):
+    policy = lab.Fifo(4)
+    with must_raise(RuntimeError, "Fifo(4).evict() before any block was freed"):
+        policy.evict()
+    block = Block(7, None, 0)
+    policy.freed(block)
+    policy.taken(block)
+    with must_raise(RuntimeError, "evict() after freed(7) and taken(7)"):
+        policy.evict()
+
+
+@pytest.mark.points(2)
+def test_task_1_it_has_the_hits_of_the_naive_policy(lab):
+    for each in [trace("scan"), *small_traces(seed=1, num_traces=20)]:
+        got, expected = hits_of(lab.Fifo, each), naive(each)
+        assert got == expected, f"num_hits(trace {each.name!r}, Fifo) is {got}, the naive policy has {expected}"
+
+
+# ---- Task 2
+
+
+@pytest.mark.points(2)
+def test_task_2_the_tail_of_a_request_goes_first(lab):
+    policy = lab.LeastRecentlyFreed(4)
+    free_all(policy, reversed(chain(1, 2, 3)))
+    got = evicted(policy, 3)
+    assert got == [3, 2, 1], (f"the request 1 ─ 2 ─ 3 ended, so 3, 2, 1 were freed in this order: evicted {got}, "
+                              "expected [3, 2, 1]: what was freed longest ago")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_hit_moves_it_to_the_end(lab):
+    policy = lab.LeastRecentlyFreed(4)
+    blocks = roots(7, 3, 9)
+    free_all(policy, blocks)
+    policy.taken(blocks[0])
+    policy.freed(blocks[0])
+    got = evicted(policy, 3)
+    assert got == [3, 9, 7], (f"freed 7, 3, 9; took 7 and freed it again: evicted {got}, expected [3, 9, 7]: 7 was "
+                              "freed last, and the others keep their order")
+
+
+@pytest.mark.points(2)
+def test_task_2_a_block_in_use_does_not_go(lab):
+    policy = lab.LeastRecentlyFreed(4)
+    blocks = roots(7, 3, 9)
+    free_all(policy, blocks)
+    policy.taken(blocks[1])
+    got = evicted(policy, 2)
+    assert got == [7, 9], f"freed 7, 3, 9; took 3: evicted {got}, expected [7, 9]: 3 is in use"
+
+
+@pytest.mark.points(1)
+def test_task_2_with_nothing_to_forget_evict_is_refused(lab):
+    policy = lab.LeastRecentlyFreed(4)
+    with must_raise(RuntimeError, "LeastRecentlyFreed(4).evict() before any block was freed"):
+        policy.evict()
+    block = Block(7, None, 0)
+    policy.freed(block)
+    first = evicted(policy, 1)
+    assert first == [7], f"freed 7: evict() gives {first[0]}, expected 7"
+    with must_raise(RuntimeError, "the second evict() after freed(7)"):
+        policy.evict()
+
+
+@pytest.mark.points(4)
+def test_task_2_it_has_exactly_the_hits_of_the_engine(lab):
+    for each in [trace("scan"), *small_traces(seed=2, num_traces=20)]:
+        got, expected = hits_of(lab.LeastRecentlyFreed, each), reference(each)
+        assert got == expected, (f"num_hits(trace {each.name!r}, LeastRecentlyFreed) is {got}, the engine has "
+                                 f"{expected} on the same requests")
+
+
+# ---- Task 3: legal
+
+
+@pytest.mark.points(2)
+def test_task_3_every_block_that_may_go_goes_once(lab):
+    policy = lab.EvictionPolicy(8)
+    blocks = chain(1, 2, 3) + roots(7, 8, 9)
+    free_all(policy, reversed(blocks))
+    for block in (blocks[0], blocks[1], blocks[3]):
+        policy.taken(block)
+    free_all(policy, [blocks[3], blocks[1], blocks[0]])
+    got = evicted(policy, 6)
+    assert sorted(got) == [1, 2, 3, 7, 8, 9], (f"freed 9, 8, 7, 3, 2, 1; took 1, 2, 7 and freed them again: six times "
+                                               f"evict() gave {got}, expected each of the six blocks once, in any order")
+
+
+@pytest.mark.points(2)
+def test_task_3_a_block_in_use_does_not_go(lab):
+    policy = lab.EvictionPolicy(6)
+    blocks = roots(1, 2, 3, 4, 5, 6)
+    free_all(policy, blocks)
+    for block in (blocks[0], blocks[5]):
+        policy.taken(block)
+    got = evicted(policy, 4)
+    assert sorted(got) == [2, 3, 4, 5], (f"freed 1 to 6; took 1 and 6: four times evict() gave {got}, expected 2, 3, 4 "
+                                         "and 5 in any order: 1 and 6 are in use")
+
+
+@pytest.mark.points(1)
+def test_task_3_with_nothing_to_forget_evict_is_refused(lab):
+    policy = lab.EvictionPolicy(4)
+    with must_raise(RuntimeError, "EvictionPolicy(4).evict() before any block was freed"):
+        policy.evict()
+    blocks = roots(7, 8)
+    free_all(policy, blocks)
+    policy.taken(blocks[0])
+    policy.evict()
+    with must_raise(RuntimeError, "evict() with 7 in use and 8 gone"):
+        policy.evict()
+
+
+@pytest.mark.points(3)
+def test_task_3_every_answer_is_legal_in_small_caches(lab):
+    for each in small_traces(seed=3, num_traces=40):
+        hits, best = hits_of(lab.EvictionPolicy, each), optimum(each)
+        assert hits <= best, f"num_hits(trace {each.name!r}, EvictionPolicy) is {hits}, above the optimum, {best}"
+
+
+@pytest.mark.points(2)
+def test_task_3_the_same_calls_get_the_same_answers(lab):
+    first, second = lab.EvictionPolicy(40), lab.EvictionPolicy(40)
+    rng = random.Random(4)
+    free, in_use = [], []
+    for number in range(600):
+        if len(free) + len(in_use) < 40:
+            in_use.append(Block(number, None, 0))
+        elif free and rng.random() < 0.4:
+            in_use.append(free.pop(rng.randrange(len(free))))
+            first.taken(in_use[-1])
+            second.taken(in_use[-1])
+        elif free:
+            one, other = first.evict(), second.evict()
+            assert one == other, (f"two policies of EvictionPolicy(40) heard the same calls, each call the one, then the "
+                                  f"other; now evict() gives {one} and {other}: a policy knows its own calls and no more")
+            assert one in free, f"evict() gives {one}, which is not free"
+            free.remove(one)
+        if in_use and rng.random() < 0.8:
+            free.append(in_use.pop(0))
+            first.freed(free[-1])
+            second.freed(free[-1])
+
+
+@pytest.mark.points(3)
+def test_task_3_it_remembers_a_bounded_number_of_blocks(lab):
+    num_blocks = 25
+    policy = lab.EvictionPolicy(num_blocks)
+    first = 10**9
+    keys = set(range(first, first + 2000))
+    cached = []
+    for key in sorted(keys):
+        if len(cached) == num_blocks:
+            cached.remove(policy.evict())
+        block = Block(key, None, 0)
+        cached.append(block)
+        policy.freed(block)
+        if key % 3 == 0:
+            policy.taken(block)
+            policy.freed(block)
+    num_remembered = len(remembered_keys(policy, keys))
+    assert num_remembered <= 4 * num_blocks, (
+        f"after 2000 blocks went through EvictionPolicy({num_blocks}) it remembers {num_remembered} of them, at most "
+        f"{4 * num_blocks} are allowed, those that went included: a server runs for weeks")
+
+
+# ---- Task 3: better counts
+
+
+def check_way(lab, names, part, in_words):
+    """Over these traces together the policy must go this part of the way from the reference to the optimum."""
+    got = sum(hits_of(lab.EvictionPolicy, trace(name)) for name in names)
+    low, high = (sum(marks(name)[i] for name in names) for i in (0, 1))
+    needed = low + 1 if part == 0 else math.ceil(low + part * (high - low))
+    where = " and ".join(repr(name) for name in names)
+    assert got >= needed, (
+        f"num_hits on {where}: {got}. The reference has {low}, the optimum {high}, so this is "
+        f"{(got - low) / (high - low):.0%} of the way; {in_words} needs {needed} hits")
+
+
+@pytest.mark.points(3)
+def test_task_3_the_scan_better_than_the_engine(lab):
+    check_way(lab, ["scan"], 0, "better than the engine")
+
+
+@pytest.mark.points(3)
+def test_task_3_the_scan_a_quarter_of_the_way(lab):
+    check_way(lab, ["scan"], 0.25, "a quarter of the way")
+
+
+@pytest.mark.points(4)
+def test_task_3_the_scan_half_of_the_way(lab):
+    check_way(lab, ["scan"], 0.5, "half of the way")
+
+
+@pytest.mark.points(2)
+def test_task_3_few_shot_better_than_the_engine(lab):
+    check_way(lab, ["few-shot"], 0, "better than the engine")
+
+
+@pytest.mark.points(3)
+def test_task_3_few_shot_a_third_of_the_way(lab):
+    check_way(lab, ["few-shot"], 1 / 3, "a third of the way")
+
+
+@pytest.mark.points(2)
+def test_task_3_the_mixture_better_than_the_engine(lab):
+    check_way(lab, ["mixture"], 0, "better than the engine")
+
+
+@pytest.mark.points(3)
+def test_task_3_the_mixture_a_quarter_of_the_way(lab):
+    check_way(lab, ["mixture"], 0.25, "a quarter of the way")
+
+
+@pytest.mark.points(3)
+def test_task_3_chats_and_agents_lose_little(lab):
+    for name in ("chats", "agents"):
+        got, engine = hits_of(lab.EvictionPolicy, trace(name)), marks(name)[0]
+        assert got >= 0.98 * engine, (
+            f"num_hits on {name!r}: {got}. The reference has {engine}, and 98 % of that is {0.98 * engine:.0f}: here "
+            "what was used last comes back soonest, and that must not be given up for what was used often")
+
+
+@pytest.mark.points(3)
+def test_task_3_random_traces_better_than_the_engine(lab):
+    for name in ("random 0", "random 1", "random 2"):
+        check_way(lab, [name], 0, "better than the engine")
+
+
+@pytest.mark.points(4)
+def test_task_3_random_traces_a_quarter_of_the_way(lab):
+    check_way(lab, ["random 0", "random 1", "random 2"], 0.25, "a quarter of the way")
+
+
+@pytest.mark.points(5)
+def test_task_3_random_traces_half_of_the_way(lab):
+    check_way(lab, ["random 0", "random 1", "random 2"], 0.5, "half of the way")
