@@ -120,11 +120,13 @@ MUTANTS = [
     ),
     Mutant(
         name="lru-lets-the-deepest-go",
-        story="'Tails first' taken for a rule of its own: the deepest block of all goes, whoever asked for it a moment ago.",
+        story="'Tails first' as a rule of its own: the deepest block of all goes, though it was used a moment ago.",
         replace="        return self._queue.popitem(last=False)[0]\n",
-        by="        block = max(self._queue, key=lambda each: each.depth)\n        del self._queue[block]\n        return block\n",
+        by="        block = max(self._queue, key=lambda each: each.depth)\n        del self._queue[block]\n"
+           "        return block\n",
         killed_by="test_task_2_it_has_exactly_the_hits_of_the_engine",
-        breaks=("invariant 4: finds exactly what the engine finds", "LeastRecentlyFreed: exactly the hits of the engine"),
+        breaks=("invariant 4: finds exactly what the engine finds",
+                "LeastRecentlyFreed: exactly the hits of the engine"),
     ),
     # ---- Task 3: legal
     Mutant(
@@ -163,7 +165,8 @@ MUTANTS = [
     Mutant(
         name="leaves-the-error-to-the-dictionary",
         story="An empty OrderedDict raises a KeyError of its own.",
-        replace='        if not queue:\n            raise RuntimeError(f"evict: no block may go, {len(self._in_use)} are in use")\n',
+        replace="        if not queue:\n"
+                '            raise RuntimeError(f"evict: no block may go, {len(self._in_use)} are in use")\n',
         by="",
         killed_by="test_task_3_with_nothing_to_forget_evict_is_refused",
         breaks="EvictionPolicy.evict: Raises RuntimeError if there is none",
@@ -230,7 +233,7 @@ MUTANTS = [
     ),
     Mutant(
         name="parents-before-children",
-        story="Lets the head of a prompt go first, as it is freed last: what comes after it is there, and out of reach.",
+        story="Lets the heads of prompts go first: what comes after one is still there, and out of reach.",
         replace="        block = queue.popitem(last=False)[0]\n",
         by="        block = min(queue, key=lambda each: each.depth)\n        del queue[block]\n",
         killed_by="test_task_3_the_mixture_better_than_the_engine",

@@ -36,9 +36,19 @@ def roots(*keys):
     return [Block(key, None, 0) for key in keys]
 
 
-def evicted(policy, n):
-    """The keys of the next ``n`` blocks that go."""
-    return [policy.evict().key for _ in range(n)]
+def evicted(policy, n, calls):
+    """The keys of the next ``n`` blocks that go; ``calls`` says what the policy has heard."""
+    keys = []
+    for _ in range(n):
+        try:
+            block = policy.evict()
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            pytest.fail(f"{calls}; evicted {keys}; then evict() raised {error!r}, but a block may go", pytrace=False)
+        assert isinstance(block, Block), f"{calls}; evicted {keys}; then evict() returned {block!r}, expected a Block"
+        keys.append(block.key)
+    return keys
 
 
 def free_all(policy, blocks):
@@ -91,9 +101,9 @@ def small_traces(seed, num_traces):
 def test_task_1_the_first_that_came_goes_first(lab):
     policy = lab.Fifo(4)
     free_all(policy, roots(7, 3, 9))
-    got = evicted(policy, 2)
+    got = evicted(policy, 2, "freed 7, 3, 9")
     policy.freed(Block(1, None, 0))
-    got += evicted(policy, 2)
+    got += evicted(policy, 2, "freed 7, 3, 9; evicted two; freed 1")
     assert got == [7, 3, 9, 1], (f"freed 7, 3, 9; evicted two; freed 1; evicted two: {got}, expected [7, 3, 9, 1]: "
                                  "first in, first out")
 
@@ -104,11 +114,12 @@ def test_task_1_a_block_in_use_does_not_go(lab):
     blocks = roots(7, 3, 9)
     free_all(policy, blocks)
     policy.taken(blocks[0])
-    got = evicted(policy, 1)
+    got = evicted(policy, 1, "freed 7, 3, 9; took 7")
     assert got == [3], f"freed 7, 3, 9; took 7: evict() gives {got[0]}, expected 3: 7 came first, but is in use"
     policy.freed(blocks[0])
-    got = evicted(policy, 1)
-    assert got == [7], f"... freed 7 again: evict() gives {got[0]}, expected 7: it may go again"
+    got = evicted(policy, 1, "freed 7, 3, 9; took 7; evicted 3; freed 7")
+    assert got == [7], (f"freed 7, 3, 9; took 7; evicted 3; freed 7: evict() gives {got[0]}, expected 7: it may go "
+                        "again, and it came before 9")
 
 
 @pytest.mark.points(2)
@@ -119,9 +130,10 @@ def test_task_1_a_hit_does_not_change_its_place(lab):
     for block in (blocks[0], blocks[1], blocks[0]):
         policy.taken(block)
         policy.freed(block)
-    got = evicted(policy, 3)
-    assert got == [7, 3, 9], (f"freed 7, 3, 9; took and freed 7, 3, 7 again: evicted {got}, expected [7, 3, 9]: a block "
-                              "comes in once, and being used again does not make it new")
+    calls = "freed 7, 3, 9; took and freed 7, 3, 7 again"
+    got = evicted(policy, 3, calls)
+    assert got == [7, 3, 9], (f"{calls}: evicted {got}, expected [7, 3, 9]: a block comes in once, and to be used "
+                              "again does not make it new")
 
 
 @pytest.mark.points(2)
@@ -129,10 +141,10 @@ def test_task_1_what_went_and_comes_back_is_new(lab):
     policy = lab.Fifo(4)
     blocks = roots(7, 3, 9)
     free_all(policy, blocks)
-    first = evicted(policy, 1)
+    first = evicted(policy, 1, "freed 7, 3, 9")
     policy.freed(blocks[0])
-    got = first + evicted(policy, 3)
-    assert got == [7, 3, 9, 7], (f"freed 7, 3, 9; evicted 7; freed 7: evicted in all {got}, expected [7, 3, 9, 7]: a "
+    got = first + evicted(policy, 3, "freed 7, 3, 9; evicted one; freed 7")
+    assert got == [7, 3, 9, 7], (f"freed 7, 3, 9; evicted one; freed 7; evicted three: {got}, expected [7, 3, 9, 7]: a "
                                  "block that went is forgotten, its old place too")
 
 
@@ -152,7 +164,8 @@ def test_task_1_with_nothing_to_forget_evict_is_refused(lab):
 def test_task_1_it_has_the_hits_of_the_naive_policy(lab):
     for each in [trace("scan"), *small_traces(seed=1, num_traces=20)]:
         got, expected = hits_of(lab.Fifo, each), naive(each)
-        assert got == expected, f"num_hits(trace {each.name!r}, Fifo) is {got}, the naive policy has {expected}"
+        assert got == expected, (f"num_hits(trace {each.name!r}, Fifo) is {got}, first in, first out has {expected} "
+                                 "(course.eviction.naive)")
 
 
 # ---- Task 2
@@ -162,9 +175,9 @@ def test_task_1_it_has_the_hits_of_the_naive_policy(lab):
 def test_task_2_the_tail_of_a_request_goes_first(lab):
     policy = lab.LeastRecentlyFreed(4)
     free_all(policy, reversed(chain(1, 2, 3)))
-    got = evicted(policy, 3)
-    assert got == [3, 2, 1], (f"the request 1 ─ 2 ─ 3 ended, so 3, 2, 1 were freed in this order: evicted {got}, "
-                              "expected [3, 2, 1]: what was freed longest ago")
+    calls = "the request 1 ─ 2 ─ 3 ended, so 3, 2, 1 were freed in this order"
+    got = evicted(policy, 3, calls)
+    assert got == [3, 2, 1], f"{calls}: evicted {got}, expected [3, 2, 1]: what was freed longest ago goes first"
 
 
 @pytest.mark.points(2)
@@ -174,9 +187,9 @@ def test_task_2_a_hit_moves_it_to_the_end(lab):
     free_all(policy, blocks)
     policy.taken(blocks[0])
     policy.freed(blocks[0])
-    got = evicted(policy, 3)
-    assert got == [3, 9, 7], (f"freed 7, 3, 9; took 7 and freed it again: evicted {got}, expected [3, 9, 7]: 7 was "
-                              "freed last, and the others keep their order")
+    calls = "freed 7, 3, 9; took 7 and freed it again"
+    got = evicted(policy, 3, calls)
+    assert got == [3, 9, 7], f"{calls}: evicted {got}, expected [3, 9, 7]: 7 was freed last"
 
 
 @pytest.mark.points(2)
@@ -185,8 +198,9 @@ def test_task_2_a_block_in_use_does_not_go(lab):
     blocks = roots(7, 3, 9)
     free_all(policy, blocks)
     policy.taken(blocks[1])
-    got = evicted(policy, 2)
-    assert got == [7, 9], f"freed 7, 3, 9; took 3: evicted {got}, expected [7, 9]: 3 is in use"
+    calls = "freed 7, 3, 9; took 3"
+    got = evicted(policy, 2, calls)
+    assert got == [7, 9], f"{calls}: evicted {got}, expected [7, 9]: 3 is in use, and the others keep their order"
 
 
 @pytest.mark.points(1)
@@ -194,9 +208,8 @@ def test_task_2_with_nothing_to_forget_evict_is_refused(lab):
     policy = lab.LeastRecentlyFreed(4)
     with must_raise(RuntimeError, "LeastRecentlyFreed(4).evict() before any block was freed"):
         policy.evict()
-    block = Block(7, None, 0)
-    policy.freed(block)
-    first = evicted(policy, 1)
+    policy.freed(Block(7, None, 0))
+    first = evicted(policy, 1, "freed 7")
     assert first == [7], f"freed 7: evict() gives {first[0]}, expected 7"
     with must_raise(RuntimeError, "the second evict() after freed(7)"):
         policy.evict()
@@ -204,10 +217,10 @@ def test_task_2_with_nothing_to_forget_evict_is_refused(lab):
 
 @pytest.mark.points(4)
 def test_task_2_it_has_exactly_the_hits_of_the_engine(lab):
-    for each in [trace("scan"), *small_traces(seed=2, num_traces=20)]:
+    for each in [*small_traces(seed=2, num_traces=20), trace("scan")]:
         got, expected = hits_of(lab.LeastRecentlyFreed, each), reference(each)
         assert got == expected, (f"num_hits(trace {each.name!r}, LeastRecentlyFreed) is {got}, the engine has "
-                                 f"{expected} on the same requests")
+                                 f"{expected} on the same requests (course.eviction.reference)")
 
 
 # ---- Task 3: legal
@@ -221,9 +234,9 @@ def test_task_3_every_block_that_may_go_goes_once(lab):
     for block in (blocks[0], blocks[1], blocks[3]):
         policy.taken(block)
     free_all(policy, [blocks[3], blocks[1], blocks[0]])
-    got = evicted(policy, 6)
-    assert sorted(got) == [1, 2, 3, 7, 8, 9], (f"freed 9, 8, 7, 3, 2, 1; took 1, 2, 7 and freed them again: six times "
-                                               f"evict() gave {got}, expected each of the six blocks once, in any order")
+    calls = "freed 9, 8, 7, 3, 2, 1; took 1, 2, 7; freed 7, 2, 1"
+    got = evicted(policy, 6, calls)
+    assert sorted(got) == [1, 2, 3, 7, 8, 9], f"{calls}: six times evict() gave {got}, expected each block once"
 
 
 @pytest.mark.points(2)
@@ -233,9 +246,10 @@ def test_task_3_a_block_in_use_does_not_go(lab):
     free_all(policy, blocks)
     for block in (blocks[0], blocks[5]):
         policy.taken(block)
-    got = evicted(policy, 4)
-    assert sorted(got) == [2, 3, 4, 5], (f"freed 1 to 6; took 1 and 6: four times evict() gave {got}, expected 2, 3, 4 "
-                                         "and 5 in any order: 1 and 6 are in use")
+    calls = "freed 1, 2, 3, 4, 5, 6; took 1 and 6"
+    got = evicted(policy, 4, calls)
+    assert sorted(got) == [2, 3, 4, 5], (f"{calls}: four times evict() gave {got}, expected 2, 3, 4, 5 in any order: 1 "
+                                         "and 6 are in use")
 
 
 @pytest.mark.points(1)
@@ -246,7 +260,8 @@ def test_task_3_with_nothing_to_forget_evict_is_refused(lab):
     blocks = roots(7, 8)
     free_all(policy, blocks)
     policy.taken(blocks[0])
-    policy.evict()
+    first = evicted(policy, 1, "freed 7, 8; took 7")
+    assert first == [8], f"freed 7, 8; took 7: evict() gives {first[0]}, expected 8"
     with must_raise(RuntimeError, "evict() with 7 in use and 8 gone"):
         policy.evict()
 
@@ -272,9 +287,9 @@ def test_task_3_the_same_calls_get_the_same_answers(lab):
             second.taken(in_use[-1])
         elif free:
             one, other = first.evict(), second.evict()
-            assert one == other, (f"two policies of EvictionPolicy(40) heard the same calls, each call the one, then the "
-                                  f"other; now evict() gives {one} and {other}: a policy knows its own calls and no more")
-            assert one in free, f"evict() gives {one}, which is not free"
+            assert one == other, (f"round {number}: two policies, EvictionPolicy(40), heard the same calls in turns; "
+                                  f"now evict() gives {one} and {other}: a policy knows its own calls and no more")
+            assert one in free, f"round {number}: EvictionPolicy(40).evict() gives {one}, which may not go"
             free.remove(one)
         if in_use and rng.random() < 0.8:
             free.append(in_use.pop(0))
