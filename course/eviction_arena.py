@@ -85,7 +85,7 @@ def num_hits(trace: Trace, policy_class: PolicyClass) -> int:
     policy = policy_class(trace.num_blocks)
     cached: dict[int, Block] = {}
     hits = 0
-    for number, chain in enumerate(trace.requests):
+    for number, chain in enumerate(trace.requests, start=1):
         hits += next((depth for depth, block in enumerate(chain) if block.key not in cached), len(chain))
         missing = [block for block in chain if block.key not in cached]
         for block in chain:
@@ -116,15 +116,16 @@ def _check_answer(block: object, cached: dict[int, Block], in_use: set[int], cal
 def remembered_keys(policy: object, keys: set[int]) -> set[int]:
     """Which of these keys can be reached from ``policy``, in whatever it keeps: blocks, keys, lists, dictionaries.
 
-    Keys must be numbers that mean nothing else to a policy, such as those from a billion on.
+    Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as itself;
+    that it names its parent does not count.
     """
     found: set[int] = set()
     seen: set[int] = set()
     todo: list[object] = [policy]
     while todo:
         thing = todo.pop()
-        if isinstance(thing, int):
-            found.update({thing} & keys)
+        if isinstance(thing, (int, Block)):
+            found.update({thing.key if isinstance(thing, Block) else thing} & keys)
         elif id(thing) not in seen and not isinstance(thing, (type, types.FunctionType, types.ModuleType)):
             seen.add(id(thing))
             todo += gc.get_referents(thing)

@@ -103,10 +103,10 @@ class LeastRecentlyFreed:
 #: The share of the cache that blocks which were used again may fill undisturbed.
 PROTECTED_SHARE = 0.8
 
-# END SOLUTION ONLY
 
+# END SOLUTION ONLY
 class EvictionPolicy:
-    """Your own. It must be legal, and forget; beyond that, better counts.
+    """Your own. It must be legal, and forget; beyond that, better counts: the steps are in the README.
 
     A policy that is asked the same gives the same answers; two policies know nothing of each other. At any time it
     remembers at most ``4 * num_blocks`` different blocks, those that went included. Numbers of its own that name no

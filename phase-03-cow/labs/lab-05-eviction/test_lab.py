@@ -91,7 +91,7 @@ def small_traces(seed, num_traces):
                 tree.setdefault(path, Block(len(tree), parent.key if parent else None, len(path) - 1))
                 blocks.append(tree[path])
             requests.append(tuple(blocks))
-        yield Trace(f"small {number}, {num_blocks} blocks", num_blocks, requests)
+        yield Trace(f"small {number} (a cache of {num_blocks})", num_blocks, requests)
 
 
 # ---- Task 1
@@ -299,24 +299,25 @@ def test_task_3_the_same_calls_get_the_same_answers(lab):
 
 @pytest.mark.points(3)
 def test_task_3_it_remembers_a_bounded_number_of_blocks(lab):
-    num_blocks = 25
+    num_blocks, first = 25, 10**9
     policy = lab.EvictionPolicy(num_blocks)
-    first = 10**9
     keys = set(range(first, first + 2000))
-    cached = []
-    for key in sorted(keys):
-        if len(cached) == num_blocks:
-            cached.remove(policy.evict())
-        block = Block(key, None, 0)
-        cached.append(block)
-        policy.freed(block)
+    num_cached = 0
+    for key in range(first, first + 2000, 2):
+        parent, child = chain(key, key + 1)
+        while num_cached + 2 > num_blocks:
+            policy.evict()
+            num_cached -= 1
+        num_cached += 2
+        free_all(policy, [child, parent])
         if key % 3 == 0:
-            policy.taken(block)
-            policy.freed(block)
+            policy.taken(parent)
+            policy.taken(child)
+            free_all(policy, [child, parent])
     num_remembered = len(remembered_keys(policy, keys))
     assert num_remembered <= 4 * num_blocks, (
-        f"after 2000 blocks went through EvictionPolicy({num_blocks}) it remembers {num_remembered} of them, at most "
-        f"{4 * num_blocks} are allowed, those that went included: a server runs for weeks")
+        f"1000 requests of two blocks each went through EvictionPolicy({num_blocks}). It remembers {num_remembered} of "
+        f"the 2000 blocks; at most {4 * num_blocks} are allowed, those that went included: a server runs for weeks")
 
 
 # ---- Task 3: better counts
@@ -327,67 +328,67 @@ def check_way(lab, names, part, in_words):
     got = sum(hits_of(lab.EvictionPolicy, trace(name)) for name in names)
     low, high = (sum(marks(name)[i] for name in names) for i in (0, 1))
     needed = low + 1 if part == 0 else math.ceil(low + part * (high - low))
-    where = " and ".join(repr(name) for name in names)
+    where = f"trace {names[0]!r}" if len(names) == 1 else f"the traces {', '.join(names)} together"
     assert got >= needed, (
-        f"num_hits on {where}: {got}. The reference has {low}, the optimum {high}, so this is "
-        f"{(got - low) / (high - low):.0%} of the way; {in_words} needs {needed} hits")
+        f"num_hits of EvictionPolicy on {where} is {got}. The engine has {low}, the optimum is {high}: from the one to "
+        f"the other this is {(got - low) / (high - low):.0%} of the way. {in_words} needs {needed} hits")
 
 
 @pytest.mark.points(3)
 def test_task_3_the_scan_better_than_the_engine(lab):
-    check_way(lab, ["scan"], 0, "better than the engine")
+    check_way(lab, ["scan"], 0, "Better than the engine")
 
 
 @pytest.mark.points(3)
 def test_task_3_the_scan_a_quarter_of_the_way(lab):
-    check_way(lab, ["scan"], 0.25, "a quarter of the way")
+    check_way(lab, ["scan"], 0.25, "A quarter of the way")
 
 
 @pytest.mark.points(4)
 def test_task_3_the_scan_half_of_the_way(lab):
-    check_way(lab, ["scan"], 0.5, "half of the way")
+    check_way(lab, ["scan"], 0.5, "Half of the way")
 
 
 @pytest.mark.points(2)
 def test_task_3_few_shot_better_than_the_engine(lab):
-    check_way(lab, ["few-shot"], 0, "better than the engine")
+    check_way(lab, ["few-shot"], 0, "Better than the engine")
 
 
 @pytest.mark.points(3)
 def test_task_3_few_shot_a_third_of_the_way(lab):
-    check_way(lab, ["few-shot"], 1 / 3, "a third of the way")
+    check_way(lab, ["few-shot"], 1 / 3, "A third of the way")
 
 
 @pytest.mark.points(2)
 def test_task_3_the_mixture_better_than_the_engine(lab):
-    check_way(lab, ["mixture"], 0, "better than the engine")
+    check_way(lab, ["mixture"], 0, "Better than the engine")
 
 
 @pytest.mark.points(3)
 def test_task_3_the_mixture_a_quarter_of_the_way(lab):
-    check_way(lab, ["mixture"], 0.25, "a quarter of the way")
+    check_way(lab, ["mixture"], 0.25, "A quarter of the way")
 
 
 @pytest.mark.points(3)
 def test_task_3_chats_and_agents_lose_little(lab):
     for name in ("chats", "agents"):
         got, engine = hits_of(lab.EvictionPolicy, trace(name)), marks(name)[0]
-        assert got >= 0.98 * engine, (
-            f"num_hits on {name!r}: {got}. The reference has {engine}, and 98 % of that is {0.98 * engine:.0f}: here "
-            "what was used last comes back soonest, and that must not be given up for what was used often")
+        needed = math.ceil(0.98 * engine)
+        assert got >= needed, (f"num_hits of EvictionPolicy on trace {name!r} is {got}. The engine has {engine}, and "
+                               f"98 % of that is {needed}: what is won on other traces must not be lost here")
 
 
 @pytest.mark.points(3)
 def test_task_3_random_traces_better_than_the_engine(lab):
     for name in ("random 0", "random 1", "random 2"):
-        check_way(lab, [name], 0, "better than the engine")
+        check_way(lab, [name], 0, "Better than the engine")
 
 
 @pytest.mark.points(4)
 def test_task_3_random_traces_a_quarter_of_the_way(lab):
-    check_way(lab, ["random 0", "random 1", "random 2"], 0.25, "a quarter of the way")
+    check_way(lab, ["random 0", "random 1", "random 2"], 0.25, "A quarter of the way")
 
 
 @pytest.mark.points(5)
 def test_task_3_random_traces_half_of_the_way(lab):
-    check_way(lab, ["random 0", "random 1", "random 2"], 0.5, "half of the way")
+    check_way(lab, ["random 0", "random 1", "random 2"], 0.5, "Half of the way")
