@@ -304,21 +304,23 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable, ``blocks[i]`` under ``hashes[i]``; hashes beyond the last block are ignored.
 
-        Raises ValueError for too few hashes, RuntimeError for a block that is free or indexed under another hash.
+        Raises ValueError for too few hashes or None, RuntimeError for a block that is free or has another hash.
         """
         if not self.enable_caching:
             return
         if len(hashes) < len(blocks):
             raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
+        given: dict[int, Hashable] = {}
         for block, block_hash in zip(blocks, hashes):
             self._check_mine(block, "cache_full_blocks")
             if block_hash is None:
                 raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
             if block.ref_cnt == 0:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
-            if block.block_hash not in (None, block_hash):
+            held = given.setdefault(block.block_id, block_hash) if block.block_hash is None else block.block_hash
+            if held != block_hash:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
-                                   f"under {block.block_hash}, not under {block_hash}")
+                                   f"under {held}, not under {block_hash}")
         for block, block_hash in zip(blocks, hashes):
             block.block_hash = block_hash
             self._cached.setdefault(block_hash, {})[block.block_id] = block

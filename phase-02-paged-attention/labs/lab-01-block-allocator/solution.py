@@ -49,7 +49,8 @@ class FreeKVCacheBlockQueue:
 
         head ⇄ 4 ⇄ 7 ⇄ 2 ⇄ tail          empty: head ⇄ tail
 
-    A block that is not in the queue has both links None.
+    A block that is not in the queue has both links None. However long the queue is, every method but
+    ``get_all_free_blocks`` is O(1) for each block that it takes or gives.
     """
 
     def __init__(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -93,7 +94,7 @@ class FreeKVCacheBlockQueue:
         """Unlink ``block`` from wherever it stands, in O(1).
 
         After: its neighbours point at each other, both links of ``block`` are None, the count is one less.
-        Raises RuntimeError if ``block`` is not in the queue; nothing changes then.
+        Raises RuntimeError if ``block`` is in no queue; nothing changes then.
         """
         # TASK 2: FreeKVCacheBlockQueue.remove
         before, after = block.prev_free, block.next_free
@@ -145,9 +146,10 @@ class FreeKVCacheBlockQueue:
 def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_keys: tuple | None = None) -> int:
     """Hash one full block *in its context*: the parent's hash stands for every token before it.
 
-    ``parent_hash`` is the hash of the block before it in the sequence, None for the first. Without extra keys the
-    result is ``hash((parent_hash, tuple(token_ids)))``. With them (another tenant, another adapter), equal texts get
-    different hashes: the keys become a third element of that tuple.
+    ``parent_hash`` is the hash of the block before it in the sequence, None for the first; 0 is a hash like any other.
+    Without extra keys (None or an empty tuple) the result is ``hash((parent_hash, tuple(token_ids)))``. With them
+    (another tenant, another adapter), equal texts get different hashes: ``tuple(extra_keys)`` becomes a third element
+    of that tuple.
     """
     # TASK 4: hash_block_tokens
     if extra_keys:
@@ -159,7 +161,9 @@ def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_k
 class BlockPool:
     """All blocks of one model's K/V cache, handed out by reference count, found again by hash.
 
-    Every method does its checking before its first write: a call that raises has changed nothing.
+    Every method does its checking before its first write: a call that raises has changed nothing. However large the
+    pool is, every method but ``reset_prefix_cache`` and ``check_integrity`` is O(1) for each block that it takes or
+    gives.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
@@ -175,7 +179,7 @@ class BlockPool:
         #: Hash → the blocks that hold this content, by block id. Two requests that compute the same block at the same
         #: time make twins; either may serve a hit.
         self._cached: dict[Hashable, dict[int, KVCacheBlock]] = {}
-        #: How many cached blocks were given out again, so that their content was lost.
+        #: How many blocks with cached content were given out again. Twins count one each.
         self.num_evictions = 0
 
     def get_num_free_blocks(self) -> int:
@@ -214,9 +218,9 @@ class BlockPool:
         # END TASK
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop an owner from each block; those nobody owns any more join the queue's end, in the order given.
+        """Drop an owner from each block, in the order given; one that nobody owns any more joins the queue's end then.
 
-        They stay indexed: a later request may still find them. A block may come twice if it has two owners.
+        It stays indexed: a later request may still find it. A block may come twice if it has two owners.
         Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
         then.
         """
@@ -238,6 +242,7 @@ class BlockPool:
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Add an owner to each block; a free one leaves the queue, from wherever it stands, in O(1).
 
+        A block that comes twice gets two owners.
         Raises RuntimeError if one is the null block or not of this pool; nothing changes then.
         """
         # TASK 6: BlockPool.touch
@@ -253,22 +258,28 @@ class BlockPool:
         """Make full blocks findable: ``blocks[i]`` holds the content whose hash is ``hashes[i]``.
 
         After: each block has its hash and stands in the index under it, beside its twins. Hashes beyond the last block
-        are ignored. A block indexed under the same hash already stays as it is. Does nothing if caching is off.
-        Raises ValueError if there are fewer hashes than blocks; RuntimeError if a block is free, is the null block, is
-        not of this pool, or is indexed under another hash. Nothing changes then.
+        are ignored. A block indexed under the same hash already stays as it is. Any hash but None will do, 0 too.
+        Does nothing, whatever it is given, if caching is off.
+        Raises ValueError if there are fewer hashes than blocks or a block's hash is None; RuntimeError if a block is
+        free, is the null block, is not of this pool, or is or would be indexed under another hash; nothing changes
+        then.
         """
         # TASK 7: BlockPool.cache_full_blocks
         if not self.enable_caching:
             return
         if len(hashes) < len(blocks):
             raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
+        given: dict[int, Hashable] = {}
         for block, block_hash in zip(blocks, hashes):
             self._check_mine(block, "cache_full_blocks")
+            if block_hash is None:
+                raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
             if block.ref_cnt == 0:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
-            if block.block_hash is not None and block.block_hash != block_hash:
+            held = given.setdefault(block.block_id, block_hash) if block.block_hash is None else block.block_hash
+            if held != block_hash:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
-                                   f"under {block.block_hash}, not under {block_hash}")
+                                   f"under {held}, not under {block_hash}")
         for block, block_hash in zip(blocks, hashes):
             block.block_hash = block_hash
             self._cached.setdefault(block_hash, {})[block.block_id] = block
@@ -299,7 +310,7 @@ class BlockPool:
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
 
-        A block that is not indexed is left alone. Nothing is given out, so nothing counts in ``num_evictions``.
+        A block that is not indexed is left alone. Nothing is given out, so ``num_evictions`` stays as it is.
         Raises ValueError if an id is not one of the pool's; nothing changes then.
         """
         # TASK 8: BlockPool.evict_blocks
@@ -312,7 +323,7 @@ class BlockPool:
         # END TASK
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content: the index is empty and no block has a hash.
+        """Forget all cached content: the index is empty and no block has a hash. ``num_evictions`` stays as it is.
 
         Raises RuntimeError, which says how many, while any block is in use; nothing changes then.
         """

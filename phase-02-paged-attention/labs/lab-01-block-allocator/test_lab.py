@@ -1,6 +1,13 @@
-"""Lab 2.1, the block allocator. Each test pins one rule; its failure says which."""
+"""Lab 2.1, the block allocator. Each test pins one rule; its failure says which.
+
+Work is counted, not timed: blocks here can count how often they are looked at, and their numbers and hashes how often
+they are compared or looked up.
+"""
 
 import contextlib
+import gc
+import re
+import types
 
 import pytest
 
@@ -8,12 +15,16 @@ import pytest
 @contextlib.contextmanager
 def must_raise(error, call):
     """The call must be refused. An unwritten body is no refusal, though NotImplementedError is a RuntimeError."""
+    caught = types.SimpleNamespace(error=None)
     try:
-        yield
+        yield caught
     except NotImplementedError:
         raise
-    except error:
+    except error as refusal:
+        caught.error = refusal
         return
+    except Exception as other:
+        pytest.fail(f"{call} raised {other!r}, expected a {error.__name__}", pytrace=False)
     pytest.fail(f"{call} was accepted, expected a {error.__name__}", pytrace=False)
 
 
@@ -58,6 +69,86 @@ def assert_sound(pool):
     assert 0 not in free, "the null block is in the free queue: it is never given out"
 
 
+class Counted(int):
+    """The id of a block, or a hash, that counts how often it is compared or looked up in a dictionary or set."""
+
+    num_operations = 0
+
+    def __eq__(self, other):
+        Counted.num_operations += 1
+        return int.__eq__(self, other)
+
+    def __ne__(self, other):
+        Counted.num_operations += 1
+        return int.__ne__(self, other)
+
+    def __hash__(self):
+        Counted.num_operations += 1
+        return int.__hash__(self)
+
+
+NUM_MANY = 1000
+MAX_OPERATIONS = 100  # for each block; whoever looks at all that there are needs 1000 and more
+
+
+def counted_class(lab):
+    """The lab's KVCacheBlock, counting how often something of a block is read, or a block is compared."""
+
+    class CountedBlock(lab.KVCacheBlock):
+        def __init__(self, block_id, *args, **kwargs):
+            super().__init__(Counted(block_id), *args, **kwargs)
+
+        def __getattribute__(self, name):
+            Counted.num_operations += 1
+            return super().__getattribute__(name)
+
+        def __eq__(self, other):  # list.remove() compares instead of following links
+            Counted.num_operations += 1
+            return self is other
+
+        def __hash__(self):
+            Counted.num_operations += 1
+            return object.__hash__(self)
+
+    return CountedBlock
+
+
+def counted_queue(lab):
+    """A queue of 1000 free blocks that count, and those blocks."""
+    make = counted_class(lab)
+    blocks = [make(block_id) for block_id in range(NUM_MANY)]
+    return lab.FreeKVCacheBlockQueue(blocks), blocks
+
+
+def counted_pool(lab, monkeypatch):
+    """A pool of 1001 blocks that count: the null block, and 1000 to give out."""
+    monkeypatch.setattr(lab, "KVCacheBlock", counted_class(lab))
+    return lab.BlockPool(NUM_MANY + 1)
+
+
+def assert_o1(call, do, num_blocks=1):
+    """``do()`` may cost this much for each of its ``num_blocks``. What it returns."""
+    before = Counted.num_operations
+    result = do()
+    average = (Counted.num_operations - before) / num_blocks
+    assert average <= MAX_OPERATIONS, (
+        f"{call} made {average:.0f} reads and comparisons of blocks, their ids and hashes"
+        f"{', for each block it was about' if num_blocks > 1 else ''}; at most {MAX_OPERATIONS} are allowed. The pool "
+        f"or queue was made of {NUM_MANY} blocks, and O(1) means that their number does not matter")
+    return result
+
+
+def num_objects(thing):
+    """How many objects hang on ``thing``, not counting classes and functions."""
+    seen, to_do = {}, [thing]
+    while to_do:
+        each = to_do.pop()
+        if id(each) not in seen and not isinstance(each, (type, types.ModuleType, types.FunctionType)):
+            seen[id(each)] = each
+            to_do += gc.get_referents(each)
+    return len(seen)
+
+
 def assert_unchanged(pool, before, call):
     assert state(pool) == before, (f"{call} raised, as it should, but changed the pool: queue and (ref_cnt, hash) were "
                                    f"{before}, are {state(pool)}. Check everything first, then change")
@@ -68,10 +159,16 @@ def assert_unchanged(pool, before, call):
 
 @pytest.mark.points(1)
 def test_task_1_reset_hash_forgets_the_hash_only(lab):
-    block = lab.KVCacheBlock(block_id=3, ref_cnt=2, block_hash=99)
+    left, right = lab.KVCacheBlock(1), lab.KVCacheBlock(2)
+    block = lab.KVCacheBlock(block_id=3, ref_cnt=2, block_hash=99, is_null=True, prev_free=left, next_free=right)
     block.reset_hash()
-    got = (block.block_id, block.ref_cnt, block.block_hash)
-    assert got == (3, 2, None), f"after reset_hash() (id, ref_cnt, hash) is {got}, expected (3, 2, None)"
+    got = (block.block_id, block.ref_cnt, block.block_hash, block.is_null)
+    assert got == (3, 2, None, True), (
+        f"reset_hash() of a block with id 3, ref_cnt 2, hash 99 and is_null True: these are {got} now, expected "
+        "(3, 2, None, True): it forgets the hash and nothing else")
+    assert (block.prev_free, block.next_free) == (left, right), (
+        f"reset_hash() of a block between {left.block_id} and {right.block_id}: its links changed, it is {block} now. "
+        "Only the queue may touch them")
 
 
 @pytest.mark.points(1)
@@ -89,7 +186,17 @@ def test_task_1_an_empty_queue_reads_empty(lab):
     queue, _ = make_queue(lab, [])
     queue.append(lab.KVCacheBlock(5))
     assert read(queue) == [5], f"an empty queue after append(block 5) reads {read(queue)}, expected [5]"
-    assert read(make_queue(lab, [])[0]) == [], "a queue made from no blocks must read empty"
+    got = read(make_queue(lab, [])[0])
+    assert got == [], f"FreeKVCacheBlockQueue([]) reads {got}, expected []: the fake head and tail are not blocks"
+
+
+@pytest.mark.points(1)
+def test_task_1_reading_the_queue_does_not_change_it(lab):
+    queue, _ = make_queue(lab, [4, 7, 2])
+    got = [ids(queue.get_all_free_blocks()) for _ in range(2)]
+    assert got == [[4, 7, 2]] * 2 and read(queue) == [4, 7, 2], (
+        f"get_all_free_blocks() twice on 4→7→2 gave {got}, and the queue reads {read(queue)} now, expected [4, 7, 2] "
+        "each time: reading takes nothing out")
 
 
 @pytest.mark.points(1)
@@ -98,7 +205,16 @@ def test_task_1_append_refuses_a_block_that_is_queued(lab, which):
     queue, blocks = make_queue(lab, [1, 2, 3])
     with must_raise(RuntimeError, f"append(block {which}), which is queued already,"):
         queue.append(blocks[which])
-    assert read(queue) == [1, 2, 3], f"append(block {which}), queued already, raised but left {read(queue)}"
+    assert read(queue) == [1, 2, 3], (f"append(block {which}) to a queue of 1→2→3 raised, as it should, but left "
+                                      f"{read(queue)}: a call that fails changes nothing")
+
+
+@pytest.mark.points(2)
+def test_task_1_append_costs_the_same_in_a_long_queue(lab):
+    queue, _ = counted_queue(lab)
+    assert_o1(f"append(block) to a queue of {NUM_MANY}", lambda: queue.append(lab.KVCacheBlock(NUM_MANY)))
+    assert queue.num_free_blocks == NUM_MANY + 1, (f"num_free_blocks after append(block) to a queue of {NUM_MANY} is "
+                                                   f"{queue.num_free_blocks}, expected {NUM_MANY + 1}")
 
 
 # ---- Task 2
@@ -131,35 +247,18 @@ def test_task_2_remove_refuses_a_block_that_is_not_queued(lab):
     for stranger in (blocks[2], lab.KVCacheBlock(9)):
         with must_raise(RuntimeError, f"remove(block {stranger.block_id}), which is not queued,"):
             queue.remove(stranger)
-        assert read(queue) == [1, 3], f"remove(block {stranger.block_id}) raised but left {read(queue)}, not [1, 3]"
+        assert read(queue) == [1, 3], (f"remove(block {stranger.block_id}) from a queue of 1→3 raised, as it should, "
+                                       f"but left {read(queue)}: a call that fails changes nothing")
 
 
 @pytest.mark.points(3)
 @pytest.mark.task(2)
 def test_free_queue_o1_middle_removal(lab):
-    """Counts the blocks that remove() looks at: the block and its two neighbours, however long the queue."""
-    looked_at = set()
-
-    class Spy(lab.KVCacheBlock):
-        def __getattribute__(self, name):
-            if name in ("prev_free", "next_free"):
-                looked_at.add(object.__getattribute__(self, "block_id"))
-            return object.__getattribute__(self, name)
-
-        def __eq__(self, other):  # list.remove() compares instead of following links
-            looked_at.add(object.__getattribute__(self, "block_id"))
-            return self is other
-
-        __hash__ = object.__hash__
-
-    blocks = [Spy(block_id) for block_id in range(1000)]
-    queue = lab.FreeKVCacheBlockQueue(blocks)
-    looked_at.clear()
-    queue.remove(blocks[500])
-    num_looked_at = len(looked_at)
-    assert num_looked_at <= 3, (f"remove() of block 500 among 1000 looked at {num_looked_at} blocks, expected at most "
-                                "3 (itself and two neighbours): a block knows its neighbours, do not search for it")
-    assert len(read(queue)) == 999, f"one of 1000 blocks was removed, {len(read(queue))} are left"
+    """A block knows its two neighbours; however long the queue, nobody has to search for it."""
+    queue, blocks = counted_queue(lab)
+    assert_o1(f"remove(block 500) from a queue of {NUM_MANY}", lambda: queue.remove(blocks[500]))
+    num_left = len(read(queue))
+    assert num_left == 999, f"remove(block 500) from a queue of 1000 left {num_left} blocks, expected 999"
 
 
 # ---- Task 3
@@ -168,9 +267,15 @@ def test_free_queue_o1_middle_removal(lab):
 @pytest.mark.points(2)
 def test_task_3_popleft_takes_the_oldest(lab):
     queue, _ = make_queue(lab, [4, 7, 2])
-    got = [queue.popleft().block_id for _ in range(3)]
-    assert got == [4, 7, 2], f"three popleft() from 4→7→2 gave {got}: the block that is free longest goes first"
-    assert read(queue) == [], "the queue must be empty now"
+    blocks = [queue.popleft() for _ in range(3)]
+    got = ids(blocks)
+    assert got == [4, 7, 2], (f"three popleft() from 4→7→2 gave {got}, expected [4, 7, 2]: the block that is free "
+                              "longest goes first")
+    assert read(queue) == [], f"three popleft() from 4→7→2 left {read(queue)}, expected []"
+    for block in [*blocks, *make_queue(lab, [1, 2])[0].popleft_n(2)]:
+        assert (block.prev_free, block.next_free) == (None, None), (
+            f"popleft() or popleft_n(2) gave {block}, whose links are not both None: a block outside the queue has no "
+            "neighbours")
 
 
 @pytest.mark.points(1)
@@ -188,7 +293,9 @@ def test_task_3_popleft_n_takes_all_or_none(lab, n):
     queue, _ = make_queue(lab, [1, 2, 3])
     got = ids(queue.popleft_n(2))
     assert got == [1, 2], f"popleft_n(2) from 1→2→3 gave {got}, expected [1, 2]"
-    assert queue.popleft_n(0) == [], "popleft_n(0) gives an empty list"
+    nothing = queue.popleft_n(0)
+    assert nothing == [] and read(queue) == [3], (f"popleft_n(0) from a queue of 3 gave {nothing} and left "
+                                                  f"{read(queue)}, expected [] and [3]")
     queue, _ = make_queue(lab, [1, 2, 3])
     with must_raise(ValueError, f"popleft_n({n}) with 3 blocks queued"):
         queue.popleft_n(n)
@@ -207,35 +314,63 @@ def test_task_3_append_n_adds_all_or_none(lab):
     assert read(queue) == [3, 2, 1], f"append_n([2, 1]) to a queue of 3 reads {read(queue)}, expected [3, 2, 1]"
 
 
+@pytest.mark.points(2)
+def test_task_3_taking_and_appending_cost_the_same_in_a_long_queue(lab):
+    queue, _ = counted_queue(lab)
+    first = assert_o1(f"popleft() from a queue of {NUM_MANY}", queue.popleft)
+    few = assert_o1("popleft_n(2) from a queue of 999", lambda: queue.popleft_n(2), num_blocks=2)
+    many = assert_o1("popleft_n(500) from a queue of 997", lambda: queue.popleft_n(500), num_blocks=500)
+    assert_o1("append_n(2 blocks) to a queue of 497", lambda: queue.append_n(few), num_blocks=2)
+    assert_o1("append_n(500 blocks) to a queue of 499", lambda: queue.append_n(many), num_blocks=500)
+    got = (first.block_id, queue.num_free_blocks)
+    assert got == (0, 999), (f"of blocks 0 to 999 one was taken by popleft(), 502 by popleft_n() and those appended "
+                             f"again: (the first, num_free_blocks) is {got}, expected (0, 999)")
+
+
 # ---- Task 4
 
 
 @pytest.mark.points(1)
 def test_task_4_the_hash_is_that_of_parent_and_tokens(lab):
-    assert lab.hash_block_tokens(None, [1, 2, 3]) == hash((None, (1, 2, 3))), \
-        "hash_block_tokens(None, [1, 2, 3]) must be hash((None, (1, 2, 3)))"
-    assert lab.hash_block_tokens(77, iter([1, 2])) == hash((77, (1, 2))), \
-        "hash_block_tokens(77, ...) must be hash((77, (1, 2))), for any iterable of tokens"
+    for parent in (None, 77, 0):
+        got, expected = lab.hash_block_tokens(parent, [1, 2, 3]), hash((parent, (1, 2, 3)))
+        assert got == expected, (f"hash_block_tokens({parent}, [1, 2, 3]) is {got}, expected {expected}, which is "
+                                 f"hash(({parent}, (1, 2, 3)))")
+    got, expected = lab.hash_block_tokens(77, iter([1, 2])), hash((77, (1, 2)))
+    assert got == expected, (f"hash_block_tokens(77, iter([1, 2])) is {got}, expected {expected}, which is "
+                             "hash((77, (1, 2))): token_ids is any iterable, walked once")
 
 
 @pytest.mark.points(2)
 def test_task_4_equal_tokens_after_other_prefixes_differ(lab):
     values = [lab.hash_block_tokens(parent, [5, 6]) for parent in (None, 1, 2)]
-    assert len(set(values)) == 3, ("the tokens [5, 6] after three different prefixes gave equal hashes: their K/V "
-                                   "differs, because attention has seen different tokens before them")
+    assert len(set(values)) == 3, (f"hash_block_tokens(parent, [5, 6]) for the parents None, 1 and 2 gave {values}, "
+                                   "expected three different hashes: the K/V of [5, 6] differs, because attention has "
+                                   "seen different tokens before them")
 
 
 @pytest.mark.points(1)
 def test_task_4_every_bit_of_a_token_counts(lab):
     for a, b in (([1, 2], [2, 1]), ([1, 2], [257, 2]), ([1, 2], [65537, 2])):
-        assert lab.hash_block_tokens(None, a) != lab.hash_block_tokens(None, b), \
-            f"the tokens {a} and {b} gave the same hash: order and the whole token id must count"
+        assert lab.hash_block_tokens(None, a) != lab.hash_block_tokens(None, b), (
+            f"hash_block_tokens(None, {a}) and hash_block_tokens(None, {b}) are the same: order and the whole token id "
+            "must count")
 
 
 @pytest.mark.points(1)
 def test_task_4_extra_keys_keep_equal_texts_apart(lab):
     plain, a, b = (lab.hash_block_tokens(None, [1, 2], keys) for keys in (None, ("tenant a",), ("tenant b",)))
-    assert len({plain, a, b}) == 3, "the same tokens for no tenant, tenant a and tenant b must have three hashes"
+    assert len({plain, a, b}) == 3, (
+        f"hash_block_tokens(None, [1, 2], keys) for the keys None, ('tenant a',) and ('tenant b',) gave "
+        f"{[plain, a, b]}, expected three different hashes")
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("keys, hashed", [((), (7, (1, 2))), ((3, 4), (7, (1, 2), (3, 4))), ((0,), (7, (1, 2), (0,)))])
+def test_task_4_extra_keys_are_a_third_element(lab, keys, hashed):
+    got = lab.hash_block_tokens(7, [1, 2], keys)
+    assert got == hash(hashed), (f"hash_block_tokens(7, [1, 2], {keys}) is {got}, expected {hash(hashed)}, which is "
+                                 f"hash({hashed}): keys must not pass for tokens, and no keys are no third element")
 
 
 # ---- Task 5
@@ -246,7 +381,9 @@ def test_task_5_new_blocks_are_owned_and_never_the_null_block(lab):
     pool = lab.BlockPool(5)
     blocks = pool.get_new_blocks(4)
     assert ids(blocks) == [1, 2, 3, 4], f"get_new_blocks(4) from a fresh pool of 5 gave {ids(blocks)}, expected 1 to 4"
-    assert [block.ref_cnt for block in blocks] == [1, 1, 1, 1], "a block that was just given out has one owner"
+    counts = [block.ref_cnt for block in blocks]
+    assert counts == [1, 1, 1, 1], (f"get_new_blocks(4) gave blocks with ref_cnt {counts}, expected 1 each: a block "
+                                    "that was just given out has one owner")
     assert_sound(pool)
 
 
@@ -270,7 +407,13 @@ def test_task_5_usage_runs_from_0_to_1_without_the_null_block(lab):
         got.append(pool.get_usage())
     assert got == [0.0, 0.5, 1.0], (f"a pool of 5, then two blocks more twice: usage {got}, expected [0.0, 0.5, 1.0]: "
                                     "the null block can never be used, so it is not part of the whole")
-    assert lab.BlockPool(1).get_usage() == 0.0, "a pool with only the null block has usage 0.0, not an error"
+    assert lab.BlockPool(1).get_usage() == 0.0, (f"BlockPool(1).get_usage() is {lab.BlockPool(1).get_usage()}, "
+                                                 "expected 0.0: only the null block is there, and nothing is in use")
+    pool = lab.BlockPool(4)
+    pool.get_new_blocks(1)
+    got = pool.get_usage(), pool.get_num_free_blocks()
+    assert got == (pytest.approx(1 / 3), 2), (f"a pool of 4 after get_new_blocks(1): (get_usage(), "
+                                              f"get_num_free_blocks()) is {got}, expected (1/3, 2)")
 
 
 @pytest.mark.points(2)
@@ -279,9 +422,34 @@ def test_task_5_free_blocks_go_to_the_end_in_the_order_given(lab):
     blocks = pool.get_new_blocks(3)
     pool.free_blocks(reversed(blocks))
     got = free_ids(pool)
-    assert got == [4, 5, 3, 2, 1], (f"free_blocks([3, 2, 1]) with 4, 5 free: the queue reads {got}, expected "
-                                    "[4, 5, 3, 2, 1]: freed last is reused last")
+    assert got == [4, 5, 3, 2, 1], (f"free_blocks(reversed([1, 2, 3])) with 4, 5 free: the queue reads {got}, expected "
+                                    "[4, 5, 3, 2, 1]: freed last is reused last, and an iterator is walked only once")
     assert_sound(pool)
+
+
+@pytest.mark.points(2)
+def test_task_5_a_block_may_come_as_often_as_it_has_owners(lab):
+    pool = lab.BlockPool(4)
+    a, b = pool.get_new_blocks(2)
+    a.ref_cnt = 2
+    pool.free_blocks([a, b, a])
+    got = (free_ids(pool), a.ref_cnt, b.ref_cnt)
+    assert got == ([3, 2, 1], 0, 0), (
+        f"free_blocks([1, 2, 1]) where block 1 has two owners, block 2 one, and 3 is free: (queue, ref_cnt of 1, of 2) "
+        f"is {got}, expected ([3, 2, 1], 0, 0): each time drops one owner, and block 1 is free when its second goes")
+    assert_sound(pool)
+
+
+@pytest.mark.points(2)
+def test_task_5_giving_out_and_taking_back_cost_the_same_in_a_large_pool(lab, monkeypatch):
+    pool = counted_pool(lab, monkeypatch)
+    few = assert_o1(f"get_new_blocks(1) with {NUM_MANY} free", lambda: pool.get_new_blocks(1))
+    many = assert_o1("get_new_blocks(499) with 999 free", lambda: pool.get_new_blocks(499), num_blocks=499)
+    got = (assert_o1("get_num_free_blocks() with 500 of 1000 free", pool.get_num_free_blocks),
+           assert_o1("get_usage() with 500 of 1000 free", pool.get_usage))
+    assert got == (500, 0.5), f"with 500 of 1000 blocks free (get_num_free_blocks(), get_usage()) is {got}"
+    assert_o1("free_blocks(1 block) with 500 free", lambda: pool.free_blocks(few))
+    assert_o1("free_blocks(499 blocks) with 501 free", lambda: pool.free_blocks(many), num_blocks=499)
 
 
 @pytest.mark.points(3)
@@ -301,7 +469,7 @@ def test_task_5_free_blocks_refuses_the_null_block_and_strangers(lab):
     pool = lab.BlockPool(4)
     (mine,) = pool.get_new_blocks(1)
     before = state(pool)
-    for bad in (pool.null_block, lab.KVCacheBlock(1, ref_cnt=1)):
+    for bad in (pool.null_block, lab.KVCacheBlock(1, ref_cnt=1), lab.KVCacheBlock(2, ref_cnt=1)):
         with must_raise(RuntimeError, f"free_blocks([block 1, {bad}])"):
             pool.free_blocks([mine, bad])
         assert_unchanged(pool, before, f"free_blocks([block 1, {bad}])")
@@ -319,8 +487,34 @@ def test_task_6_touch_pulls_a_free_block_out_of_the_middle(lab):
     got = free_ids(pool)
     assert got == [1, 2, 4, 5], (f"touch(block 3) with 1→2→3→4→5 free left the queue {got}, expected [1, 2, 4, 5]: a "
                                  "block in use must not be given to someone else")
-    assert blocks[2].ref_cnt == 1, f"touch() gave block 3 ref_cnt {blocks[2].ref_cnt}, expected 1"
+    assert blocks[2].ref_cnt == 1, f"touch([block 3]), which was free, left ref_cnt {blocks[2].ref_cnt}, expected 1"
     assert_sound(pool)
+
+
+@pytest.mark.points(2)
+@pytest.mark.parametrize("is_free", [True, False])
+def test_task_6_a_block_that_comes_twice_gets_two_owners(lab, is_free):
+    pool = lab.BlockPool(4)
+    (block,) = pool.get_new_blocks(1)
+    if is_free:
+        pool.free_blocks([block])
+    where, num_owners = ("free", 2) if is_free else ("in use once", 3)
+    pool.touch([block, block])
+    got = (block.ref_cnt, free_ids(pool))
+    assert got == (num_owners, [2, 3]), (
+        f"touch([1, 1]) where block 1 is {where}: (ref_cnt, queue) is {got}, expected {(num_owners, [2, 3])}: each "
+        "time adds an owner, and a block leaves the queue once")
+    assert_sound(pool)
+
+
+@pytest.mark.points(1)
+def test_task_6_touch_costs_the_same_in_a_large_pool(lab, monkeypatch):
+    pool = counted_pool(lab, monkeypatch)
+    blocks = pool.get_new_blocks(NUM_MANY)
+    assert_o1(f"touch([block 500]) with all {NUM_MANY} in use", lambda: pool.touch([blocks[499]]))
+    pool.free_blocks([blocks[499]])
+    pool.free_blocks(blocks)
+    assert_o1(f"touch([block 500]) with all {NUM_MANY} free", lambda: pool.touch([blocks[499]]))
 
 
 @pytest.mark.points(2)
@@ -355,13 +549,76 @@ def test_task_7_a_cached_block_is_found_in_use_and_free(lab):
     pool = lab.BlockPool(4)
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [111, 222])
-    assert pool.get_cached_block(222) is blocks[1], "block 2 was cached under 222, but get_cached_block(222) is not it"
-    assert pool.get_cached_block(333) is None, "nothing was cached under 333: expected None"
+    for block_hash, expected in ((111, blocks[0]), (222, blocks[1]), (333, None)):
+        got = pool.get_cached_block(block_hash)
+        assert got is expected, (f"after cache_full_blocks([1, 2], [111, 222]) get_cached_block({block_hash}) is "
+                                 f"{got}, expected {expected}")
     pool.free_blocks(blocks)
-    assert pool.get_cached_block(111) is blocks[0], ("block 1 was freed and is no longer found: a free block keeps its "
-                                                     "content until it is given out again")
-    assert free_ids(pool) == [3, 1, 2], "looking must not take a block out of the queue"
+    got = pool.get_cached_block(111)
+    assert got is blocks[0], (f"block 1 was cached under 111 and freed, and get_cached_block(111) is {got}: a free "
+                              "block keeps its content until it is given out again")
+    assert free_ids(pool) == [3, 1, 2], (f"get_cached_block(111) with 3→1→2 free left the queue {free_ids(pool)}: "
+                                         "looking changes nothing")
     pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_7_freed_twins_both_keep_their_content(lab):
+    pool = lab.BlockPool(4)
+    twins = pool.get_new_blocks(2)
+    pool.cache_full_blocks(twins, [111, 111])
+    assert pool.get_cached_block(111) in twins, (f"after cache_full_blocks([1, 2], [111, 111]) get_cached_block(111) "
+                                                 f"is {pool.get_cached_block(111)}, expected block 1 or block 2")
+    pool.free_blocks(twins)
+    got = [block.block_hash for block in twins]
+    assert got == [111, 111], (f"blocks 1 and 2 were cached under 111 and freed, their hashes are {got}, expected "
+                               "[111, 111]: freeing forgets nothing, twin or not")
+    pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_7_zero_is_a_hash_like_any_other_and_none_is_none(lab):
+    pool = lab.BlockPool(4)
+    blocks = pool.get_new_blocks(2)
+    pool.cache_full_blocks(blocks[:1], [0])
+    got = pool.get_cached_block(0)
+    assert got is blocks[0], f"after cache_full_blocks([1], [0]) get_cached_block(0) is {got}, expected block 1"
+    before = state(pool)
+    for error, bad, hashes in ((RuntimeError, blocks[::-1], [7, 5]), (ValueError, blocks[::-1], [7, None]),
+                               (ValueError, blocks[1:], [None])):
+        call = f"cache_full_blocks({ids(bad)}, {hashes}) where block 1 is indexed under 0"
+        with must_raise(error, call):
+            pool.cache_full_blocks(bad, hashes)
+        assert_unchanged(pool, before, call)
+    assert pool.get_cached_block(7) is None, (f"cache_full_blocks([2, 1], [7, None]) raised, but get_cached_block(7) "
+                                              f"is {pool.get_cached_block(7)}: a call that fails changes nothing")
+
+
+@pytest.mark.points(2)
+def test_task_7_caching_and_finding_cost_the_same_in_a_large_pool(lab, monkeypatch):
+    pool = counted_pool(lab, monkeypatch)
+    blocks = pool.get_new_blocks(NUM_MANY)
+    hashes = [Counted(10_000 + i) for i in range(NUM_MANY)]
+    assert_o1(f"cache_full_blocks({NUM_MANY} blocks, {NUM_MANY} hashes)",
+              lambda: pool.cache_full_blocks(blocks, hashes), num_blocks=NUM_MANY)
+    assert_o1(f"cache_full_blocks(1 block, 1 hash) with {NUM_MANY} cached",
+              lambda: pool.cache_full_blocks(blocks[499:500], hashes[499:500]))
+    got = assert_o1(f"get_cached_block() of a hash, with {NUM_MANY} cached", lambda: pool.get_cached_block(10_499))
+    assert got is blocks[499], f"block 500 was cached under 10499, get_cached_block(10499) is {got}"
+    assert_o1(f"get_cached_block() of an unknown hash, with {NUM_MANY} cached", lambda: pool.get_cached_block(7))
+
+
+@pytest.mark.points(1)
+def test_task_7_looking_for_what_is_not_there_leaves_nothing_behind(lab):
+    pool = lab.BlockPool(4)
+    before = num_objects(pool)
+    for block_hash in range(1000, 3000):
+        assert pool.get_cached_block(block_hash) is None, (f"get_cached_block({block_hash}) in a fresh pool is "
+                                                           f"{pool.get_cached_block(block_hash)}, expected None")
+    after = num_objects(pool)
+    assert after <= before + 300, (
+        f"get_cached_block() was asked for 2000 hashes that nobody cached: the pool was made of {before} objects "
+        f"before, and of {after} after. Looking changes nothing, so a miss must not leave an entry")
 
 
 @pytest.mark.points(2)
@@ -369,12 +626,17 @@ def test_task_7_caching_with_fewer_hashes_than_blocks_fails_at_once(lab):
     pool = lab.BlockPool(4)
     blocks = pool.get_new_blocks(2)
     before = state(pool)
-    with must_raise(ValueError, "cache_full_blocks(2 blocks, 1 hash)"):
+    with must_raise(ValueError, "cache_full_blocks([1, 2], [111])"):
         pool.cache_full_blocks(blocks, [111])
-    assert_unchanged(pool, before, "cache_full_blocks(2 blocks, 1 hash)")
-    assert pool.get_cached_block(111) is None, "the call failed, so nothing may be found under 111"
+    assert_unchanged(pool, before, "cache_full_blocks([1, 2], [111])")
+    got = pool.get_cached_block(111)
+    assert got is None, (f"cache_full_blocks([1, 2], [111]) raised, as it should, but get_cached_block(111) is {got}, "
+                         "expected None: a call that fails changes nothing")
     pool.cache_full_blocks(blocks, [111, 222, 333])
-    assert pool.get_cached_block(333) is None, "a hash without a block must not be indexed"
+    got = [pool.get_cached_block(block_hash) for block_hash in (222, 333)]
+    assert got == [blocks[1], None], (
+        f"after cache_full_blocks([1, 2], [111, 222, 333]) get_cached_block() of 222 and of 333 is {got}, expected "
+        "block 2 and None: hashes beyond the last block are ignored")
 
 
 @pytest.mark.points(1)
@@ -382,11 +644,21 @@ def test_task_7_a_block_holds_one_content_at_a_time(lab):
     pool = lab.BlockPool(4)
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks[:1], [111])
-    pool.cache_full_blocks(blocks[:1], [111])
     before = state(pool)
-    with must_raise(RuntimeError, "caching block 1 under 222 while it is indexed under 111"):
+    pool.cache_full_blocks(blocks[:1], [111])
+    assert state(pool) == before, (f"cache_full_blocks([1], [111]) a second time changed the pool: queue and (ref_cnt, "
+                                   f"hash) were {before}, are {state(pool)}; a block indexed already stays as it is")
+    call = "cache_full_blocks([2, 1], [333, 222]) where block 1 is indexed under 111"
+    with must_raise(RuntimeError, call):
         pool.cache_full_blocks(blocks[::-1], [333, 222])
-    assert_unchanged(pool, before, "caching block 1 under 222 while it is indexed under 111")
+    assert_unchanged(pool, before, call)
+    call = "cache_full_blocks([2, 2], [333, 444])"
+    with must_raise(RuntimeError, call):
+        pool.cache_full_blocks([blocks[1]] * 2, [333, 444])
+    assert_unchanged(pool, before, call)
+    got = [pool.get_cached_block(block_hash) for block_hash in (222, 333, 444)]
+    assert got == [None] * 3, (f"two calls of cache_full_blocks raised, as they should, but get_cached_block() of 222, "
+                               f"333 and 444 is {got}, expected None each: the index is as before")
 
 
 @pytest.mark.points(1)
@@ -395,19 +667,25 @@ def test_task_7_only_owned_blocks_of_the_pool_can_be_cached(lab):
     (mine,) = pool.get_new_blocks(1)
     pool.cache_full_blocks([mine], [7])
     before = state(pool)
-    for bad in (pool.blocks[2], pool.null_block, lab.KVCacheBlock(1, ref_cnt=1)):
-        with must_raise(RuntimeError, f"cache_full_blocks([block 1, {bad}])"):
+    for bad in (pool.blocks[2], pool.null_block, lab.KVCacheBlock(1, ref_cnt=1), lab.KVCacheBlock(9, ref_cnt=1)):
+        call = f"cache_full_blocks([block 1, {bad}], [7, 8])"
+        with must_raise(RuntimeError, call):
             pool.cache_full_blocks([mine, bad], [7, 8])
-        assert_unchanged(pool, before, f"cache_full_blocks([block 1, {bad}])")
+        assert_unchanged(pool, before, call)
+        got = pool.get_cached_block(8)
+        assert got is None, f"{call} raised, as it should, but get_cached_block(8) is {got}, expected None"
 
 
 @pytest.mark.points(1)
 def test_task_7_with_caching_off_nothing_is_found(lab):
     pool = lab.BlockPool(3, enable_caching=False)
     (block,) = pool.get_new_blocks(1)
-    pool.cache_full_blocks([block], [111])
-    assert pool.get_cached_block(111) is None and block.block_hash is None, \
-        "enable_caching=False: cache_full_blocks must do nothing"
+    for hashes in ([111], []):
+        pool.cache_full_blocks([block], hashes)
+        got = (pool.get_cached_block(111), block.block_hash)
+        assert got == (None, None), (
+            f"enable_caching=False: after cache_full_blocks([1], {hashes}) get_cached_block(111) and the block's hash "
+            f"are {got}, expected (None, None): it must do nothing")
 
 
 # ---- Task 8
@@ -420,11 +698,62 @@ def test_task_8_giving_a_cached_block_out_again_forgets_its_content(lab):
     pool.cache_full_blocks([block], [111])
     pool.free_blocks([block])
     new = pool.get_new_blocks(2)
-    assert block in new and block.block_hash is None, "block 1 was given to a new owner and still carries the old hash"
-    assert pool.get_cached_block(111) is None, ("block 1 was given to a new owner, who will overwrite it, and is still "
-                                                "found under its old hash: the index names content that is gone")
-    assert pool.num_evictions == 1, f"one cached block was given out again, num_evictions is {pool.num_evictions}"
+    assert block in new and block.block_hash is None, (
+        f"block 1, cached under 111, was freed; get_new_blocks(2) of a pool with 2 free gave {new}, expected block 1 "
+        "among them, with hash None: its new owner has written nothing yet")
+    got = pool.get_cached_block(111)
+    assert got is None, (f"block 1 was given to a new owner, who will overwrite it, and get_cached_block(111) is "
+                         f"{got}, expected None: the index names content that is gone")
+    assert pool.num_evictions == 1, (f"get_new_blocks(2) gave out one block with cached content and one without, "
+                                     f"num_evictions is {pool.num_evictions}, expected 1")
     pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_8_each_twin_and_the_hash_zero_count_as_content(lab):
+    pool = lab.BlockPool(4)
+    blocks = pool.get_new_blocks(3)
+    pool.cache_full_blocks(blocks, [111, 111, 0])
+    pool.free_blocks(blocks)
+    got = []
+    for _ in blocks:
+        pool.get_new_blocks(1)
+        got.append((pool.num_evictions, pool.get_cached_block(111), pool.get_cached_block(0)))
+    expected = [(1, blocks[1], blocks[2]), (2, None, blocks[2]), (3, None, None)]
+    assert got == expected, (
+        f"blocks 1, 2, 3, cached under 111, 111 and 0 and freed, were given out one by one: (num_evictions, "
+        f"get_cached_block(111), get_cached_block(0)) after each is {got}, expected {expected}")
+    hashes = [block.block_hash for block in blocks]
+    assert hashes == [None] * 3, f"blocks 1, 2, 3 were given out again, their hashes are {hashes}, expected None each"
+    pool.check_integrity()
+
+
+@pytest.mark.points(1)
+def test_task_8_entries_without_a_block_do_not_pile_up(lab):
+    pool = lab.BlockPool(4)
+    before = num_objects(pool)
+    for block_hash in range(1000, 3000):
+        blocks = pool.get_new_blocks(1)
+        pool.cache_full_blocks(blocks, [block_hash])
+        pool.free_blocks(blocks)
+    after = num_objects(pool)
+    assert after <= before + 300, (
+        f"2000 times a block was given out, cached under a new hash and freed, in a pool of 3 blocks: the pool was "
+        f"made of {before} objects before, and of {after} after. An entry with no block left must go")
+
+
+@pytest.mark.points(2)
+def test_task_8_forgetting_one_block_costs_the_same_in_a_large_pool(lab, monkeypatch):
+    pool = counted_pool(lab, monkeypatch)
+    blocks = pool.get_new_blocks(NUM_MANY)
+    pool.cache_full_blocks(blocks, [Counted(10_000 + i) for i in range(NUM_MANY)])
+    assert_o1(f"evict_blocks([500]) with {NUM_MANY} cached", lambda: pool.evict_blocks([500]))
+    pool.free_blocks(blocks)
+    assert_o1("get_new_blocks(1) of a cached block, with 999 cached", lambda: pool.get_new_blocks(1))
+    got = (pool.num_evictions, pool.get_cached_block(10_000), pool.get_cached_block(10_499))
+    assert got == (1, None, None), (
+        f"evict_blocks([500]) and get_new_blocks(1), which gives block 1: (num_evictions, get_cached_block() of what "
+        f"block 1 held, of what block 500 held) is {got}, expected (1, None, None)")
 
 
 @pytest.mark.points(3)
@@ -439,9 +768,12 @@ def test_task_8_a_twin_survives_the_eviction_of_the_other(lab, goes):
     assert pool.get_cached_block(111) is stays, (
         f"blocks 1 and 2 hold the same content; block {twins[goes].block_id} was evicted and block {stays.block_id} is "
         "not found: either twin must serve after the other is gone")
-    assert twins[goes].block_hash is None and stays.block_hash == 111, "only the evicted twin loses its hash"
+    got = (twins[goes].block_hash, stays.block_hash)
+    assert got == (None, 111), (f"blocks 1 and 2 were cached under 111; evict_blocks([{twins[goes].block_id}]) left "
+                                f"the evicted one and the other with the hashes {got}, expected (None, 111)")
     pool.evict_blocks([stays.block_id])
-    assert pool.get_cached_block(111) is None, "both twins are evicted: nothing may be found"
+    got = pool.get_cached_block(111)
+    assert got is None, f"blocks 1 and 2, cached under 111, are both evicted, and get_cached_block(111) is {got}"
     pool.check_integrity()
 
 
@@ -451,16 +783,31 @@ def test_task_8_evict_blocks_leaves_owners_and_queue_alone(lab):
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [111, 222])
     pool.free_blocks(blocks[1:])
-    pool.evict_blocks([1, 2, 3])
-    assert [block.ref_cnt for block in blocks] == [1, 0] and free_ids(pool) == [3, 2], \
-        "evict_blocks takes blocks out of the index only: reference counts and queue must stay"
-    assert pool.num_evictions == 0, (f"no block was given out again, num_evictions is {pool.num_evictions}, not 0: it "
-                                     "counts content that was lost to make room")
-    pool.cache_full_blocks(blocks[:1], [111])
-    before = state(pool)
-    with must_raise(ValueError, "evict_blocks([1, 4]) in a pool of 4"):
-        pool.evict_blocks([1, 4])
-    assert_unchanged(pool, before, "evict_blocks([1, 4]) in a pool of 4")
+    pool.evict_blocks(iter([1, 2, 3, 0]))
+    got = [pool.get_cached_block(block_hash) for block_hash in (111, 222)]
+    assert got == [None, None], (f"blocks 1 (in use) and 2 (free) were cached under 111 and 222; after "
+                                 f"evict_blocks(iter([1, 2, 3, 0])) get_cached_block() of these gives {got}, expected "
+                                 "None twice: block_ids may be an iterator, which can be walked only once")
+    got = ([block.ref_cnt for block in blocks], free_ids(pool))
+    assert got == ([1, 0], [3, 2]), (
+        f"evict_blocks(iter([1, 2, 3, 0])) with block 1 in use and 3→2 free: (ref_cnt of 1 and 2, queue) is {got}, "
+        "expected ([1, 0], [3, 2]): it takes blocks out of the index only")
+    assert pool.num_evictions == 0, (f"evict_blocks gave no block out, num_evictions is {pool.num_evictions}, not 0: "
+                                     "it counts content that was lost to make room")
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("bad", [4, -1])
+def test_task_8_evict_blocks_refuses_an_id_that_is_not_the_pools(lab, bad):
+    pool = lab.BlockPool(4)
+    blocks = pool.get_new_blocks(3)
+    pool.cache_full_blocks(blocks, [111, 222, 333])
+    before, call = state(pool), f"evict_blocks([1, {bad}]) in a pool of 4"
+    with must_raise(ValueError, call):
+        pool.evict_blocks([1, bad])
+    assert_unchanged(pool, before, call)
+    got = pool.get_cached_block(111)
+    assert got is blocks[0], f"{call} raised, as it should, but get_cached_block(111) is {got}, expected block 1"
 
 
 @pytest.mark.points(2)
@@ -469,11 +816,30 @@ def test_task_8_reset_is_refused_while_blocks_are_in_use(lab):
     blocks = pool.get_new_blocks(2)
     pool.cache_full_blocks(blocks, [111, 222])
     before = state(pool)
-    with must_raise(RuntimeError, "reset_prefix_cache() with 2 blocks in use"):
+    with must_raise(RuntimeError, "reset_prefix_cache() with 2 blocks in use") as refused:
         pool.reset_prefix_cache()
     assert_unchanged(pool, before, "reset_prefix_cache() with 2 blocks in use")
-    assert pool.get_cached_block(111) is blocks[0], "a refused reset must leave the index as it was"
-    pool.free_blocks(blocks)
+    assert re.search(r"\b2\b", str(refused.error)), (
+        f"reset_prefix_cache() with 2 blocks in use raised {refused.error!r}: it must say how many are in use, 2")
+    got = pool.get_cached_block(111)
+    assert got is blocks[0], (f"reset_prefix_cache() with 2 blocks in use raised, as it should, but "
+                              f"get_cached_block(111) is {got}, expected block 1: a call that fails changes nothing")
+
+
+@pytest.mark.points(1)
+def test_task_8_reset_forgets_all_content_and_nothing_else(lab):
+    pool = lab.BlockPool(5)
+    pool.cache_full_blocks(pool.get_new_blocks(4), [111, 222, 333, 444])
+    pool.free_blocks([pool.blocks[block_id] for block_id in (2, 1, 3, 4)])
+    pool.free_blocks(pool.get_new_blocks(1))
+    queue = free_ids(pool)
     pool.reset_prefix_cache()
-    assert pool.get_cached_block(111) is None and blocks[0].block_hash is None, "after a reset nothing is cached"
+    got = [pool.get_cached_block(block_hash) for block_hash in (111, 222, 333, 444)]
+    hashes = [block.block_hash for block in pool.blocks]
+    assert got == [None] * 4 and hashes == [None] * 5, (
+        f"after reset_prefix_cache() get_cached_block() of 111, 222, 333 and 444 gives {got}, and the blocks have the "
+        f"hashes {hashes}, expected None everywhere: all content is forgotten")
+    got = (free_ids(pool), pool.num_evictions)
+    assert got == (queue, 1), (f"reset_prefix_cache() after one eviction, with {queue} free: (queue, num_evictions) is "
+                               f"{got}, expected {(queue, 1)}: it gives nothing out")
     pool.check_integrity()
