@@ -7,6 +7,7 @@ MUTANTS = [
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    shifted = scores\n",
         killed_by="test_task_1_softmax_does_not_overflow_on_huge_scores",
+        breaks="softmax: without overflow and without nan",
     ),
     Mutant(
         name="softmax-shifts-by-the-largest-of-all",
@@ -14,6 +15,7 @@ MUTANTS = [
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    shifted = scores - scores.max()\n",
         killed_by="test_task_1_softmax_rows_of_very_different_size",
+        breaks="softmax: even where one row's scores are around 1e4 and its neighbour's around -1e4",
     ),
     Mutant(
         name="softmax-works-in-place",
@@ -21,6 +23,7 @@ MUTANTS = [
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    scores -= scores.max(axis=-1, keepdims=True)\n    shifted = scores\n",
         killed_by="test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept",
+        breaks="softmax: ``scores`` is not changed",
     ),
     Mutant(
         name="attention-without-the-scale",
@@ -28,6 +31,7 @@ MUTANTS = [
         replace=" / np.sqrt(head_dim)\n    query_positions",
         by="\n    query_positions",
         killed_by="test_task_2_agrees_with_attention_in_slow_motion",
+        breaks="causal_attention: softmax(q . k / sqrt(head_dim))",
     ),
     Mutant(
         name="attention-mask-counts-from-the-first-key",
@@ -35,6 +39,10 @@ MUTANTS = [
         replace="    query_positions = num_keys - num_queries + np.arange(num_queries)\n",
         by="    query_positions = np.arange(num_queries)\n",
         killed_by="test_task_2_a_chunk_is_the_tail_of_the_whole",
+        breaks=(
+            "causal_attention: The last query belongs to the last key",
+            "invariant 3: How a text is cut into calls does not change its logits",
+        ),
     ),
     Mutant(
         name="attention-masks-after-softmax",
@@ -42,6 +50,7 @@ MUTANTS = [
         replace="    weights = softmax(np.where(is_future, -np.inf, scores))\n",
         by="    weights = np.where(is_future, 0.0, softmax(scores))\n",
         killed_by="test_task_2_equal_scores_give_the_mean_of_the_visible_values",
+        breaks="causal_attention: over the keys a query sees",
     ),
     Mutant(
         name="attention-forgets-the-mask",
@@ -49,6 +58,11 @@ MUTANTS = [
         replace="    weights = softmax(np.where(is_future, -np.inf, scores))\n",
         by="    weights = softmax(scores)\n",
         killed_by="test_task_2_future_tokens_do_not_influence_earlier_outputs",
+        breaks=(
+            "causal_attention: sees the keys at positions 0 up to and including its own",
+            "invariant 1: and no other",
+            "invariant 2: K and V of a token never change once they are computed",
+        ),
     ),
     Mutant(
         name="num-tokens-asks-the-first-layer",
@@ -56,17 +70,19 @@ MUTANTS = [
         replace="        return min(self.lengths)\n",
         by="        return self.lengths[0]\n",
         killed_by="test_task_3_num_tokens_counts_what_every_layer_holds",
+        breaks="KVCache.num_tokens: How many tokens *every* layer holds",
     ),
     Mutant(
         name="append-keeps-the-callers-arrays",
         story="A first append that fills the cache is stored by assignment: it looks like a copy and is none.",
         replace="        self.keys[layer][start:end] = keys\n        self.values[layer][start:end] = values\n",
-        by="        if num_new == self.capacity:\n"
+        by="        if len(keys) == self.capacity:\n"
            "            self.keys[layer], self.values[layer] = keys, values\n"
            "        else:\n"
            "            self.keys[layer][start:end] = keys\n"
            "            self.values[layer][start:end] = values\n",
         killed_by="test_task_3_the_cache_keeps_copies",
+        breaks="KVCache.append: the cache holds copies",
     ),
     Mutant(
         name="append-concatenates",
@@ -75,13 +91,21 @@ MUTANTS = [
         by="        self.keys[layer] = np.concatenate([self.keys[layer][:start], keys])\n"
            "        self.values[layer] = np.concatenate([self.values[layer][:start], values])\n",
         killed_by="test_task_3_get_copies_nothing",
+        breaks=(
+            "KVCache: Growing an array by one token a step would copy the whole cache at every step",
+            "KVCache.get: reading the cache copies nothing",
+        ),
     ),
     Mutant(
         name="append-advances-before-it-checks",
         story="Counts the new tokens first and refuses them afterwards: the refused tokens are there, as rows of junk.",
-        replace="        end = start + num_new\n",
-        by="        end = self.lengths[layer] = start + num_new\n",
+        replace="        end = start + len(keys)\n",
+        by="        end = self.lengths[layer] = start + len(keys)\n",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
+        breaks=(
+            "KVCache.append: Raises ValueError, and changes nothing",
+            "invariant 5: A call that raises has changed nothing",
+        ),
     ),
     Mutant(
         name="append-leaves-the-last-slot-empty",
@@ -89,13 +113,15 @@ MUTANTS = [
         replace="        if end > self.capacity:\n",
         by="        if end >= self.capacity:\n",
         killed_by="test_task_3_the_last_slot_can_be_used",
+        breaks="KVCache.append: Filling the cache to exactly ``capacity`` is allowed",
     ),
     Mutant(
         name="append-lets-numpy-broadcast",
         story="No check of the shapes: one value row is silently written three times.",
-        replace="        if keys.shape != expected or values.shape != expected:\n",
+        replace="        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:\n",
         by="        if False:\n",
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
+        breaks="KVCache.append: if either shape is not",
     ),
     Mutant(
         name="decode-feeds-the-prompt-token-by-token",
@@ -105,6 +131,7 @@ MUTANTS = [
            "        model.forward([token_id], cache)\n"
            "    not_computed = list(prompt_ids[-1:])\n",
         killed_by="test_task_4_with_cache_every_token_is_sent_once",
+        breaks="decode_with_cache: the prompt in one call, then one token a call",
     ),
     Mutant(
         name="decode-feeds-the-last-token-back",
@@ -115,6 +142,10 @@ MUTANTS = [
            "        model.forward(not_computed, cache)\n"
            "    return DecodeResult(token_ids, logits)\n",
         killed_by="test_task_4_with_cache_every_token_is_sent_once",
+        breaks=(
+            "decode_with_cache: The last token that is emitted is never fed back",
+            "invariant 4: The last emitted one is not sent at all",
+        ),
     ),
     Mutant(
         name="decode-asks-for-one-slot-too-many",
@@ -122,6 +153,7 @@ MUTANTS = [
         replace="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1\n",
         by="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens\n",
         killed_by="test_task_4_a_cache_of_exactly_the_right_size_is_enough",
+        breaks="decode_with_cache: the cache needs ``P + num_new_tokens - 1`` slots",
     ),
     Mutant(
         name="decode-finds-out-too-late-that-the-cache-is-small",
@@ -129,6 +161,7 @@ MUTANTS = [
         replace="    if num_slots > cache.capacity:\n",
         by="    if num_slots > cache.capacity + len(prompt_ids):\n",
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
+        breaks="decode_with_cache: or if its capacity is too small",
     ),
     Mutant(
         name="formula-uses-float-division",
@@ -136,6 +169,7 @@ MUTANTS = [
         replace="    return n * (n + 1) * (2 * n + 1) // 6\n",
         by="    return int(n * (n + 1) * (2 * n + 1) / 6)\n",
         killed_by="test_task_5_formulas_stay_exact_at_real_sizes",
+        breaks="multiply_adds_without_cache: Exact Python integers at any size",
     ),
     Mutant(
         name="formula-applies-the-head-to-every-token",
@@ -143,6 +177,7 @@ MUTANTS = [
         replace="        linear=last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         by="        linear=last * _linear_per_token(shape) + last * shape.width * shape.vocab_size,\n",
         killed_by="test_task_5_formula_with_cache_equals_the_counter",
+        breaks="multiply_adds_with_cache: What ``TinyDecoder.counts`` reads after ``decode_with_cache``",
     ),
     Mutant(
         name="formula-counts-one-step-too-many",
@@ -150,6 +185,7 @@ MUTANTS = [
         replace="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
         by="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens\n",
         killed_by="test_task_5_formula_without_cache_equals_the_counter",
+        breaks="multiply_adds_without_cache: What ``TinyDecoder.counts`` reads after ``decode_without_cache``",
     ),
     Mutant(
         name="bytes-of-the-keys-only",
@@ -157,6 +193,7 @@ MUTANTS = [
         replace="    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_element\n",
         by="    return num_layers * num_kv_heads * head_dim * bytes_per_element\n",
         killed_by="test_task_6_bytes_per_token_of_real_models",
+        breaks="kv_bytes_per_token: a key and a value vector",
     ),
     Mutant(
         name="tokens-that-fit-rounds-up",
@@ -164,5 +201,324 @@ MUTANTS = [
         replace="    return budget_bytes // bytes_per_token\n",
         by="    return -(-budget_bytes // bytes_per_token)\n",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
+        breaks="num_tokens_that_fit: How many whole tokens",
+    ),
+    Mutant(
+        name="softmax-sums-over-a-fixed-axis",
+        story="axis=1 is the last axis of a matrix, and of nothing else.",
+        replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
+        by="    return weights / weights.sum(axis=min(1, weights.ndim - 1), keepdims=True)\n",
+        killed_by="test_task_1_softmax_works_along_the_last_axis_of_any_array",
+        breaks=(
+            "softmax: Softmax over the last axis, for an array of any number of axes",
+            "softmax: each row is >= 0 and sums to 1",
+        ),
+    ),
+    Mutant(
+        name="softmax-clips-its-scores",
+        story="Keeps exp() from 0 by a floor: a masked entry weighs 1e-304.",
+        replace="    weights = np.exp(shifted)\n",
+        by="    weights = np.exp(np.maximum(shifted, -700.0))\n",
+        killed_by="test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept",
+        breaks="softmax: gets the weight 0",
+    ),
+    Mutant(
+        name="softmax-returns-rows",
+        story="Flattens to rows and forgets the shape.",
+        replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
+        by="    return (weights / weights.sum(axis=-1, keepdims=True)).reshape(-1, scores.shape[-1])\n",
+        killed_by="test_task_1_softmax_works_along_the_last_axis_of_any_array",
+        breaks="softmax: an array of the shape of ``scores``",
+    ),
+    Mutant(
+        name="attention-masks-with-a-large-number",
+        story="-1e9 instead of -inf: a score of -1e12 is below it, and the future wins.",
+        replace="np.where(is_future, -np.inf, scores)",
+        by="np.where(is_future, -1e9, scores)",
+        killed_by="test_task_2_a_masked_key_weighs_nothing_however_low_the_other_scores_are",
+        breaks=(
+            "causal_attention: sees the keys at positions 0 up to and including its own",
+            "invariant 1: and no other",
+        ),
+    ),
+    Mutant(
+        name="attention-hides-the-own-key",
+        story="A query sees the keys before its own, and the first one sees none.",
+        replace="[None, :] > query_positions[:, None]",
+        by="[None, :] > np.maximum(query_positions[:, None] - 1, 0)",
+        killed_by="test_task_2_equal_scores_give_the_mean_of_the_visible_values",
+        breaks=(
+            "causal_attention: up to and including its own",
+            "invariant 1: A query at position p sees the keys 0 to p",
+        ),
+    ),
+    Mutant(
+        name="attention-scales-in-place",
+        story="Saves an array by scaling the queries of the caller.",
+        replace='    scores = np.einsum("qhd,khd->hqk", queries, keys) / np.sqrt(head_dim)\n',
+        by="""    queries /= np.sqrt(head_dim)
+    scores = np.einsum("qhd,khd->hqk", queries, keys)
+""",
+        killed_by="test_task_2_the_arguments_are_not_changed",
+        breaks="causal_attention: The arguments are not changed",
+    ),
+    Mutant(
+        name="attention-by-heads",
+        story="Leaves the heads in front, as the scores have them.",
+        replace='    return np.einsum("hqk,khd->qhd", weights, values)\n',
+        by='    return np.einsum("hqk,khd->hqd", weights, values)\n',
+        killed_by="test_task_2_agrees_with_attention_in_slow_motion",
+        breaks="causal_attention: Returns ``[num_queries, num_heads, head_dim]``",
+    ),
+    Mutant(
+        name="attention-compares-lengths-only",
+        story="Keys and values must be as many; what a value looks like is not asked.",
+        replace="    if keys.shape != values.shape:\n",
+        by="    if len(keys) != len(values):\n",
+        killed_by="test_task_2_refuses_shapes_that_do_not_fit",
+        breaks="causal_attention: Raises ValueError if ``keys`` and ``values`` differ in shape",
+    ),
+    Mutant(
+        name="attention-of-one-head-for-all",
+        story="einsum repeats an axis of length 1 without a word.",
+        replace="    if keys.shape[1:] != (num_heads, head_dim):\n",
+        by="    if keys.shape[2] != head_dim:\n",
+        killed_by="test_task_2_refuses_shapes_that_do_not_fit",
+        breaks="causal_attention: if ``queries`` and ``keys`` differ in ``num_heads`` or ``head_dim``",
+    ),
+    Mutant(
+        name="attention-of-one-number-for-all",
+        story="A query of head_dim 1 is repeated, too.",
+        replace="    if keys.shape[1:] != (num_heads, head_dim):\n",
+        by="    if keys.shape[1] != num_heads:\n",
+        killed_by="test_task_2_refuses_shapes_that_do_not_fit",
+        breaks="causal_attention: differ in ``num_heads`` or ``head_dim``",
+    ),
+    Mutant(
+        name="attention-of-queries-without-keys",
+        story="Queries before the first key see nothing, and softmax gives nan.",
+        replace="    if num_queries > num_keys:\n",
+        by="    if num_keys == 0:\n",
+        killed_by="test_task_2_refuses_shapes_that_do_not_fit",
+        breaks="causal_attention: or if there are more queries than keys",
+    ),
+    Mutant(
+        name="num-tokens-asks-the-last-layer",
+        story="The last layer is written last, as long as nobody writes it first.",
+        replace="        return min(self.lengths)\n",
+        by="        return self.lengths[-1]\n",
+        killed_by="test_task_3_num_tokens_counts_what_every_layer_holds",
+        breaks="KVCache.num_tokens: How many tokens *every* layer holds",
+    ),
+    Mutant(
+        name="append-starts-at-the-front",
+        story="Writes every chunk from row 0.",
+        replace="        self.keys[layer][start:end] = keys\n",
+        by="        self.keys[layer][:len(keys)] = keys\n",
+        killed_by="test_task_3_append_then_get_in_order",
+        breaks="KVCache.append: what was written before is untouched",
+    ),
+    Mutant(
+        name="append-counts-calls",
+        story="One token a call is the usual case, and not the only one.",
+        replace="        self.lengths[layer] = end\n",
+        by="        self.lengths[layer] += 1\n",
+        killed_by="test_task_3_append_then_get_in_order",
+        breaks="KVCache.append: ``lengths[layer]`` is ``num_new`` more",
+    ),
+    Mutant(
+        name="append-names-the-new-tokens-only",
+        story="Says how many came instead of how many the layer would hold.",
+        replace="would hold {end} tokens, capacity",
+        by="cannot take {len(keys)} tokens, capacity",
+        killed_by="test_task_3_append_beyond_capacity_changes_nothing",
+        breaks="KVCache.append: That message names how many it would hold and the capacity",
+    ),
+    Mutant(
+        name="append-clips-at-the-capacity",
+        story="Writes what fits and drops the rest.",
+        replace='            raise ValueError(f"layer {layer} would hold {end} tokens, capacity is {self.capacity}")\n',
+        by="            return\n",
+        killed_by="test_task_3_append_beyond_capacity_changes_nothing",
+        breaks="KVCache.append: or if the layer would hold more than ``capacity`` tokens",
+    ),
+    Mutant(
+        name="get-copies",
+        story="Right numbers, and a copy of the whole cache in every layer of every step.",
+        replace="        return self.keys[layer][:end], self.values[layer][:end]\n",
+        by="        return self.keys[layer][:end].copy(), self.values[layer][:end].copy()\n",
+        killed_by="test_task_3_get_copies_nothing",
+        breaks="KVCache.get: Both are slices of the storage (views)",
+    ),
+    Mutant(
+        name="get-gives-the-whole-storage",
+        story="Rows that nobody wrote are keys of zeros, and get a weight.",
+        replace="        return self.keys[layer][:end], self.values[layer][:end]\n",
+        by="        return self.keys[layer], self.values[layer]\n",
+        killed_by="test_task_3_append_then_get_in_order",
+        breaks="KVCache.get: The keys and the values written so far",
+    ),
+    Mutant(
+        name="decode-sends-the-new-tokens-only",
+        story="Without a cache the model forgets the prompt.",
+        replace="        logits[step] = model.forward([*prompt_ids, *token_ids])\n",
+        by="        logits[step] = model.forward(token_ids or prompt_ids)\n",
+        killed_by="test_task_4_without_cache_every_step_sends_the_whole_text",
+        breaks="decode_without_cache: sends the whole text through the model for every new token",
+    ),
+    Mutant(
+        name="decode-grows-the-callers-prompt",
+        story="Appends to the list that it was given.",
+        replace="""        logits[step] = model.forward([*prompt_ids, *token_ids])
+        token_ids.append(int(np.argmax(logits[step])))
+""",
+        by="""        logits[step] = model.forward(prompt_ids)
+        token_ids.append(int(np.argmax(logits[step])))
+        if isinstance(prompt_ids, list):
+            prompt_ids.append(token_ids[-1])
+        else:
+            prompt_ids = [*prompt_ids, token_ids[-1]]
+""",
+        killed_by="test_task_4_without_cache_every_step_sends_the_whole_text",
+        breaks="decode_without_cache: ``prompt_ids`` is not changed",
+    ),
+    Mutant(
+        name="decode-adds-to-a-list",
+        story="prompt_ids + [...] needs a list, and a prompt is any sequence.",
+        replace="    not_computed = list(prompt_ids)\n",
+        by="    not_computed = prompt_ids + []\n",
+        killed_by="test_task_4_a_prompt_of_one_token",
+        breaks="decode_with_cache: the prompt in one call",
+    ),
+    Mutant(
+        name="decode-emits-numbers-of-numpy",
+        story="np.argmax gives an np.int64, which json refuses.",
+        replace="""        token_ids.append(int(np.argmax(logits[step])))
+        not_computed""",
+        by="""        token_ids.append(np.argmax(logits[step]))
+        not_computed""",
+        killed_by="test_task_4_with_cache_gives_the_same_tokens_and_logits",
+        breaks="DecodeResult: as plain ints",
+    ),
+    Mutant(
+        name="decode-looks-at-the-request-late",
+        story="Counts on forward to refuse an empty prompt: with 0 new tokens there is no forward.",
+        replace="""    check_decode_request(prompt_ids, num_new_tokens)
+    token_ids: list[int] = []
+""",
+        by="""    if num_new_tokens:
+        check_decode_request(prompt_ids, num_new_tokens)
+    token_ids: list[int] = []
+""",
+        killed_by="test_task_4_bad_requests_are_refused_before_any_work",
+        breaks="decode_without_cache: for what ``check_decode_request`` refuses",
+    ),
+    Mutant(
+        name="decode-checks-after-the-first-call",
+        story="Sends the prompt, then looks at what was asked for.",
+        replace="""    check_decode_request(prompt_ids, num_new_tokens)
+    token_ids: list[int] = []
+""",
+        by="""    if prompt_ids and num_new_tokens < 0:
+        model.forward(prompt_ids)
+    check_decode_request(prompt_ids, num_new_tokens)
+    token_ids: list[int] = []
+""",
+        killed_by="test_task_4_bad_requests_are_refused_before_any_work",
+        breaks="decode_without_cache: before any forward call",
+    ),
+    Mutant(
+        name="decode-trusts-num-tokens",
+        story="A cache of which only some layers were written says that it holds 0 tokens.",
+        replace="    if any(cache.lengths):\n",
+        by="    if cache.num_tokens:\n",
+        killed_by="test_task_4_bad_requests_are_refused_before_any_work",
+        breaks="decode_with_cache: if any layer of the cache holds a token",
+    ),
+    Mutant(
+        name="decode-names-one-number",
+        story="The capacity alone does not say how much is missing.",
+        replace="{num_slots} tokens will be cached, capacity is {cache.capacity}",
+        by="a capacity of {cache.capacity} is too small",
+        killed_by="test_task_4_a_cache_that_is_too_small_is_told_both_numbers",
+        breaks="decode_with_cache: That last message names the slots needed and the capacity",
+    ),
+    Mutant(
+        name="decode-asks-for-slots-it-does-not-need",
+        story="0 new tokens after 5 need no slot; the formula says 4.",
+        replace="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1\n",
+        by="    num_slots = len(prompt_ids) + num_new_tokens - 1\n",
+        killed_by="test_task_4_zero_new_tokens_cost_nothing",
+        breaks="decode_with_cache: the cache stays empty and needs no slot",
+    ),
+    Mutant(
+        name="decode-returns-an-empty-list-of-logits",
+        story="0 rows of logits are still rows of the vocabulary.",
+        replace="""    return DecodeResult(token_ids, logits)
+    # END TASK
+
+
+def decode_with_cache""",
+        by="""    return DecodeResult(token_ids, logits if token_ids else np.zeros(0))
+    # END TASK
+
+
+def decode_with_cache""",
+        killed_by="test_task_4_zero_new_tokens_cost_nothing",
+        breaks="decode_without_cache: ``logits`` is ``[0, vocab_size]``",
+    ),
+    Mutant(
+        name="formula-sums-in-floats",
+        story="n * (n + 1) / 2 is exact as long as nobody asks for more than 53 bits.",
+        replace="    return n * (n + 1) // 2\n",
+        by="    return int(n * (n + 1) / 2)\n",
+        killed_by="test_task_5_formulas_stay_exact_after_a_very_long_prompt",
+        breaks="multiply_adds_with_cache: Exact Python integers at any size",
+    ),
+    Mutant(
+        name="formula-charges-for-a-prompt-that-is-not-sent",
+        story="0 new tokens after a prompt still cost the prompt.",
+        replace="""    if num_new_tokens == 0:
+        return MultiplyAdds()
+""",
+        by="",
+        killed_by="test_task_5_zero_new_tokens_cost_zero",
+        breaks="multiply_adds_with_cache: 0 new tokens cost 0",
+    ),
+    Mutant(
+        name="bytes-of-nothing",
+        story="Checks all arguments but the last.",
+        replace="""("head_dim", head_dim),
+                        ("bytes_per_element", bytes_per_element)):
+""",
+        by='("head_dim", head_dim)):\n',
+        killed_by="test_task_6_impossible_shapes_are_refused",
+        breaks="kv_bytes_per_token: if any of the four is below 1",
+    ),
+    Mutant(
+        name="bytes-with-a-nameless-error",
+        story="Says that something must be at least 1.",
+        replace="""            raise ValueError(f"{name} must be at least 1, got {value}")
+    return 2""",
+        by="""            raise ValueError(f"must be at least 1, got {value}")
+    return 2""",
+        killed_by="test_task_6_impossible_shapes_are_refused",
+        breaks="kv_bytes_per_token: naming the argument and its value",
+    ),
+    Mutant(
+        name="tokens-that-fit-in-floats",
+        story="int(a / b) is wrong where a has more than 53 bits.",
+        replace="    return budget_bytes // bytes_per_token\n",
+        by="    return int(budget_bytes / bytes_per_token)\n",
+        killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
+        breaks="num_tokens_that_fit: exactly, at any size",
+    ),
+    Mutant(
+        name="no-tokens-fit-into-a-negative-budget",
+        story="-7 // 10 is -1 tokens.",
+        replace="    if budget_bytes < 0:\n",
+        by="    if False:\n",
+        killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
+        breaks="num_tokens_that_fit: if the budget is negative",
     ),
 ]

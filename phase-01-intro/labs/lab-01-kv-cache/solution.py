@@ -48,7 +48,7 @@ class MultiplyAdds:
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """What a greedy decode emitted: the new tokens only, and the logits each of them was picked from."""
+    """What a greedy decode emitted: the new tokens only, as plain ints, and the logits each of them was picked from."""
 
     token_ids: list[int]
     #: ``[num_new_tokens, vocab_size]``; row i is what token i was picked from.
@@ -153,12 +153,11 @@ class KVCache:
         would hold and the capacity.
         """
         # TASK 3: KVCache.append
-        num_new = keys.shape[0]
-        expected = (num_new, self.num_heads, self.head_dim)
-        if keys.shape != expected or values.shape != expected:
-            raise ValueError(f"append needs keys and values of shape {expected}, got {keys.shape} and {values.shape}")
+        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
+            raise ValueError(f"append needs keys and values of shape [num_new, {self.num_heads}, {self.head_dim}], got "
+                             f"{keys.shape} and {values.shape}")
         start = self.lengths[layer]
-        end = start + num_new
+        end = start + len(keys)
         if end > self.capacity:
             raise ValueError(f"layer {layer} would hold {end} tokens, capacity is {self.capacity}")
         self.keys[layer][start:end] = keys
@@ -293,12 +292,13 @@ def decode_with_cache(
     For ``num_new_tokens = 0`` there is no forward call, the cache stays empty and needs no slot; the result is as in
     ``decode_without_cache``. ``prompt_ids`` is not changed.
     Raises ValueError, before any forward call and with the cache unchanged, for what ``check_decode_request`` refuses,
-    if the cache is not empty, or if its capacity is too small. That message names the slots needed and the capacity.
+    if any layer of the cache holds a token, or if its capacity is too small. That last message names the slots needed
+    and the capacity.
     """
     # TASK 4: decode_with_cache
     check_decode_request(prompt_ids, num_new_tokens)
-    if cache.num_tokens != 0:
-        raise ValueError(f"decode_with_cache needs an empty cache, this one holds {cache.num_tokens} tokens")
+    if any(cache.lengths):
+        raise ValueError(f"decode_with_cache needs an empty cache, the layers of this one hold {cache.lengths} tokens")
     num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1
     if num_slots > cache.capacity:
         raise ValueError(f"{num_slots} tokens will be cached, capacity is {cache.capacity}")
@@ -399,7 +399,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_
 
 
 def num_tokens_that_fit(budget_bytes: int, bytes_per_token: int) -> int:
-    """How many whole tokens a budget of bytes holds.
+    """How many whole tokens a budget of bytes holds, exactly, at any size.
 
     Raises ValueError, naming the argument and its value, if the budget is negative or ``bytes_per_token`` is below 1.
     """

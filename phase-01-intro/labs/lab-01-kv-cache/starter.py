@@ -48,7 +48,7 @@ class MultiplyAdds:
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """What a greedy decode emitted: the new tokens only, and the logits each of them was picked from."""
+    """What a greedy decode emitted: the new tokens only, as plain ints, and the logits each of them was picked from."""
 
     token_ids: list[int]
     #: ``[num_new_tokens, vocab_size]``; row i is what token i was picked from.
@@ -250,7 +250,8 @@ def decode_with_cache(
     For ``num_new_tokens = 0`` there is no forward call, the cache stays empty and needs no slot; the result is as in
     ``decode_without_cache``. ``prompt_ids`` is not changed.
     Raises ValueError, before any forward call and with the cache unchanged, for what ``check_decode_request`` refuses,
-    if the cache is not empty, or if its capacity is too small. That message names the slots needed and the capacity.
+    if any layer of the cache holds a token, or if its capacity is too small. That last message names the slots needed
+    and the capacity.
     """
     raise NotImplementedError("Task 4: decode_with_cache")
 
@@ -304,7 +305,7 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_
 
 
 def num_tokens_that_fit(budget_bytes: int, bytes_per_token: int) -> int:
-    """How many whole tokens a budget of bytes holds.
+    """How many whole tokens a budget of bytes holds, exactly, at any size.
 
     Raises ValueError, naming the argument and its value, if the budget is negative or ``bytes_per_token`` is below 1.
     """

@@ -1,11 +1,34 @@
 """Lab 1.1: attention, a KV cache, the work it saves and the bytes it costs."""
 
+import contextlib
 import math
+import re
+import types
 
 import numpy as np
 import pytest
 
 PROMPT = [3, 1, 4, 1, 5]
+
+
+@contextlib.contextmanager
+def must_refuse(call):
+    """The call must raise ValueError. An unwritten body is no refusal. Gives the message, for whoever reads it."""
+    refused = types.SimpleNamespace(message=None)
+    try:
+        yield refused
+    except NotImplementedError:
+        raise
+    except ValueError as error:
+        refused.message = str(error)
+        return
+    except Exception as other:
+        pytest.fail(f"{call} raised {other!r}, expected a ValueError", pytrace=False)
+    pytest.fail(f"{call} was accepted, expected a ValueError", pytrace=False)
+
+
+def numbers_in(message):
+    return [int(number) for number in re.findall(r"-?\d+", message)]
 
 
 def small_shape(lab):
@@ -64,15 +87,16 @@ def test_task_1_softmax_of_known_scores(lab):
 
 @pytest.mark.points(2)
 def test_task_1_softmax_works_along_the_last_axis_of_any_array(lab):
-    scores = np.random.default_rng(1).normal(size=(2, 3, 5))
+    scores = np.random.default_rng(1).normal(size=(2, 2, 3, 5))
     got = lab.softmax(scores)
     assert got.shape == scores.shape, f"softmax of shape {scores.shape} gave shape {got.shape}: it keeps the shape"
     assert np.allclose(got.sum(axis=-1), 1.0), \
         f"softmax of shape {scores.shape} gave rows that sum to {got.sum(axis=-1)}, expected 1: each row is a " \
         "softmax of its own"
-    one_row = lab.softmax(scores[1, 2])
-    assert np.allclose(got[1, 2], one_row), \
-        f"row [1, 2] of a softmax is {got[1, 2]}, alone it is {one_row}: a row must not depend on other rows"
+    assert (got >= 0).all(), f"softmax gave the weight {got.min()}, expected none below 0"
+    one_row = lab.softmax(scores[0, 1, 2])
+    assert np.allclose(got[0, 1, 2], one_row), \
+        f"row [0, 1, 2] of a softmax is {got[0, 1, 2]}, alone it is {one_row}: a row must not depend on other rows"
 
 
 @pytest.mark.points(3)
@@ -101,6 +125,9 @@ def test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept(lab):
     assert np.allclose(got, [[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]]), \
         f"softmax([[1, -inf, 1], [0, -inf, -inf]]) gave {got.tolist()}, expected [[0.5, 0, 0.5], [1, 0, 0]]: a score " \
         "of -inf has the weight 0"
+    assert (got[np.isneginf(before)] == 0).all(), \
+        f"softmax([[1, -inf, 1], [0, -inf, -inf]]) gave {got.tolist()}, expected exactly 0 where the score is -inf: " \
+        "a masked entry weighs nothing, not merely little"
     assert np.array_equal(scores, before), \
         f"after softmax(scores) the caller's scores read {scores.tolist()}, they were {before.tolist()}: softmax " \
         "must not work in place"
@@ -147,6 +174,26 @@ def test_task_2_future_tokens_do_not_influence_earlier_outputs(lab):
         "must not see keys after its own position"
 
 
+@pytest.mark.points(2)
+def test_task_2_a_masked_key_weighs_nothing_however_low_the_other_scores_are(lab):
+    queries, keys, values = np.full((2, 1, 4), 1e6), np.full((2, 1, 4), -1e6), rows(7, 2, num_heads=1, head_dim=4)
+    got = row_numbers(lab.causal_attention(queries, keys, values))
+    assert got == [7.0, 7.5], \
+        f"causal_attention with all scores at -2e12 and the values 7 and 8 gave {got}, expected [7, 7.5]: query 0 " \
+        "sees key 0 only, whatever its score. A mask of -1e9 is a number that a score can be below; -inf is not"
+
+
+@pytest.mark.points(1)
+def test_task_2_the_arguments_are_not_changed(lab):
+    arrays = random_qkv(3, 5)
+    before = [array.copy() for array in arrays]
+    lab.causal_attention(*arrays)
+    for name, array, old in zip(("queries", "keys", "values"), arrays, before):
+        change = np.abs(array - old).max()
+        assert change == 0, \
+            f"causal_attention of 3 queries over 5 keys changed its {name} by up to {change:.2g}, expected 0"
+
+
 @pytest.mark.points(4)
 def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
     queries, keys, values = random_qkv(8, 8)
@@ -163,15 +210,11 @@ def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
 def test_task_2_refuses_shapes_that_do_not_fit(lab):
     queries, keys, values = random_qkv(3, 3)
     lab.causal_attention(queries, keys, values)
-    for what, bad in [("3 queries over 2 keys", (queries, keys[:2], values[:2])),
-                      ("3 keys with 1 value", (queries, keys, values[:1])),
-                      ("queries of 1 head over keys of 2", (queries[:, :1], keys, values))]:
-        try:
-            got = lab.causal_attention(*bad)
-        except ValueError:
-            continue
-        pytest.fail(f"causal_attention with {what} returned an array of shape {got.shape}, expected ValueError: numpy "
-                    "would broadcast such shapes to an answer that means nothing")
+    for bad in [(queries, keys[:2], values[:2]), (queries, keys, values[:1]), (queries, keys, values[:, :1]),
+                (queries, keys, values[:, :, :3]), (queries[:, :1], keys, values), (queries[:, :, :1], keys, values)]:
+        shapes = " and ".join(f"{name} {list(array.shape)}" for name, array in zip(("queries", "keys", "values"), bad))
+        with must_refuse(f"causal_attention of {shapes}"):
+            lab.causal_attention(*bad)
 
 
 # ---------------------------------------------------------------------------------------------- Task 3
@@ -194,12 +237,14 @@ def test_task_3_append_then_get_in_order(lab):
 def test_task_3_num_tokens_counts_what_every_layer_holds(lab):
     cache = small_cache(lab, capacity=8)
     assert cache.num_tokens == 0, f"an empty cache says num_tokens = {cache.num_tokens}, expected 0"
-    for layer, expected in [(0, 0), (1, 0), (2, 2)]:
-        cache.append(layer, rows(0, 2), rows(0, 2))
-        got = cache.num_tokens
-        assert got == expected, \
-            f"after 2 tokens in each of the layers 0 to {layer} of 3, num_tokens is {got}, expected {expected}: a " \
-            "token counts once every layer holds it"
+    for order in ([0, 1, 2], [2, 1, 0]):
+        cache = small_cache(lab, capacity=8)
+        for layer, expected in zip(order, [0, 0, 2]):
+            cache.append(layer, rows(0, 2), rows(0, 2))
+            got = cache.num_tokens
+            assert got == expected, \
+                f"append of 2 tokens to the layers {order} of 3, one by one: num_tokens after layer {layer} is " \
+                f"{got}, expected {expected}: a token counts once every layer holds it"
 
 
 @pytest.mark.points(3)
@@ -244,15 +289,11 @@ def test_task_3_the_last_slot_can_be_used(lab):
 def test_task_3_append_beyond_capacity_changes_nothing(lab):
     cache = small_cache(lab, capacity=4)
     cache.append(0, rows(0, 3), rows(100, 3))
-    message = None
-    try:
+    with must_refuse("append of 2 tokens to 3 in a capacity of 4") as refused:
         cache.append(0, rows(3, 2), rows(103, 2))
-    except ValueError as error:
-        message = str(error)
-    assert message is not None, "3 + 2 tokens into a capacity of 4 were accepted, expected ValueError"
-    assert "5" in message and "4" in message, \
-        f"3 + 2 tokens into a capacity of 4 raised ValueError({message!r}); the message must name the value (5) and " \
-        "the bound (4)"
+    assert {4, 5} <= set(numbers_in(refused.message)), \
+        f"append of 2 tokens to 3 in a capacity of 4 raised ValueError({refused.message!r}); the message must name " \
+        "how many the layer would hold (5) and the capacity (4)"
     got = tuple(row_numbers(array) for array in cache.get(0))
     assert got == ([0, 1, 2], [100, 101, 102]), \
         f"after an append that was refused the cache reads {got}, expected ([0, 1, 2], [100, 101, 102]): check " \
@@ -266,17 +307,15 @@ def test_task_3_append_beyond_capacity_changes_nothing(lab):
 def test_task_3_append_refuses_shapes_that_do_not_fit(lab):
     cache = small_cache(lab, capacity=8)
     cache.append(0, rows(0, 1), rows(100, 1))
-    for what, keys, values in [("3 keys and 1 value", rows(1, 3), rows(101, 1)),
-                               ("1 key and 3 values", rows(1, 1), rows(101, 3)),
-                               ("keys of head_dim 1", rows(1, 2, head_dim=1), rows(101, 2)),
-                               ("values of 1 head", rows(1, 2), rows(101, 2, num_heads=1))]:
-        try:
+    for keys, values in [(rows(1, 3), rows(101, 1)), (rows(1, 1), rows(101, 3)), (rows(1, 2, head_dim=1), rows(101, 2)),
+                         (rows(1, 2), rows(101, 2, num_heads=1)), (rows(1, 2, num_heads=1), rows(101, 2, num_heads=1)),
+                         (np.zeros(8), np.zeros(8)), (np.array(1.0), np.array(1.0))]:
+        call = f"append(0, keys {list(keys.shape)}, values {list(values.shape)}) to a cache of 4 heads of 8"
+        with must_refuse(call):
             cache.append(0, keys, values)
-        except ValueError:
-            got = len(cache.get(0)[0])
-            assert got == 1, f"a refused append of {what} left {got} rows, expected 1: nothing may change"
-            continue
-        pytest.fail(f"append of {what} was accepted, expected ValueError: numpy broadcasts such shapes silently")
+        got = tuple(row_numbers(array) for array in cache.get(0))
+        assert got == ([0], [100]), \
+            f"{call} raised, as it should, but get(0) reads {got}, expected ([0], [100]): nothing may change"
 
 
 @pytest.mark.points(4)
@@ -322,8 +361,10 @@ def test_task_4_without_cache_every_step_sends_the_whole_text(lab):
     assert prompt == PROMPT, f"decode_without_cache changed the caller's prompt to {prompt}, it was {PROMPT}"
     for step in range(4):
         expected = small_model(lab).forward([*PROMPT, *result.token_ids[:step]])
-        assert np.allclose(result.logits[step], expected, atol=1e-9), \
-            f"row {step} of the logits is not what the model says after the prompt and {step} new tokens"
+        error = np.abs(result.logits[step] - expected).max()
+        assert error < 1e-9, \
+            f"decode_without_cache of 4 tokens after 5: row {step} of the logits is off by {error:.2g} from what the " \
+            f"model says after the prompt and {step} new tokens, expected < 1e-9"
         assert result.token_ids[step] == int(np.argmax(expected)), \
             f"token {step} is {result.token_ids[step]}, expected {int(np.argmax(expected))}: greedy takes the argmax"
 
@@ -338,6 +379,10 @@ def test_task_4_with_cache_gives_the_same_tokens_and_logits(lab):
             "cache must not change the answer"
         error = np.abs(cached.logits - plain.logits).max()
         assert error < 1e-9, f"model {seed}: the logits with and without a cache differ by {error:.2g}, expected < 1e-9"
+        for name, result in (("decode_without_cache", plain), ("decode_with_cache", cached)):
+            kinds = {type(token_id).__name__ for token_id in result.token_ids}
+            assert kinds == {"int"}, f"{name} emitted token ids of type {sorted(kinds)}, expected plain int: " \
+                                     "np.argmax gives a number of numpy's, which json cannot write"
 
 
 @pytest.mark.points(4)
@@ -354,11 +399,11 @@ def test_task_4_with_cache_every_token_is_sent_once(lab):
 
 @pytest.mark.points(2)
 def test_task_4_a_prompt_of_one_token(lab):
-    plain = lab.decode_without_cache(small_model(lab), [7], 6)
+    plain = lab.decode_without_cache(small_model(lab), (7,), 6)
     model = small_model(lab)
-    cached = lab.decode_with_cache(model, [7], 6, small_cache(lab))
+    cached = lab.decode_with_cache(model, (7,), 6, small_cache(lab))
     assert cached.token_ids == plain.token_ids and len(plain.token_ids) == 6, \
-        f"6 tokens after the prompt [7]: with a cache {cached.token_ids}, without {plain.token_ids}; expected the " \
+        f"6 tokens after the prompt (7,): with a cache {cached.token_ids}, without {plain.token_ids}; expected the " \
         "same 6 of both"
     assert model.forward_lengths == [1] * 6, \
         f"decode_with_cache of 6 tokens after 1 sent {model.forward_lengths} tokens, expected six times 1"
@@ -391,28 +436,36 @@ def test_task_4_a_cache_of_exactly_the_right_size_is_enough(lab):
 
 @pytest.mark.points(3)
 def test_task_4_bad_requests_are_refused_before_any_work(lab):
-    used = small_cache(lab)
+    used, torn = small_cache(lab), small_cache(lab)
     lab.decode_with_cache(small_model(lab), PROMPT, 1, used)
-    for what, prompt, num_new_tokens, cache in [("an empty prompt", [], 3, small_cache(lab)),
-                                                ("-1 new tokens", PROMPT, -1, small_cache(lab)),
-                                                ("a capacity of 7 where 8 are needed", PROMPT, 4, small_cache(lab, 7)),
-                                                ("a cache that holds 5 tokens", PROMPT, 4, used)]:
-        model, num_before = small_model(lab), cache.num_tokens
-        try:
+    torn.append(1, rows(0, 2), rows(0, 2))
+    for prompt, num_new_tokens, cache in [([], 3, small_cache(lab)), ([], 0, small_cache(lab)),
+                                          (PROMPT, -1, small_cache(lab)), (PROMPT, 4, small_cache(lab, 7)),
+                                          (PROMPT, 4, used), (PROMPT, 0, used), (PROMPT, 4, torn)]:
+        model, before = small_model(lab), list(cache.lengths)
+        call = f"decode_with_cache(model, {prompt}, {num_new_tokens}, a cache of capacity {cache.capacity} whose " \
+               f"layers hold {before} tokens)"
+        with must_refuse(call):
             lab.decode_with_cache(model, prompt, num_new_tokens, cache)
-        except ValueError:
-            assert model.forward_lengths == [] and cache.num_tokens == num_before, \
-                f"decode_with_cache with {what} raised ValueError only after forward calls of " \
-                f"{model.forward_lengths} tokens, the cache went from {num_before} to {cache.num_tokens}: check " \
-                "first, then change"
-            continue
-        pytest.fail(f"decode_with_cache with {what} was accepted, expected ValueError")
-    for what, prompt, num_new_tokens in [("an empty prompt", [], 3), ("-1 new tokens", PROMPT, -1)]:
-        try:
-            lab.decode_without_cache(small_model(lab), prompt, num_new_tokens)
-        except ValueError:
-            continue
-        pytest.fail(f"decode_without_cache with {what} was accepted, expected ValueError")
+        assert model.forward_lengths == [] and cache.lengths == before, \
+            f"{call} raised, as it should, but only after forward calls of {model.forward_lengths} tokens; the " \
+            f"layers hold {cache.lengths} now: check first, then change"
+    for prompt, num_new_tokens in [([], 3), ([], 0), (PROMPT, -1)]:
+        model, call = small_model(lab), f"decode_without_cache(model, {prompt}, {num_new_tokens})"
+        with must_refuse(call):
+            lab.decode_without_cache(model, prompt, num_new_tokens)
+        assert model.forward_lengths == [], \
+            f"{call} raised, as it should, but only after forward calls of {model.forward_lengths} tokens: check first"
+
+
+@pytest.mark.points(1)
+def test_task_4_a_cache_that_is_too_small_is_told_both_numbers(lab):
+    call = "decode_with_cache of 9 tokens after 5 in a capacity of 11"
+    with must_refuse(call) as refused:
+        lab.decode_with_cache(small_model(lab), PROMPT, 9, small_cache(lab, 11))
+    assert {13, 11} <= set(numbers_in(refused.message)), \
+        f"{call} raised ValueError({refused.message!r}); the message must name the slots needed (13) and the " \
+        "capacity (11)"
 
 
 # ---------------------------------------------------------------------------------------------- Task 5
@@ -467,6 +520,20 @@ def test_task_5_formulas_stay_exact_at_real_sizes(lab):
             f"{expected}: use whole-number arithmetic (//), a float has only 53 bits"
 
 
+@pytest.mark.points(2)
+def test_task_5_formulas_stay_exact_after_a_very_long_prompt(lab):
+    shape = lab.ModelShape(num_layers=1, num_heads=1, head_dim=1, ffn_dim=1, vocab_size=1)
+    num_prompt = 10**10 + 1
+    lengths = {"without": range(num_prompt, num_prompt + 3), "with": [num_prompt, 1, 1]}
+    for name, sent in lengths.items():
+        got = as_pair(getattr(lab, f"multiply_adds_{name}_cache")(shape, num_prompt, 3))
+        num_keys = range(num_prompt, num_prompt + 3)
+        expected = (6 * sum(sent) + 3, 2 * sum(a * b for a, b in zip(sent, num_keys)))
+        assert got == expected, \
+            f"multiply_adds_{name}_cache(a shape of sizes 1, {num_prompt}, 3) gave (linear, attention) = {got}, " \
+            f"expected {expected}: Python's whole numbers are exact at any size, numpy's 64 bits and floats are not"
+
+
 @pytest.mark.points(3)
 def test_task_5_growth_when_the_output_doubles(lab):
     shape = lab.ModelShape(num_layers=2, num_heads=4, head_dim=16, ffn_dim=256, vocab_size=1)
@@ -506,25 +573,24 @@ def test_task_6_impossible_shapes_are_refused(lab):
     lab.kv_bytes_per_token(**good)
     for name in good:
         for bad in (0, -3):
-            try:
-                got = lab.kv_bytes_per_token(**{**good, name: bad})
-            except ValueError as error:
-                assert name in str(error) and str(bad) in str(error), \
-                    f"kv_bytes_per_token with {name}={bad} raised ValueError({str(error)!r}), expected a message " \
-                    "that names the argument and its value"
-                continue
-            pytest.fail(f"kv_bytes_per_token with {name}={bad} returned {got}, expected ValueError: it must be >= 1")
+            with must_refuse(f"kv_bytes_per_token with {name}={bad}") as refused:
+                lab.kv_bytes_per_token(**{**good, name: bad})
+            assert name in refused.message and bad in numbers_in(refused.message), \
+                f"kv_bytes_per_token with {name}={bad} raised ValueError({refused.message!r}), expected a message " \
+                "that names the argument and its value"
 
 
 @pytest.mark.points(2)
 def test_task_6_tokens_that_fit_are_whole_tokens(lab):
-    for budget, per_token, expected in [(0, 10, 0), (9, 10, 0), (10, 10, 1), (19, 10, 1), (16 * 2**30, 2**19, 32768)]:
+    for budget, per_token, expected in [(0, 10, 0), (9, 10, 0), (10, 10, 1), (19, 10, 1), (16 * 2**30, 2**19, 32768),
+                                        (10**18 - 1, 10, 10**17 - 1)]:
         got = lab.num_tokens_that_fit(budget, per_token)
         assert got == expected, \
             f"num_tokens_that_fit({budget}, {per_token}) gave {got}, expected {expected}: half a token is no token"
-    for budget, per_token in [(-1, 10), (10, 0)]:
-        try:
-            got = lab.num_tokens_that_fit(budget, per_token)
-        except ValueError:
-            continue
-        pytest.fail(f"num_tokens_that_fit({budget}, {per_token}) returned {got}, expected ValueError")
+    for budget, per_token, name, bad in [(-7, 10, "budget_bytes", -7), (10, 0, "bytes_per_token", 0),
+                                         (10, -3, "bytes_per_token", -3)]:
+        with must_refuse(f"num_tokens_that_fit({budget}, {per_token})") as refused:
+            lab.num_tokens_that_fit(budget, per_token)
+        assert name in refused.message and bad in numbers_in(refused.message), \
+            f"num_tokens_that_fit({budget}, {per_token}) raised ValueError({refused.message!r}), expected a message " \
+            f"that names the argument, {name}, and its value"
