@@ -18,6 +18,7 @@ MUTANTS = [
         replace="        if request.request_id in self.requests:\n",
         by="        if request in self.waiting:\n",
         killed_by="test_task_1_an_id_in_use_is_refused",
+        breaks="Scheduler.add_request: its id is in use, by one that waits or by one that runs",
     ),
     Mutant(
         name="counts-the-null-block",
@@ -25,6 +26,7 @@ MUTANTS = [
         replace="        if self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
         by="        if self._num_blocks_for(request.num_tokens) > self.kv_cache.block_pool.num_blocks:\n",
         killed_by="test_task_1_a_prompt_larger_than_the_pool_is_refused",
+        breaks="Scheduler.add_request: its num_tokens tokens need more blocks than the pool has (num_blocks)",
     ),
     Mutant(
         name="every-sample-has-its-own-prompt",
@@ -32,6 +34,7 @@ MUTANTS = [
         replace="        if self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
         by="        if request.num_sequences * self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
         killed_by="test_task_1_more_sequences_than_seats_are_refused",
+        breaks="Scheduler.add_request: its num_tokens tokens need more blocks than the pool has",
     ),
     Mutant(
         name="abort-forgets-the-queue",
@@ -39,6 +42,7 @@ MUTANTS = [
         replace="        else:\n            self.waiting.remove(request)\n",
         by="",
         killed_by="test_task_2_abort_takes_a_waiting_request_out_of_the_queue",
+        breaks="Scheduler.finish: it is neither in requests nor in running nor in waiting",
     ),
     Mutant(
         name="knows-two-states-only",
@@ -46,6 +50,7 @@ MUTANTS = [
         replace="        else:\n            self.waiting.remove(request)\n",
         by="        elif request.status is RequestStatus.WAITING:\n            self.waiting.remove(request)\n",
         killed_by="test_task_2_whoever_does_not_run_waits_whatever_its_status_is_called",
+        breaks="Scheduler.finish: All others wait, whatever their status is called",
     ),
     Mutant(
         name="abort-forgets-the-blocks",
@@ -53,6 +58,8 @@ MUTANTS = [
         replace="            self.running.remove(request)\n            self.kv_cache.free(request)\n",
         by="            self.running.remove(request)\n",
         killed_by="test_task_2_abort_takes_a_running_request_out_of_the_batch",
+        breaks=("Scheduler.finish: If it ran, its blocks have come home",
+                "invariant 6: When all have ended, all blocks are home"),
     ),
     Mutant(
         name="decoders-behind-a-prompt",
@@ -60,6 +67,8 @@ MUTANTS = [
         replace="sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="self.running:\n",
         killed_by="test_task_3_those_with_one_token_to_go_come_first",
+        breaks=("Scheduler._schedule_running: but those with one token to go before all others",
+                "invariant 2: Who decodes gets a token in every step"),
     ),
     Mutant(
         name="shortest-first",
@@ -67,6 +76,7 @@ MUTANTS = [
         replace="key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="key=lambda request: request.num_tokens - request.num_computed_tokens):\n",
         killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
+        breaks="Scheduler._schedule_running: They are served in the order of running",
     ),
     Mutant(
         name="an-empty-list-is-no-room",
@@ -74,6 +84,7 @@ MUTANTS = [
         replace="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         by="            if not self.kv_cache.allocate_slots(request, num_new_tokens):\n",
         killed_by="test_task_3_whoever_decodes_computes_one_token",
+        breaks="Scheduler._schedule_running: An empty list is not None",
     ),
     Mutant(
         name="the-first-without-a-block-ends-the-round",
@@ -83,6 +94,7 @@ MUTANTS = [
         by="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
            "                break\n",
         killed_by="test_task_3_who_finds_no_block_does_not_hold_up_the_others",
+        breaks="Scheduler._schedule_running: Those behind it are served all the same",
     ),
     Mutant(
         name="the-batch-is-sorted-by-size",
@@ -90,6 +102,7 @@ MUTANTS = [
         replace="        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)\n",
         by="        planned = sorted(step.plan.items(), key=lambda entry: entry[1])\n",
         killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
+        breaks="Scheduler._complete: and leave them in the order of step.plan otherwise",
     ),
     Mutant(
         name="the-last-chunk-exceeds-the-budget",
@@ -97,6 +110,8 @@ MUTANTS = [
         replace="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
         by="            num_new_tokens = request.num_tokens - request.num_computed_tokens if step.budget > 0 else 0\n",
         killed_by="test_task_3_a_long_prompt_is_computed_in_chunks",
+        breaks=("Scheduler._schedule_running: or what step.budget leaves",
+                "invariant 1: A step computes at most max_num_batched_tokens tokens"),
     ),
     Mutant(
         name="every-one-has-the-whole-budget",
@@ -104,6 +119,7 @@ MUTANTS = [
         replace="            step.budget -= num_new_tokens\n        # END TASK\n\n    def _complete",
         by="        # END TASK\n\n    def _complete",
         killed_by="test_task_3_the_budget_is_one_for_all",
+        breaks="Scheduler._schedule_running: and they are taken off step.budget",
     ),
     Mutant(
         name="advances-before-it-allocates",
@@ -115,6 +131,8 @@ MUTANTS = [
            "            request.num_computed_tokens -= num_new_tokens\n"
            "            if not fits:\n                continue\n",
         killed_by="test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need",
+        breaks=("Scheduler._complete: until now slots were counted from the old number",
+                "invariant 3: after the slots were made"),
     ),
     Mutant(
         name="never-advances",
@@ -122,6 +140,9 @@ MUTANTS = [
         replace="            self.requests[request_id].num_computed_tokens += num_new_tokens\n",
         by="            pass\n",
         killed_by="test_task_3_whoever_decodes_computes_one_token",
+        breaks=("Scheduler._complete: num_computed_tokens of each request in step.plan is larger by the tokens that "
+                "it computes",
+                "invariant 3: num_computed_tokens grows once a step"),
     ),
     Mutant(
         name="advances-twice",
@@ -129,6 +150,9 @@ MUTANTS = [
         replace="        request.num_computed_tokens = num_cached\n",
         by="        request.num_computed_tokens = num_cached + num_new_tokens\n",
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
+        breaks=("Scheduler._complete: This happens here and nowhere else",
+                "Scheduler._admit: its num_computed_tokens and its num_cached_tokens are what was found in the "
+                "cache"),
     ),
     Mutant(
         name="samples-in-the-middle-of-a-prompt",
@@ -137,6 +161,8 @@ MUTANTS = [
                 "                request.append_output_token(token_ids[request.request_id])\n",
         by="            request.append_output_token(token_ids.get(request.request_id, 0))\n",
         killed_by="test_task_3_a_token_is_appended_only_where_one_was_sampled",
+        breaks=("Scheduler.update_from_output: nothing was sampled for them",
+                "invariant 7: Every request says what it says alone"),
     ),
     Mutant(
         name="token-0-is-no-token",
@@ -144,6 +170,7 @@ MUTANTS = [
         replace="            if request.request_id in token_ids:\n",
         by="            if token_ids.get(request.request_id):\n",
         killed_by="test_task_3_a_token_is_appended_only_where_one_was_sampled",
+        breaks="Scheduler.update_from_output: for which token_ids has a token, by its id, gets it",
     ),
     Mutant(
         name="does-not-tell-that-the-step-has-run",
@@ -151,6 +178,7 @@ MUTANTS = [
         replace="        self.kv_cache.finish_step()\n",
         by="",
         killed_by="test_task_3_copies_are_planned_and_then_done_with",
+        breaks="Scheduler.update_from_output: The KV cache is told so",
     ),
     Mutant(
         name="waiting-before-running",
@@ -166,6 +194,7 @@ MUTANTS = [
         self.running = before + admitted
 """,
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
+        breaks="Scheduler.schedule: First _schedule_running fills it",
     ),
     Mutant(
         name="static-batching",
@@ -173,6 +202,7 @@ MUTANTS = [
         replace="        if len(self.waiting):\n            self._schedule_waiting(step)\n",
         by="        if len(self.waiting) and not self.running:\n            self._schedule_waiting(step)\n",
         killed_by="test_task_4_a_late_request_joins_the_batch_at_once",
+        breaks="Scheduler.schedule: if anybody waits, _schedule_waiting (Task 4) gives out what is left",
     ),
     Mutant(
         name="a-step-is-prompts-or-tokens",
@@ -184,6 +214,7 @@ MUTANTS = [
         self.running = everybody
 """,
         killed_by="test_task_4_a_long_prompt_never_stalls_those_who_decode",
+        breaks="invariant 2: Who decodes gets a token in every step",
     ),
     Mutant(
         name="the-admitted-cost-no-budget",
@@ -191,6 +222,7 @@ MUTANTS = [
         replace="            step.budget -= num_new_tokens\n        # END TASK\n\n    def _admit",
         by="        # END TASK\n\n    def _admit",
         killed_by="test_task_4_random_traffic_keeps_the_limits_and_says_the_right_thing",
+        breaks="Scheduler._schedule_waiting: they are taken off step.budget",
     ),
     Mutant(
         name="the-admitted-cost-twice-the-budget",
@@ -199,6 +231,7 @@ MUTANTS = [
         by="        request.status = RequestStatus.RUNNING\n        step.budget -= num_new_tokens\n"
            "        return num_new_tokens\n",
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
+        breaks="Scheduler._admit: step, the queue and running are the caller's business",
     ),
     Mutant(
         name="one-seat-too-many",
@@ -206,6 +239,8 @@ MUTANTS = [
         replace="if request.num_sequences <= num_seats else 0\n",
         by="if request.num_sequences <= num_seats + 1 else 0\n",
         killed_by="test_task_4_there_are_only_so_many_seats",
+        breaks=("Scheduler._schedule_waiting: are at most max_num_seqs together",
+                "invariant 1: At most max_num_seqs sequences run"),
     ),
     Mutant(
         name="counts-requests-not-sequences",
@@ -213,6 +248,7 @@ MUTANTS = [
         replace="self.max_num_seqs - sum(other.num_sequences for other in self.running)\n",
         by="self.max_num_seqs - len(self.running)\n",
         killed_by="test_task_4_every_sequence_of_a_request_takes_a_seat",
+        breaks="Scheduler._schedule_waiting: the num_sequences of all that run",
     ),
     Mutant(
         name="passes-over-the-head-of-the-queue",
@@ -226,6 +262,8 @@ MUTANTS = [
             self.waiting.remove(request)
 """,
         killed_by="test_task_4_nobody_is_passed_over",
+        breaks=("Scheduler._schedule_waiting: nobody is passed over",
+                "invariant 4: the first in the queue is admitted, or nobody"),
     ),
     Mutant(
         name="taken-from-the-queue-before-it-was-admitted",
@@ -233,6 +271,7 @@ MUTANTS = [
         replace=ADMISSION,
         by=ADMISSION.replace("            self.waiting.get()\n", "").replace("waiting.peek()", "waiting.get()"),
         killed_by="test_task_4_who_finds_no_room_stays_in_front_of_the_queue",
+        breaks="Scheduler._schedule_waiting: If not, it stays where it is",
     ),
     Mutant(
         name="forgets-to-look-for-hits",
@@ -240,6 +279,7 @@ MUTANTS = [
         replace="        hits, num_cached = self.kv_cache.get_computed_blocks(request)\n",
         by="        hits, num_cached = [], 0\n",
         killed_by="test_task_4_a_cached_prompt_computes_one_token",
+        breaks="Scheduler._admit: Adopt what is cached of request",
     ),
     Mutant(
         name="counts-cached-tokens-as-tokens-to-compute",
@@ -247,6 +287,7 @@ MUTANTS = [
         replace="        num_new_tokens = min(request.num_tokens - num_cached, step.budget)\n",
         by="        num_new_tokens = min(request.num_tokens, step.budget)\n",
         killed_by="test_task_4_a_cached_prompt_computes_one_token",
+        breaks="Scheduler._admit: Returns how many tokens it is to compute now, cached ones not counted",
     ),
     Mutant(
         name="admits-by-the-first-chunk",
@@ -254,6 +295,8 @@ MUTANTS = [
         replace="        while not self._has_room(request, hits, num_cached):\n",
         by="        while False:\n",
         killed_by="test_task_5_a_prompt_is_admitted_whole_or_not_at_all",
+        breaks=("Scheduler._admit: before slots are made, ask _has_room",
+                "invariant 5: Who is admitted has room for all its tokens"),
     ),
     Mutant(
         name="takes-free-hits-for-room",
@@ -261,6 +304,7 @@ MUTANTS = [
         replace="self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)\n",
         by="self.kv_cache.block_pool.get_num_free_blocks()\n",
         killed_by="test_task_5_cached_blocks_that_are_free_are_no_room",
+        breaks="Scheduler._has_room: is about to leave it, so it is no room",
     ),
     Mutant(
         name="blocks-for-the-tokens-that-are-not-cached",
@@ -272,6 +316,7 @@ MUTANTS = [
 """,
         by="        num_new = self._num_blocks_for(request.num_tokens - num_cached)\n",
         killed_by="test_task_5_tokens_after_half_a_block_may_need_a_block_more",
+        breaks="Scheduler._has_room: Count blocks, not tokens that are not cached",
     ),
     Mutant(
         name="counts-the-copy-twice",
@@ -279,6 +324,7 @@ MUTANTS = [
         replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
         by="        num_new = self._num_blocks_for(request.num_tokens - num_cached)\n",
         killed_by="test_task_5_a_hit_inside_a_block_is_kept_if_its_copy_just_fits",
+        breaks="Scheduler._has_room: It needs the blocks of all its num_tokens tokens, less one for each hit",
     ),
     Mutant(
         name="forgets-what-was-promised",
@@ -286,6 +332,8 @@ MUTANTS = [
         replace="        return num_new + self._num_promised_blocks() + ",
         by="        return num_new + ",
         killed_by="test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away",
+        breaks=("Scheduler._has_room: Beside these there must be room for _num_promised_blocks",
+                "invariant 5: beside what the running ones need for theirs"),
     ),
     Mutant(
         name="a-promise-below-nothing",
@@ -297,6 +345,7 @@ MUTANTS = [
                    - len(self.kv_cache.get_block_ids(request.request_id)) for request in self.running)
 """,
         killed_by="test_task_5_a_table_longer_than_needed_promises_nothing",
+        breaks="Scheduler._num_promised_blocks: then it needs none, and not fewer than none",
     ),
     Mutant(
         name="sets-the-watermark-aside-always",
@@ -304,6 +353,7 @@ MUTANTS = [
         replace="self._num_blocks_set_aside(request) <= num_free\n",
         by="self.num_watermark_blocks + request.num_sequences - 1 <= num_free\n",
         killed_by="test_task_5_some_blocks_are_set_aside_while_somebody_runs",
+        breaks="Scheduler._num_blocks_set_aside: None while nobody runs",
     ),
     Mutant(
         name="sets-aside-nothing-for-samples",
@@ -311,6 +361,7 @@ MUTANTS = [
         replace="self._num_blocks_set_aside(request) <= num_free\n",
         by="(self.num_watermark_blocks if self.running else 0) <= num_free\n",
         killed_by="test_task_5_samples_of_a_prompt_need_a_block_each_for_their_copy",
+        breaks="Scheduler._has_room: and for _num_blocks_set_aside",
     ),
     Mutant(
         name="gives-half-a-hit-up-and-asks-no-more",
@@ -322,6 +373,7 @@ MUTANTS = [
             num_half = num_cached % self.kv_cache.block_size
 """,
         killed_by="test_task_5_there_must_be_room_without_the_half_block_too",
+        breaks="Scheduler._admit: If there is no room even so, return 0",
     ),
     Mutant(
         name="holds-on-to-half-a-hit",
@@ -329,5 +381,322 @@ MUTANTS = [
         replace="            if num_half == 0:\n                return 0\n",
         by="            return 0\n",
         killed_by="test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit",
+        breaks="Scheduler._admit: try once more without that last block",
+    ),
+    Mutant(
+        name="came-but-is-not-in-the-books",
+        story="It waits, and the scheduler says that nobody is left: the server goes to sleep.",
+        replace="        self.waiting.put(request)\n"
+                "        self.requests[request.request_id] = request\n",
+        by="        self.waiting.put(request)\n",
+        killed_by="test_task_1_a_request_that_came_waits",
+        breaks="Scheduler.add_request: After: it is in waiting (put) and in requests, under its id",
+    ),
+    Mutant(
+        name="in-the-books-before-it-was-checked",
+        story="Notes the request first and looks at it afterwards. One that was refused is noted, too.",
+        replace="        if request.num_sequences > self.max_num_seqs:\n",
+        by="        self.requests[request.request_id] = request\n"
+           "        if request.num_sequences > self.max_num_seqs:\n",
+        killed_by="test_task_1_more_sequences_than_seats_are_refused",
+        breaks="Scheduler.add_request: Raises ValueError, and nothing has changed then, if",
+    ),
+    Mutant(
+        name="in-the-books-before-the-queue-took-it",
+        story="The queue may refuse, too. Then the request is noted, waits nowhere, and the server never ends.",
+        replace="        self.waiting.put(request)\n"
+                "        self.requests[request.request_id] = request\n",
+        by="        self.requests[request.request_id] = request\n"
+           "        self.waiting.put(request)\n",
+        killed_by="test_task_1_what_the_queue_refuses_is_not_in_the_books",
+        breaks="Scheduler.add_request: What put raises goes to the caller, and nothing has changed then either",
+    ),
+    Mutant(
+        name="too-many-says-no-more",
+        story="Refuses, and leaves the caller to find out how many would have been right.",
+        replace="raise ValueError(f\"n is {request.num_sequences}, must be at most max_num_seqs "
+                "({self.max_num_seqs})\")\n",
+        by="raise ValueError(f\"n is {request.num_sequences}, which is too many\")\n",
+        killed_by="test_task_1_more_sequences_than_seats_are_refused",
+        breaks="Scheduler.add_request: The message names the value and the bound",
+    ),
+    Mutant(
+        name="as-many-samples-as-seats-are-too-many",
+        story="Refuses a request that fills all seats.",
+        replace="        if request.num_sequences > self.max_num_seqs:\n",
+        by="        if request.num_sequences >= self.max_num_seqs:\n",
+        killed_by="test_task_1_more_sequences_than_seats_are_refused",
+        breaks="Scheduler.add_request: its num_sequences (how many samples of the prompt it will be) is above "
+               "max_num_seqs",
+    ),
+    Mutant(
+        name="refuses-by-the-prompt-alone",
+        story="What a request has said already needs blocks, too: this one waits for ever.",
+        replace="        if self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
+        by="        if self._num_blocks_for(request.num_prompt_tokens) > self.num_blocks:\n",
+        killed_by="test_task_1_a_prompt_larger_than_the_pool_is_refused",
+        breaks="Scheduler.add_request: its num_tokens tokens need more blocks than the pool has",
+    ),
+    Mutant(
+        name="nobody-runs-so-nobody-is-left",
+        story="Asks who runs. The first request of the day waits, and is never served.",
+        replace="        return bool(self.requests)\n",
+        by="        return bool(self.running)\n",
+        killed_by="test_task_1_a_request_that_came_waits",
+        breaks="Scheduler.has_unfinished_requests: Whether anybody waits or runs",
+    ),
+    Mutant(
+        name="its-id-stays-taken",
+        story="Out of the batch, its blocks are home, and its name is in use for good.",
+        replace="        del self.requests[request.request_id]\n",
+        by="",
+        killed_by="test_task_2_a_finished_request_gives_seat_and_blocks_back",
+        breaks="Scheduler.finish: it is neither in requests nor in running nor in waiting",
+    ),
+    Mutant(
+        name="whoever-ends-was-aborted",
+        story="finish was written for abort. Whoever came to its end is reported as aborted.",
+        replace="        request.status = status\n",
+        by="        request.status = RequestStatus.FINISHED_ABORTED\n",
+        killed_by="test_task_2_a_finished_request_gives_seat_and_blocks_back",
+        breaks="Scheduler.finish: request.status is status",
+    ),
+    Mutant(
+        name="abort-of-nobody-is-an-error",
+        story="A client that hangs up too late brings the server down.",
+        replace="        request = self.requests.get(request_id)\n",
+        by="        request = self.requests[request_id]\n",
+        killed_by="test_task_2_abort_of_nobody_is_none",
+        breaks="Scheduler.abort_request: None if it is nowhere",
+    ),
+    Mutant(
+        name="abort-gives-nothing-back",
+        story="Takes the request out and returns None, as if it had been nowhere.",
+        replace="            self.finish(request, RequestStatus.FINISHED_ABORTED)\n"
+                "        return request\n",
+        by="            self.finish(request, RequestStatus.FINISHED_ABORTED)\n"
+           "        return None\n",
+        killed_by="test_task_2_abort_takes_a_waiting_request_out_of_the_queue",
+        breaks="Scheduler.abort_request: as FINISHED_ABORTED, and return it",
+    ),
+    Mutant(
+        name="sorts-those-who-run",
+        story="Sorts the list itself, and the order of admission is lost.",
+        replace="        for request in sorted(self.running, key=lambda request: request.num_tokens - "
+                "request.num_computed_tokens > 1):\n",
+        by="        self.running.sort(key=lambda request: request.num_tokens - request.num_computed_tokens > 1)\n"
+           "        for request in self.running:\n",
+        killed_by="test_task_3_those_with_one_token_to_go_come_first",
+        breaks="Scheduler._schedule_running: running and the requests themselves do not change here",
+    ),
+    Mutant(
+        name="nothing-is-a-plan-too",
+        story="Whoever gets nothing is planned with 0 tokens. The model runner has no use for that.",
+        replace="            if num_new_tokens == 0:\n"
+                "                continue\n"
+                "            if self",
+        by="            if num_new_tokens == 0:\n"
+           "                step.plan[request.request_id] = 0\n"
+           "                continue\n"
+           "            if self",
+        killed_by="test_task_3_the_budget_is_one_for_all",
+        breaks="Scheduler._schedule_running: Who gets nothing is not in the plan",
+    ),
+    Mutant(
+        name="who-finds-no-block-uses-up-budget",
+        story="Takes the tokens off the budget before it asks for slots; there are none, and the tokens are gone.",
+        replace="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
+                "                continue\n"
+                "            step.plan[request.request_id] = num_new_tokens\n"
+                "            step.budget -= num_new_tokens\n",
+        by="            step.budget -= num_new_tokens\n"
+           "            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
+           "                continue\n"
+           "            step.plan[request.request_id] = num_new_tokens\n",
+        killed_by="test_task_3_who_finds_no_block_gets_nothing_and_costs_nothing",
+        breaks="Scheduler._schedule_running: then step.plan says under its id how many tokens it computes, and they "
+               "are taken off",
+    ),
+    Mutant(
+        name="as-much-as-there-are-blocks-for",
+        story="Halves a chunk until it fits. It takes the last blocks, and still cannot finish its prompt.",
+        replace="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
+                "                continue\n",
+        by="            while num_new_tokens and self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
+           "                num_new_tokens //= 2\n"
+           "            if num_new_tokens == 0:\n"
+           "                continue\n",
+        killed_by="test_task_3_who_finds_no_block_gets_nothing_and_costs_nothing",
+        breaks="Scheduler._schedule_running: Each gets all its tokens to go, or what step.budget leaves",
+    ),
+    Mutant(
+        name="who-has-spoken-decodes",
+        story="Takes whoever has an output for one that decodes. One that comes back has an output and many tokens "
+              "to go.",
+        replace="        for request in sorted(self.running, key=lambda request: request.num_tokens - "
+                "request.num_computed_tokens > 1):\n",
+        by="        for request in sorted(self.running, key=lambda request: not request.output_token_ids):\n",
+        killed_by="test_task_3_those_with_one_token_to_go_come_first",
+        breaks="Scheduler._schedule_running: but those with one token to go before all others",
+    ),
+    Mutant(
+        name="single-by-what-is-to-go",
+        story="Sorts the batch by the tokens to go. A chunk of one token stands behind the long ones.",
+        replace="        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)\n",
+        by="        def is_chunk(entry):\n"
+           "            request = self.requests[entry[0]]\n"
+           "            return request.num_tokens - request.num_computed_tokens > 1\n"
+           "        planned = sorted(step.plan.items(), key=is_chunk)\n",
+        killed_by="test_task_3_a_chunk_of_one_token_stands_with_the_single_tokens",
+        breaks="Scheduler._complete: list those that compute one token before those that compute more",
+    ),
+    Mutant(
+        name="two-lists-in-two-orders",
+        story="Sorts the numbers and leaves the requests as they run; the runner reads them side by side.",
+        replace="[self.requests[request_id] for request_id, _ in planned]",
+        by="[request for request in self.running if request.request_id in step.plan]",
+        killed_by="test_task_3_a_chunk_of_one_token_stands_with_the_single_tokens",
+        breaks="Scheduler._complete: Both num_scheduled_tokens and requests list",
+    ),
+    Mutant(
+        name="copies-of-blocks-not-of-ids",
+        story="Hands the pool's own pairs on; the runner wants ids.",
+        replace="        copies = [(source.block_id, copy.block_id) for source, copy in "
+                "self.kv_cache.block_pool.pending_copies]\n",
+        by="        copies = list(self.kv_cache.block_pool.pending_copies)\n",
+        killed_by="test_task_3_copies_are_planned_and_then_done_with",
+        breaks="Scheduler._complete: copies are the pairs (source's id, copy's id)",
+    ),
+    Mutant(
+        name="a-token-for-whoever-has-the-id-now",
+        story="Goes through the tokens and looks their ids up: whoever came under an old id gets a stranger's "
+              "token.",
+        replace="        for request in output.requests:\n"
+                "            if request.request_id in token_ids:\n"
+                "                request.append_output_token(token_ids[request.request_id])\n",
+        by="        for request_id, token_id in token_ids.items():\n"
+           "            self.requests[request_id].append_output_token(token_id)\n",
+        killed_by="test_task_3_a_token_belongs_to_the_request_that_was_planned",
+        breaks="Scheduler.update_from_output: even if it was aborted in the meantime, and another has come under "
+               "its id",
+    ),
+    Mutant(
+        name="one-newcomer-a-step",
+        story="Admits the first in the queue, and the next one in the next step.",
+        replace="        while len(self.waiting) and step.budget:\n",
+        by="        if len(self.waiting) and step.budget:\n",
+        killed_by="test_task_4_there_are_only_so_many_seats",
+        breaks="Scheduler._schedule_waiting: while somebody waits and there is budget",
+    ),
+    Mutant(
+        name="newcomers-go-to-the-front",
+        story="The newest runs first. A prompt that is half computed waits for every newcomer's.",
+        replace="            self.running.append(request)\n"
+                "            step.plan",
+        by="            self.running.insert(0, request)\n"
+           "            step.plan",
+        killed_by="test_task_4_every_sequence_of_a_request_takes_a_seat",
+        breaks="Scheduler._schedule_waiting: joins the end of running",
+    ),
+    Mutant(
+        name="what-is-cached-costs-budget",
+        story="Cuts the prompt at the budget and takes the cached tokens off that: of a long hit, one token is "
+              "left.",
+        replace="        num_new_tokens = min(request.num_tokens - num_cached, step.budget)\n",
+        by="        num_new_tokens = max(min(request.num_tokens, step.budget) - num_cached, 1)\n",
+        killed_by="test_task_4_a_chunk_after_a_hit_has_the_whole_budget",
+        breaks="Scheduler._admit: make slots for as many further tokens as step.budget allows",
+    ),
+    Mutant(
+        name="runs-and-is-called-waiting",
+        story="Admits the request, and leaves its status as it was: abort looks for it in the queue.",
+        replace="        request.status = RequestStatus.RUNNING\n"
+                "        return num_new_tokens\n",
+        by="        return num_new_tokens\n",
+        killed_by="test_task_4_abort_whether_waiting_mid_prompt_or_decoding",
+        breaks="Scheduler._admit: its status is RUNNING",
+    ),
+    Mutant(
+        name="does-not-say-what-was-cached",
+        story="Uses the hit, and the bill says that all of it was computed.",
+        replace="        request.num_cached_tokens = num_cached\n",
+        by="",
+        killed_by="test_task_4_a_cached_prompt_computes_one_token",
+        breaks="Scheduler._admit: its num_computed_tokens and its num_cached_tokens are what was found in the cache",
+    ),
+    Mutant(
+        name="cached-is-noted-before-there-is-room",
+        story="Writes down what it found, and then finds no room.",
+        replace="        hits, num_cached = self.kv_cache.get_computed_blocks(request)\n",
+        by="        hits, num_cached = self.kv_cache.get_computed_blocks(request)\n"
+           "        request.num_cached_tokens = num_cached\n",
+        killed_by="test_task_5_cached_blocks_that_are_free_are_no_room",
+        breaks="Scheduler._admit: Returns 0 if there is no room, and nothing has changed then",
+    ),
+    Mutant(
+        name="promises-for-the-prompt-alone",
+        story="One that came back with its output has a prompt that fits, and tokens that do not.",
+        replace="        return sum(max(self._num_blocks_for(request.num_tokens)\n",
+        by="        return sum(max(self._num_blocks_for(request.num_prompt_tokens)\n",
+        killed_by="test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away",
+        breaks="Scheduler._num_promised_blocks: the blocks for its num_tokens tokens",
+    ),
+    Mutant(
+        name="promises-for-all-tokens-to-go",
+        story="Rounds up what is to go. The first of these tokens may lie in a block that is there already.",
+        replace="        return sum(max(self._num_blocks_for(request.num_tokens)\n"
+                "                       - len(self.kv_cache.get_block_ids(request.request_id)), 0) for request "
+                "in self.running)\n",
+        by="        return sum(self._num_blocks_for(request.num_tokens - request.num_computed_tokens) for "
+           "request in self.running)\n",
+        killed_by="test_task_5_blocks_that_are_shared_need_no_room",
+        breaks="Scheduler._num_promised_blocks: less those in its table",
+    ),
+    Mutant(
+        name="one-makes-up-for-another",
+        story="Adds first and cuts at 0 afterwards: who holds too many pays for who lacks some.",
+        replace="        return sum(max(self._num_blocks_for(request.num_tokens)\n"
+                "                       - len(self.kv_cache.get_block_ids(request.request_id)), 0) for request "
+                "in self.running)\n",
+        by="        return max(sum(self._num_blocks_for(request.num_tokens)\n"
+           "                       - len(self.kv_cache.get_block_ids(request.request_id)) for request in "
+           "self.running), 0)\n",
+        killed_by="test_task_5_what_one_holds_too_many_is_no_block_for_another",
+        breaks="Scheduler._num_promised_blocks: For each: the blocks for its num_tokens tokens",
+    ),
+    Mutant(
+        name="room-for-the-prompt-alone",
+        story="One that comes back has said something. It is admitted, and its last tokens find no block.",
+        replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
+        by="        num_new = self._num_blocks_for(request.num_prompt_tokens) - len(hits)\n",
+        killed_by="test_task_5_a_prompt_is_admitted_whole_or_not_at_all",
+        breaks="Scheduler._has_room: It needs the blocks of all its num_tokens tokens",
+    ),
+    Mutant(
+        name="shared-hits-are-not-free-either",
+        story="Takes all hits off what is free, those too that others hold and that never were in the free queue.",
+        replace="sum(block.ref_cnt == 0 for block in hits)\n",
+        by="len(hits)\n",
+        killed_by="test_task_5_blocks_that_are_shared_need_no_room",
+        breaks="Scheduler._has_room: A hit that stands in the free queue (ref_cnt 0) is about to leave it",
+    ),
+    Mutant(
+        name="nobody-waits-so-nobody-is-left",
+        story="Asks who waits. The last requests of the day run, and are left standing.",
+        replace="        return bool(self.requests)\n",
+        by="        return len(self.waiting) > 0\n",
+        killed_by="test_task_1_an_id_in_use_is_refused",
+        breaks="Scheduler.has_unfinished_requests: Whether anybody waits or runs",
+    ),
+    Mutant(
+        name="nothing-sampled-nothing-happened",
+        story="Returns at once if there are no tokens. The step has run all the same: all its requests computed "
+              "chunks.",
+        replace="        self.kv_cache.finish_step()\n",
+        by="        if not token_ids:\n"
+           "            return\n"
+           "        self.kv_cache.finish_step()\n",
+        killed_by="test_task_3_copies_are_planned_and_then_done_with",
+        breaks="Scheduler.update_from_output: The KV cache is told so",
     ),
 ]

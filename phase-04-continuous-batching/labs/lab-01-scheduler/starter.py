@@ -107,7 +107,8 @@ class Scheduler:
         - its ``num_tokens`` tokens need more blocks than the pool has (``num_blocks``).
 
         The message names the value and the bound. To let such a request wait would be worse than to refuse it: nobody
-        is passed over, so everybody behind it would wait for ever, too.
+        is passed over, so everybody behind it would wait for ever, too. What ``put`` raises goes to the caller, and
+        nothing has changed then either.
         """
         raise NotImplementedError("Task 1: Scheduler.add_request")
 
@@ -180,9 +181,10 @@ class Scheduler:
     def update_from_output(self, output: SchedulerOutput, token_ids: dict[str, int]) -> None:
         """The step that ``output`` planned has run.
 
-        First the KV cache is told so (``kv_cache.finish_step``). Then each request of the step for which ``token_ids``
-        has a token, by its id, gets it as an output token (``request.append_output_token``). The others are in the
-        middle of their prompt: nothing was sampled for them.
+        The KV cache is told so (``kv_cache.finish_step``). And each request of the step (``output.requests``) for which
+        ``token_ids`` has a token, by its id, gets it as an output token (``request.append_output_token``), even if it
+        was aborted in the meantime, and another has come under its id. The others are in the middle of their prompt:
+        nothing was sampled for them.
         """
         raise NotImplementedError("Task 3: Scheduler.update_from_output")
 

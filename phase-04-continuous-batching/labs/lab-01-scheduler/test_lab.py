@@ -26,6 +26,13 @@ def ask(name, num_prompt, num_output=1, start=0, priority=Priority.NORMAL, num_s
     return request
 
 
+def with_output(request, num_said):
+    """The same request, which has said its first tokens already, as one that lost its blocks and comes back."""
+    for token_id in decode_alone(request.prompt_token_ids, num_said) if num_said else ():
+        request.append_output_token(token_id)
+    return request
+
+
 def make_scheduler(lab, seats=4, budget=8, num_blocks=100, size=4, cache="off", watermark=0.0):
     """``num_blocks`` that can be given out, of ``size`` tokens. ``cache``: off, blocks (whole ones) or tree."""
     kv_cache = KVCacheManager(num_blocks + 1, size, enable_caching=cache != "off",
@@ -187,6 +194,8 @@ def test_task_1_a_request_that_came_waits(lab):
 def test_task_1_an_id_in_use_is_refused(lab):
     bench = Bench(lab)
     bench.seat(ask("runs", 5))
+    assert bench.scheduler.has_unfinished_requests() is True, (
+        "a request runs and nobody waits, but has_unfinished_requests() is not True: who runs is not finished either")
     bench.scheduler.add_request(ask("waits", 5))
     for name in ("waits", "runs"):
         must_refuse(bench.scheduler, ask(name, 3), [name], [],
@@ -202,6 +211,8 @@ def test_task_1_a_prompt_larger_than_the_pool_is_refused(lab):
     assert names(scheduler.waiting) == ["fits"], (
         f"24 tokens fill the 6 blocks of the pool exactly; waiting is {names(scheduler.waiting)}, expected ['fits']. "
         "Block 0, the null block, is not among the 6 (num_blocks)")
+    must_refuse(scheduler, with_output(ask("said", 20), 5), [25, 7], [6, 24],
+                "20 tokens of prompt and 5 of output are 25 (num_tokens), which need 7 blocks of 4; the pool has 6")
 
 
 @pytest.mark.points(1)
@@ -215,6 +226,18 @@ def test_task_1_more_sequences_than_seats_are_refused(lab):
         raise AssertionError(f"add_request of {fits!r} with num_sequences 3 was refused: {error}. There are 3 seats, "
                              "and 6 tokens need 2 of 4 blocks: samples share their prompt, so count it once") from error
     assert names(scheduler.waiting) == ["fits"], "3 samples have room in 3 seats, but the request does not wait"
+
+
+@pytest.mark.points(1)
+def test_task_1_what_the_queue_refuses_is_not_in_the_books(lab):
+    scheduler = make_scheduler(lab)
+    request = ask("r", 3)
+    request.arrival_time = float("nan")
+    must_refuse(scheduler, request, ["nan"], [], "its arrival_time is NaN, and the queue's put raises a ValueError for "
+                "that, which is the caller's to see")
+    assert not scheduler.has_unfinished_requests(), (
+        f"add_request of {request!r} raised what the queue's put raised; it is nowhere, but has_unfinished_requests() "
+        "says that somebody waits or runs")
 
 
 # ---- Task 2: going
@@ -311,17 +334,36 @@ def test_task_3_whoever_decodes_computes_one_token(lab):
 
 
 @pytest.mark.points(2)
-def test_task_3_those_with_one_token_to_go_come_first(lab):
+@pytest.mark.parametrize("num_said", [0, 10])
+def test_task_3_those_with_one_token_to_go_come_first(lab, num_said):
     bench = Bench(lab, seats=4, budget=8)
-    bench.seat(ask("long", 40), num_computed=8)  # admitted first, and 32 tokens to go
+    bench.seat(with_output(ask("long", 40 - num_said), num_said), num_computed=8)  # admitted first, 32 tokens to go
     bench.seat(ask("a", 3, start=50))
     bench.seat(ask("b", 3, start=60))
     got = bench.step()
     assert got == {"a": 1, "b": 1, "long": 6}, (
-        f"running are long (32 tokens to go), a and b (1 token to go each), the budget is 8; the step computed {got}, "
-        "expected one token each of a and b, and 6 of long. Who decodes waits for nobody's prompt; the prompt gets "
-        f"what is left{picture(bench)}")
+        f"running are long (32 of 40 tokens to go; {num_said} of them are output), a and b (1 token to go each), the "
+        f"budget is 8; the step computed {got}, expected one token each of a and b, and 6 of long. Who decodes waits "
+        f"for nobody's prompt; who has more to go gets what is left{picture(bench)}")
     assert list(got) == ["a", "b", "long"], f"the batch reads {list(got)}, expected a, b, long: single tokens first"
+    got = names(bench.scheduler.running)
+    assert got == ["long", "a", "b"], (
+        f"after that step running is {got}, expected ['long', 'a', 'b'], as before it: running is the order of "
+        "admission. Sort a copy of it")
+
+
+@pytest.mark.points(1)
+def test_task_3_a_chunk_of_one_token_stands_with_the_single_tokens(lab):
+    bench = Bench(lab, budget=8)
+    bench.seat(ask("p", 10), num_computed=4)  # 6 tokens to go
+    bench.seat(ask("q", 9, start=50), num_computed=4)  # 5 tokens to go
+    bench.seat(ask("a", 3, start=90))
+    output = bench.scheduler.schedule()
+    got = list(output.num_scheduled_tokens.items()), names(output.requests)
+    assert got == ([("a", 1), ("q", 1), ("p", 6)], ["a", "q", "p"]), (
+        f"the budget is 8. a decodes, p has 6 tokens to go, and 1 is left for q, which has 5 to go: schedule() gave "
+        f"(num_scheduled_tokens, requests) {got}, expected a: 1, q: 1, p: 6, in this order in both. Those that compute "
+        "one token stand before those that compute more, however many they have to go")
 
 
 @pytest.mark.points(2)
@@ -382,6 +424,19 @@ def test_task_3_who_finds_no_block_does_not_hold_up_the_others(lab):
         f"{picture(bench)}")
 
 
+@pytest.mark.points(1)
+def test_task_3_who_finds_no_block_gets_nothing_and_costs_nothing(lab):
+    bench = Bench(lab, num_blocks=5, budget=9)
+    bench.seat(ask("x", 20, priority=Priority.LOW), num_computed=8)  # 2 full blocks, 12 tokens to go
+    bench.seat(ask("y", 8, start=50), num_computed=5)  # 2 blocks, 3 tokens to go, for which there is room
+    got = bench.step()
+    assert got == {"y": 3}, (
+        f"the budget is 9, and 1 of 5 blocks is free. x is first and is to compute 9 of its 12 tokens, which needs 3 "
+        f"blocks; y has 3 tokens to go, in its last block. The step computed {got}, expected {{'y': 3}}. x gets all "
+        f"that the budget leaves, or nothing: no smaller chunk, and the 9 tokens that it did not get are y's to have"
+        f"{picture(bench)}")
+
+
 @pytest.mark.points(2)
 def test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need(lab):
     bench = Bench(lab, budget=8)
@@ -415,8 +470,27 @@ def test_task_3_a_token_is_appended_only_where_one_was_sampled(lab):
         "token 0, which is a token like any other")
 
 
+@pytest.mark.points(1)
+def test_task_3_a_token_belongs_to_the_request_that_was_planned(lab):
+    bench = Bench(lab)
+    scheduler = bench.scheduler
+    old, b = bench.seat(ask("a", 4)), bench.seat(ask("b", 4, start=50))
+    output = scheduler.schedule()
+    said = list(old.output_token_ids), list(b.output_token_ids)
+    scheduler.abort_request("a")  # while the step is computed: the client hangs up, and comes again under the same id
+    new = ask("a", 6, start=90)
+    scheduler.add_request(new)
+    told_with_picture(bench, scheduler.update_from_output, output, {"a": 7, "b": 8})
+    got = old.output_token_ids, b.output_token_ids, new.output_token_ids
+    assert got == (said[0] + [7], said[1] + [8], []), (
+        f"a and b were planned; then a was aborted, and another request came under the id 'a'. "
+        f"update_from_output(output, {{'a': 7, 'b': 8}}) left the outputs of (old a, b, new a) at {got}, expected "
+        f"{(said[0] + [7], said[1] + [8], [])}: the tokens are for the requests of the step, output.requests")
+
+
 @pytest.mark.points(2)
-def test_task_3_copies_are_planned_and_then_done_with(lab):
+@pytest.mark.parametrize("is_sampled", [True, False])
+def test_task_3_copies_are_planned_and_then_done_with(lab, is_sampled):
     bench = Bench(lab)
     scheduler, pool = bench.scheduler, bench.kv_cache.block_pool
     parent, child = bench.seat(ask("parent", 6, num_sequences=2)), ask("child", 6)
@@ -429,10 +503,12 @@ def test_task_3_copies_are_planned_and_then_done_with(lab):
     assert output.copies == [(shared, copy)], (
         f"parent and child share the half-filled block {shared}, both write into it, and their tables now name {now}; "
         f"copies is {output.copies}, expected [({shared}, {copy})]: the pairs of block_pool.pending_copies, as ids")
-    scheduler.update_from_output(output, bench.model.step(output, bench.kv_cache))
+    tokens = bench.model.step(output, bench.kv_cache) if is_sampled else {}
+    scheduler.update_from_output(output, tokens)
     assert list(pool.pending_copies) == [], (
-        "the step has run and update_from_output was called, but the copy is still pending: kv_cache.finish_step() "
-        "says that it is made. Made twice, it would overwrite what was written since")
+        f"the step has run and update_from_output(output, {tokens}) was called, but the copy is still pending: "
+        "kv_cache.finish_step() says that it is made, whether anything was sampled or not. Made twice, it would "
+        "overwrite what was written since")
 
 
 # ---- Task 4: admission
@@ -618,6 +694,17 @@ def test_task_4_cached_tokens_cost_no_budget(lab):
         f"expected {expected}: what is cached is not computed, so it takes nothing from others{picture(simulation)}")
 
 
+@pytest.mark.points(1)
+def test_task_4_a_chunk_after_a_hit_has_the_whole_budget(lab):
+    simulation = simulate(lab, ask("first", 21), cache="blocks", budget=16)
+    simulation.add(ask("longer", 45, 2), at_s=10.0)
+    got = rows(run(simulation))["longer"]
+    assert got == [0, 0, 16, 9, 1], (
+        f"the budget is 16. longer has 45 tokens, and the first 20 of them are cached: tokens a step {got}, expected "
+        f"[0, 0, 16, 9, 1]. The budget is for what is computed, so 16 of the 25 that are left come first"
+        f"{picture(simulation)}")
+
+
 @pytest.mark.points(2)
 def test_task_4_abort_whether_waiting_mid_prompt_or_decoding(lab):
     requests = [ask("decodes", 3, 9), ask("prompt", 30, 9, start=20), ask("waits", 5, 9, start=60),
@@ -680,15 +767,16 @@ def test_task_4_random_traffic_keeps_the_limits_and_says_the_right_thing(lab, ca
 
 
 @pytest.mark.points(3)
-def test_task_5_a_prompt_is_admitted_whole_or_not_at_all(lab):
-    a, b = ask("a", 9, 4), ask("b", 24, 2, start=20)
+@pytest.mark.parametrize("num_said", [0, 4])
+def test_task_5_a_prompt_is_admitted_whole_or_not_at_all(lab, num_said):
+    a, b = ask("a", 9, 4), with_output(ask("b", 24 - num_said, 2 + num_said, start=20), num_said)
     simulation = simulate(lab, a, b, num_blocks=8, budget=12)
     run(simulation, 2)
     got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
     assert got == (["a"], ["b"]), (
-        f"a holds 3 of 8 blocks. b's first chunk would need 1 to 3, but b as a whole needs 6, and 5 are free. "
-        f"(running, waiting) is {got}, expected ['a'], ['b']: half a prompt helps nobody, and its "
-        f"blocks are gone for the others{picture(simulation)}")
+        f"a holds 3 of 8 blocks. b has 24 tokens, {num_said} of them said already. Its first chunk would need 1 to 3 "
+        f"blocks, but all of it needs 6, and 5 are free. (running, waiting) is {got}, expected ['a'], ['b']: half a "
+        f"prompt helps nobody, and its blocks are gone for the others{picture(simulation)}")
     got = rows(run(simulation))
     assert got["b"] == [0, 0, 0, 0, 12, 12, 1], (
         f"a ends after step 3 and b has the pool to itself: it computes {got['b']} tokens a step, expected [0, 0, 0, "
@@ -709,6 +797,10 @@ def assert_long_waits(lab, num_cached, cache, why):
     assert got == (["runs"], ["long"]), (
         f"runs holds 2 of 7 blocks; 5 are free, {-(-num_cached // 4)} of them with the first {num_cached} tokens of "
         f"long. {why} (running, waiting) is {got}, expected ['runs'], ['long']{picture(simulation)}")
+    got = long.status, long.num_computed_tokens, long.num_cached_tokens
+    assert got == (RequestStatus.WAITING, 0, 0), (
+        f"long was not admitted, and its (status, num_computed_tokens, num_cached_tokens) are {got}, expected WAITING, "
+        f"0 and 0: who finds no room has not changed, whatever was found of it in the cache{picture(simulation)}")
     run(simulation)
     assert_outputs([first, runs, long], simulation)
     assert_all_home(simulation.scheduler, simulation)
@@ -736,16 +828,33 @@ def test_task_5_blocks_that_are_shared_need_no_room(lab):
 
 
 @pytest.mark.points(2)
-def test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away(lab):
+@pytest.mark.parametrize("num_said", [0, 8])
+def test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away(lab, num_said):
     bench = Bench(lab, num_blocks=7, budget=8)
     bench.seat(ask("grows", 9))
+    half = with_output(ask("half", 20 - num_said, start=50), num_said)
+    bench.seat(half, num_computed=12)  # its last 8 tokens need 2 blocks, and 1 is free
+    bench.scheduler.add_request(ask("small", 2, start=90))
+    output = bench.scheduler.schedule()
+    assert "small" not in output.num_scheduled_tokens, (
+        f"1 of 7 blocks is free. half runs, has 8 of its 20 tokens to go ({num_said} of the 20 are output) "
+        f"and needs 2 blocks for them, so it could not go on in this step; small, who waits, was given the last "
+        f"block: {output.num_scheduled_tokens}. Blocks that the running ones need for the tokens they have are not "
+        "free for others")
+
+
+@pytest.mark.points(1)
+def test_task_5_what_one_holds_too_many_is_no_block_for_another(lab):
+    bench = Bench(lab, num_blocks=8, budget=8)
+    long = bench.seat(ask("long table", 3))
+    bench.kv_cache.allocate_slots(long, 13)  # 4 blocks, for tokens that it does not have
     bench.seat(ask("half", 20, start=50), num_computed=12)  # its last 8 tokens need 2 blocks, and 1 is free
     bench.scheduler.add_request(ask("small", 2, start=90))
     output = bench.scheduler.schedule()
     assert "small" not in output.num_scheduled_tokens, (
-        f"1 of 7 blocks is free. half runs, has 8 of its 20 tokens to go and needs 2 blocks for them, so it could not "
-        f"go on in this step; small, who waits, was given the last block: {output.num_scheduled_tokens}. Blocks that "
-        "the running ones need for the tokens they have are not free for others")
+        f"1 of 8 blocks is free. half runs and needs 2 for its last 8 tokens; long table has 4 tokens and holds 4 "
+        f"blocks, 3 more than it needs; small was given the last block: {output.num_scheduled_tokens}. The promise is "
+        "2 + 0: nobody's promise is less than none, so what one holds too many is not taken off another's")
 
 
 @pytest.mark.points(2)
