@@ -16,6 +16,8 @@ MUTANTS = [
         replace="        if not step.preempted:\n            self._schedule_waiting(step)\n",
         by="        self._schedule_waiting(step)\n",
         killed_by="test_task_3_a_step_that_preempted_admits_nobody",
+        breaks=("Scheduler.schedule: A step that preempted somebody (step.preempted) admits nobody",
+                "module: A step that preempted admits nobody"),
     ),
     Mutant(
         name="decoders-behind-a-prompt",
@@ -23,6 +25,7 @@ MUTANTS = [
         replace="sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="list(self.running):\n",
         killed_by="test_task_1_those_with_one_token_to_go_come_first",
+        breaks="Scheduler._schedule_running: but those with one token to go before all others",
     ),
     Mutant(
         name="serves-one-that-has-just-lost-its-blocks",
@@ -30,6 +33,8 @@ MUTANTS = [
         replace="            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:\n",
         by="            if num_new_tokens == 0:\n",
         killed_by="test_task_3_the_later_one_gives_way_and_comes_back",
+        breaks=("Scheduler._schedule_running: does not run any more (request.status): it is passed over",
+                "invariant 4: A request is in the plan only if it has slots"),
     ),
     Mutant(
         name="goes-through-running-while-it-changes",
@@ -39,6 +44,7 @@ MUTANTS = [
         by="        self.running.sort(key=lambda request: request.num_tokens - request.num_computed_tokens > 1)\n"
            "        for request in self.running:\n",
         killed_by="test_task_4_the_victims_tokens_return_to_the_budget",
+        breaks="Scheduler._schedule_running: _make_room changes running",
     ),
     Mutant(
         name="plans-who-found-no-room",
@@ -47,6 +53,8 @@ MUTANTS = [
                 "                continue\n",
         by="            if slots is None:\n                self._make_room(request, num_new_tokens, step)\n",
         killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+        breaks=("Scheduler._schedule_running: Who gets nothing is not in the plan",
+                "invariant 4: A request is in the plan only if it has slots"),
     ),
     # ---- Task 2
     Mutant(
@@ -55,6 +63,8 @@ MUTANTS = [
         replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         by="        self.kv_cache.free(request)\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks=("Scheduler.preempt: so nothing of it counts as computed (num_computed_tokens is 0)",
+                "invariant 2: and nothing of it counts as computed"),
     ),
     Mutant(
         name="throws-the-output-away",
@@ -63,6 +73,9 @@ MUTANTS = [
         by="        request.num_preemptions += 1\n        request.output_token_ids.clear()\n"
            "        request.all_token_ids = list(request.prompt_token_ids)\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks=("Scheduler.preempt: output_token_ids, all_token_ids, num_cached_tokens and requests are as they "
+                "were",
+                "invariant 1: The output of every request is what it would have been alone, token for token"),
     ),
     Mutant(
         name="keeps-the-blocks",
@@ -70,6 +83,8 @@ MUTANTS = [
         replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         by="        request.num_computed_tokens = 0\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks=("Scheduler.preempt: It holds no block (kv_cache.free)",
+                "invariant 2: A request that waits holds no block"),
     ),
     Mutant(
         name="status-stays-running",
@@ -77,6 +92,7 @@ MUTANTS = [
         replace="        request.status = RequestStatus.PREEMPTED\n",
         by="",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks="Scheduler.preempt: Its status is PREEMPTED",
     ),
     Mutant(
         name="stays-in-running",
@@ -85,6 +101,7 @@ MUTANTS = [
                 "        request.num_computed_tokens = 0\n",
         by="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks="Scheduler.preempt: it is not in running, but in waiting",
     ),
     Mutant(
         name="put-instead-of-requeue",
@@ -92,6 +109,8 @@ MUTANTS = [
         replace="        self.waiting.requeue(request)\n",
         by="        self.waiting.put(request)\n",
         killed_by="test_task_2_a_preempted_request_waits_in_front_of_its_equals_and_keeps_its_age",
+        breaks=("Scheduler.preempt: in front of its equals",
+                "invariant 6: and stands in front of its equals"),
     ),
     Mutant(
         name="starts-to-age-anew",
@@ -99,6 +118,8 @@ MUTANTS = [
         replace="        self.waiting.requeue(request)\n",
         by="        request.arrival_time = self.waiting.clock()\n        self.waiting.requeue(request)\n",
         killed_by="test_task_2_a_preempted_request_waits_in_front_of_its_equals_and_keeps_its_age",
+        breaks=("Scheduler.preempt: and as old as before",
+                "invariant 6: A preempted request is as old as it was"),
     ),
     Mutant(
         name="forgets-before-it-frees",
@@ -106,6 +127,7 @@ MUTANTS = [
         replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         by="        request.num_computed_tokens = 0\n        self.kv_cache.free(request)\n",
         killed_by="test_task_2_it_finds_its_own_blocks_again",
+        breaks="Scheduler.preempt: kv_cache.free reads num_computed_tokens",
     ),
     Mutant(
         name="does-not-count-on-the-request",
@@ -114,6 +136,7 @@ MUTANTS = [
         replace="        request.num_preemptions += 1\n",
         by="",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+        breaks="Scheduler.preempt: Its own num_preemptions and the scheduler's are one more",
     ),
     Mutant(
         name="bills-what-it-found-again",
@@ -121,6 +144,7 @@ MUTANTS = [
         replace="        request.num_cached_tokens = num_cached_tokens\n",
         by="",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+        breaks="Scheduler._resume: num_cached_tokens, which goes on the bill, is what it was before",
     ),
     Mutant(
         name="adds-what-it-found-again",
@@ -128,6 +152,7 @@ MUTANTS = [
         replace="        request.num_cached_tokens = num_cached_tokens\n",
         by="        request.num_cached_tokens += num_cached_tokens\n",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+        breaks="Scheduler._resume: num_cached_tokens, which goes on the bill, is what it was before",
     ),
     Mutant(
         name="resumes-from-nothing",
@@ -135,6 +160,7 @@ MUTANTS = [
         replace="        request.num_cached_tokens = num_cached_tokens\n",
         by="        request.num_cached_tokens = num_cached_tokens\n        request.num_computed_tokens = 0\n",
         killed_by="test_task_2_it_finds_its_own_blocks_again",
+        breaks="Scheduler._resume: what was found counts as computed",
     ),
     Mutant(
         name="comes-back-without-its-tokens",
@@ -142,6 +168,7 @@ MUTANTS = [
         replace="        num_new_tokens = super()._admit(request, step)\n",
         by="        super()._admit(request, step)\n        num_new_tokens = 0\n",
         killed_by="test_task_2_all_its_tokens_are_computed_again_and_it_goes_on",
+        breaks="Scheduler._resume: as the base does (super()._admit), and with its answer",
     ),
     # ---- Task 3
     Mutant(
@@ -150,6 +177,8 @@ MUTANTS = [
         replace="        return max(reversed(self.running), key=self.waiting.order)  # max keeps the first of equals\n",
         by="        return self.running[0]\n",
         killed_by="test_task_3_the_later_one_gives_way_and_comes_back",
+        breaks=("Scheduler._choose_victim: The running request that would be served last",
+                "invariant 3: Who gives way is the one that would be served last"),
     ),
     Mutant(
         name="the-latest-gives-way-whatever-its-priority",
@@ -157,6 +186,8 @@ MUTANTS = [
         replace="        return max(reversed(self.running), key=self.waiting.order)  # max keeps the first of equals\n",
         by="        return self.running[-1]\n",
         killed_by="test_task_3_the_lowest_priority_gives_way_not_the_latest",
+        breaks=("Scheduler._choose_victim: The running request that would be served last",
+                "invariant 3: Who gives way is the one that would be served last"),
     ),
     Mutant(
         name="the-lowest-priority-whatever-its-age",
@@ -164,6 +195,7 @@ MUTANTS = [
         replace="key=self.waiting.order)  # max keeps the first of equals\n",
         by="key=lambda request: request.priority)\n",
         killed_by="test_task_3_an_old_low_one_is_served_before_a_new_normal_one",
+        breaks="Scheduler._choose_victim: It knows priority, age and arrival",
     ),
     Mutant(
         name="of-equals-the-first",
@@ -171,6 +203,7 @@ MUTANTS = [
         replace="max(reversed(self.running), key=self.waiting.order)",
         by="max(self.running, key=self.waiting.order)",
         killed_by="test_task_3_of_equals_the_one_admitted_last_gives_way",
+        breaks="Scheduler._choose_victim: of equals the one that was admitted last",
     ),
     Mutant(
         name="never-gives-way-itself",
@@ -179,6 +212,7 @@ MUTANTS = [
         by="            others = [other for other in reversed(self.running) if other is not request]\n"
            "            victim = max(others or [request], key=self.waiting.order)\n",
         killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+        breaks="Scheduler._make_room: The victim may be request itself",
     ),
     Mutant(
         name="gives-way-and-goes-on",
@@ -186,6 +220,7 @@ MUTANTS = [
         replace="            if victim is request:\n                return False\n",
         by="            if victim is request:\n                break\n",
         killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+        breaks="Scheduler._make_room: there is nobody left to make room for: return False",
     ),
     Mutant(
         name="does-not-say-whom-it-preempted",
@@ -193,6 +228,7 @@ MUTANTS = [
         replace="            step.preempted.append(victim)\n",
         by="",
         killed_by="test_task_3_the_plan_says_who_was_preempted",
+        breaks="Scheduler._make_room: All victims are in step.preempted, in that order",
     ),
     Mutant(
         name="an-empty-list-is-no-room",
@@ -200,6 +236,7 @@ MUTANTS = [
         replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         by="        while not self.kv_cache.allocate_slots(request, num_new_tokens):\n",
         killed_by="test_task_3_room_may_be_made_without_a_new_block",
+        breaks="Scheduler._make_room: An empty list is not None",
     ),
     # ---- Task 4
     Mutant(
@@ -208,6 +245,7 @@ MUTANTS = [
         replace="        step.budget += step.plan.pop(victim.request_id)\n",
         by="        step.budget += step.plan[victim.request_id]\n",
         killed_by="test_task_4_a_victim_that_was_planned_leaves_the_plan",
+        breaks="Scheduler._take_back: it is not in the plan",
     ),
     Mutant(
         name="the-budget-does-not-come-back",
@@ -215,6 +253,7 @@ MUTANTS = [
         replace="        step.budget += step.plan.pop(victim.request_id)\n",
         by="        step.plan.pop(victim.request_id)\n",
         killed_by="test_task_4_the_victims_tokens_return_to_the_budget",
+        breaks="Scheduler._take_back: its tokens are in the budget again, for those who come after",
     ),
     Mutant(
         name="looks-at-the-budget-again-when-room-was-made",
@@ -223,6 +262,9 @@ MUTANTS = [
         by="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n"
            "            step.plan[request.request_id] = num_new_tokens\n",
         killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
+        breaks=("Scheduler._schedule_running: who asked for room has slots for as many tokens as it asked for, and "
+                "computes no more",
+                "invariant 4: A request is in the plan only if it has slots"),
     ),
     Mutant(
         name="asks-for-more-when-room-was-made",
@@ -231,6 +273,7 @@ MUTANTS = [
         by="            if victim is request:\n                return False\n"
            "            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
         killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
+        breaks="Scheduler._schedule_running: They are for those who come after",
     ),
     Mutant(
         name="unwritten-blocks-stay-findable",
@@ -239,6 +282,9 @@ MUTANTS = [
                 "self.kv_cache.get_block_ids(victim.request_id)[first:])\n",
         by="",
         killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
+        breaks=("Scheduler._take_back: And the blocks that it was to write in this step are not findable",
+                "invariant 5: Every block in the index of the prefix cache has been written, or is written in this "
+                "step"),
     ),
     Mutant(
         name="preempts-before-it-takes-back",
@@ -248,6 +294,7 @@ MUTANTS = [
         by="            self.preempt(victim)\n            if victim.request_id in step.plan:\n"
            "                self._take_back(victim, step)\n",
         killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
+        breaks="Scheduler._make_room: is taken back (_take_back) before it is preempted",
     ),
     Mutant(
         name="forgets-all-of-the-victims-blocks",
@@ -255,6 +302,7 @@ MUTANTS = [
         replace="[first:])\n",
         by="[:])\n",
         killed_by="test_task_4_what_the_victim_had_computed_stays_findable",
+        breaks="Scheduler._take_back: What lies before them stays findable",
     ),
     Mutant(
         name="forgets-the-last-block-only",
@@ -262,6 +310,7 @@ MUTANTS = [
         replace="[first:])\n",
         by="[first:][-1:])\n",
         killed_by="test_task_4_of_a_chunk_no_block_is_findable",
+        breaks="Scheduler._take_back: Those are the blocks from that of position num_computed_tokens on",
     ),
     Mutant(
         name="one-victim-is-enough",
@@ -269,6 +318,7 @@ MUTANTS = [
         replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         by="        if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         killed_by="test_task_4_several_may_have_to_give_way_to_one",
+        breaks="Scheduler._make_room: Preempt one victim after the other, until allocate_slots gives slots",
     ),
     # ---- Task 5
     Mutant(
@@ -277,6 +327,7 @@ MUTANTS = [
         replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
         by="        if self._has_outgrown(request.num_tokens + num_new_tokens):\n",
         killed_by="test_task_5_who_is_in_the_middle_of_its_prompt_has_not_outgrown_the_pool",
+        breaks="Scheduler._make_room: These are not added to num_tokens",
     ),
     Mutant(
         name="outgrown-means-alone",
@@ -284,6 +335,7 @@ MUTANTS = [
         replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
         by="        if len(self.running) == 1:\n",
         killed_by="test_task_5_samples_that_share_the_pool_outgrow_it_together",
+        breaks="Scheduler._make_room: if the whole pool could not hold the tokens computed so far and these",
     ),
     Mutant(
         name="preempts-for-what-can-never-fit",
@@ -292,6 +344,8 @@ MUTANTS = [
                 "            self._end_outgrown(request, step)\n            return False\n",
         by="",
         killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
+        breaks=("Scheduler._make_room: nobody gives way: _end_outgrown, and return False",
+                "invariant 7: Nobody is preempted for it"),
     ),
     Mutant(
         name="tries-what-can-never-fit-for-ever",
@@ -299,6 +353,9 @@ MUTANTS = [
         replace=END_OUTGROWN,
         by="",
         killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
+        breaks=("Scheduler._schedule_waiting: So it ends (_end_outgrown), instead of standing in front of all "
+                "others for ever",
+                "invariant 7: What can never fit ends at once"),
     ),
     Mutant(
         name="ends-only-who-is-first-before-the-step",
@@ -309,6 +366,7 @@ MUTANTS = [
         super()._schedule_waiting(step)
 """,
         killed_by="test_task_5_who_can_never_fit_ends_though_others_stand_before_it",
+        breaks="Scheduler._schedule_waiting: and those behind it are looked at",
     ),
     Mutant(
         name="outgrown-when-it-just-fits",
@@ -316,6 +374,7 @@ MUTANTS = [
         replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
         by="        return self._num_blocks_for(num_tokens) >= self.num_blocks\n",
         killed_by="test_task_5_who_just_fits_comes_back",
+        breaks="Scheduler._has_outgrown: Whether the whole pool, with nobody else in it, could not hold",
     ),
     Mutant(
         name="counts-the-null-block-as-room",
@@ -323,6 +382,7 @@ MUTANTS = [
         replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
         by="        return self._num_blocks_for(num_tokens) > self.kv_cache.block_pool.num_blocks\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+        breaks="Scheduler._has_outgrown: Whether the whole pool, with nobody else in it, could not hold",
     ),
     Mutant(
         name="ends-it-on-paper-only",
@@ -330,6 +390,7 @@ MUTANTS = [
         replace="        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)\n",
         by="        request.status = RequestStatus.FINISHED_KV_CACHE_FULL\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+        breaks="Scheduler._end_outgrown: its blocks have come home",
     ),
     Mutant(
         name="ends-it-without-a-word",
@@ -337,5 +398,174 @@ MUTANTS = [
         replace="        step.finished.append(request)\n",
         by="        pass\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+        breaks="Scheduler._end_outgrown: it is in step.finished, so that whoever waits for it is told",
+    ),
+    Mutant(
+        name="admits-nobody-after-an-end",
+        story="Takes an end for a preemption. The blocks of the one that outgrew the pool lie idle for a step.",
+        replace="        if not step.preempted:\n",
+        by="        if not step.preempted and not step.finished:\n",
+        killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
+        breaks="Scheduler.schedule: then those who wait are admitted (_schedule_waiting)",
+    ),
+    Mutant(
+        name="takes-more-if-there-are-slots",
+        story="A victim's tokens came back, and its blocks too, so it asks for slots for more. They were for those "
+              "behind.",
+        replace="            step.plan[request.request_id] = num_new_tokens\n"
+                "            step.budget -= num_new_tokens\n",
+        by="            more = min(request.num_tokens - request.num_computed_tokens, step.budget)\n"
+           "            if more > num_new_tokens and self.kv_cache.allocate_slots(request, more) is not None:\n"
+           "                num_new_tokens = more\n"
+           "            step.plan[request.request_id] = num_new_tokens\n"
+           "            step.budget -= num_new_tokens\n",
+        killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
+        breaks="Scheduler._schedule_running: and computes no more",
+    ),
+    Mutant(
+        name="passes-over-the-last-victim-only",
+        story="Two gave way to one. The first of them is served, and takes the blocks back.",
+        replace="            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:\n",
+        by="            if request in step.preempted[-1:] or num_new_tokens == 0:\n",
+        killed_by="test_task_3_all_who_gave_way_are_passed_over",
+        breaks="Scheduler._schedule_running: does not run any more (request.status): it is passed over",
+    ),
+    Mutant(
+        name="the-round-ends-with-who-gives-way-itself",
+        story="One found no room and gave way; all behind it stand still.",
+        replace="            if slots is None and not self._make_room(request, num_new_tokens, step):\n"
+                "                continue\n",
+        by="            if slots is None and not self._make_room(request, num_new_tokens, step):\n"
+           "                break\n",
+        killed_by="test_task_3_who_gives_way_itself_does_not_hold_up_the_others",
+        breaks="Scheduler._schedule_running: and those behind it are served all the same",
+    ),
+    Mutant(
+        name="counts-only-its-own-victims",
+        story="Counts where it makes room. Who is preempted by the engine, because a step broke, is not counted.",
+        replace="        self.num_preemptions += 1\n"
+                "        self.waiting.requeue(request)\n",
+        by="        self.waiting.requeue(request)\n",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks="Scheduler.preempt: Its own num_preemptions and the scheduler's are one more",
+    ),
+    Mutant(
+        name="forgets-the-bill",
+        story="Sets all counts to 0, that of the cached tokens too.",
+        replace="        request.num_computed_tokens = 0\n",
+        by="        request.num_computed_tokens = request.num_cached_tokens = 0\n",
+        killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
+        breaks="Scheduler.preempt: num_cached_tokens and requests are as they were",
+    ),
+    Mutant(
+        name="out-of-the-books",
+        story="Takes it out of requests, as if it had ended. Nobody can abort it, and the server goes to sleep.",
+        replace="        self.waiting.requeue(request)\n",
+        by="        self.waiting.requeue(request)\n"
+           "        del self.requests[request.request_id]\n",
+        killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
+        breaks="Scheduler.preempt: num_cached_tokens and requests are as they were",
+    ),
+    Mutant(
+        name="asks-as-a-new-one",
+        story="Calls it WAITING, so that the base takes it in. If there is no room, it comes back next time as a "
+              "new one, with a new bill.",
+        replace="        num_new_tokens = super()._admit(request, step)\n",
+        by="        request.status = RequestStatus.WAITING\n"
+           "        num_new_tokens = super()._admit(request, step)\n",
+        killed_by="test_task_2_who_finds_no_room_stays_as_it_was",
+        breaks="Scheduler._resume: If there was no room (0), nothing has changed",
+    ),
+    Mutant(
+        name="looks-at-half-the-order",
+        story="Takes the first number of the order. Of two on the same level, the one that came first may lose its "
+              "blocks.",
+        replace="key=self.waiting.order)  # max keeps the first of equals\n",
+        by="key=lambda request: self.waiting.order(request)[0])\n",
+        killed_by="test_task_3_on_the_same_level_the_one_that_came_later_gives_way",
+        breaks="Scheduler._choose_victim: of two, the one with the smaller is served first",
+    ),
+    Mutant(
+        name="victims-in-another-order",
+        story="Names the last victim first.",
+        replace="            step.preempted.append(victim)\n",
+        by="            step.preempted.insert(0, victim)\n",
+        killed_by="test_task_3_all_who_gave_way_are_passed_over",
+        breaks="Scheduler._make_room: All victims are in step.preempted, in that order",
+    ),
+    Mutant(
+        name="goes-without-and-keeps-its-blocks",
+        story="It is the one to give way; so it gets nothing, and keeps what it has. All may come to wait for each "
+              "other.",
+        replace="            if victim.request_id in step.plan:\n"
+                "                self._take_back(victim, step)\n",
+        by="            if victim is request:\n"
+           "                return False\n"
+           "            if victim.request_id in step.plan:\n"
+           "                self._take_back(victim, step)\n",
+        killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
+        breaks="Scheduler._make_room: it gives way like any other",
+    ),
+    Mutant(
+        name="outgrown-by-the-token-to-come",
+        story="Counts one token more than is computed now. One that fills the pool to the last slot ends.",
+        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
+        by="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens + 1):\n",
+        killed_by="test_task_3_room_may_be_made_without_a_new_block",
+        breaks="Scheduler._make_room: if the whole pool could not hold the tokens computed so far and these",
+    ),
+    Mutant(
+        name="one-token-comes-back",
+        story="A victim decodes, so one token returns. Of one with a chunk, the others are lost.",
+        replace="        step.budget += step.plan.pop(victim.request_id)\n",
+        by="        del step.plan[victim.request_id]\n"
+           "        step.budget += 1\n",
+        killed_by="test_task_4_all_of_a_chunk_returns_to_the_budget",
+        breaks="Scheduler._take_back: its tokens are in the budget again",
+    ),
+    Mutant(
+        name="forgets-the-block-before",
+        story="Begins at the last token that was computed. At the end of a block that is the block before, which is "
+              "written.",
+        replace="        first = victim.num_computed_tokens // self.kv_cache.block_size\n",
+        by="        first = (victim.num_computed_tokens - 1) // self.kv_cache.block_size\n",
+        killed_by="test_task_4_what_the_victim_had_computed_stays_findable",
+        breaks="Scheduler._take_back: the blocks from that of position num_computed_tokens on",
+    ),
+    Mutant(
+        name="begins-at-the-next-block",
+        story="Rounds up. The block that was half written and was to be filled now stays findable, as a full one.",
+        replace="        first = victim.num_computed_tokens // self.kv_cache.block_size\n",
+        by="        first = self._num_blocks_for(victim.num_computed_tokens)\n",
+        killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
+        breaks="Scheduler._take_back: the blocks from that of position num_computed_tokens on",
+    ),
+    Mutant(
+        name="ended-by-its-length",
+        story="Reports it as one that said all it wanted to.",
+        replace="RequestStatus.FINISHED_KV_CACHE_FULL)\n",
+        by="RequestStatus.FINISHED_LENGTH)\n",
+        killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+        breaks="Scheduler._end_outgrown: it has ended as FINISHED_KV_CACHE_FULL",
+    ),
+    Mutant(
+        name="ends-with-nothing-said",
+        story="Throws away what it had said: whoever waits for it gets an empty answer.",
+        replace="        step.finished.append(request)\n",
+        by="        request.output_token_ids.clear()\n"
+           "        step.finished.append(request)\n",
+        killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
+        breaks="Scheduler._end_outgrown: its output is as it was",
+    ),
+    Mutant(
+        name="ends-only-who-runs",
+        story="Does the base's work itself, for one that runs. One that waits after a preemption is not in running.",
+        replace="        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)\n",
+        by="        self.running.remove(request)\n"
+           "        self.kv_cache.free(request)\n"
+           "        del self.requests[request.request_id]\n"
+           "        request.status = RequestStatus.FINISHED_KV_CACHE_FULL\n",
+        killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
+        breaks="Scheduler._end_outgrown: It may run, or wait after a preemption",
     ),
 ]

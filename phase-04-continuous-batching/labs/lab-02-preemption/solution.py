@@ -81,7 +81,8 @@ class Scheduler(base.Scheduler):
 
         As in lab 4.1: in the order of ``running``, but those with one token to go before all others, each gets all its
         tokens to go, or what ``step.budget`` leaves, and slots for them (``kv_cache.allocate_slots``); then
-        ``step.plan`` says how many, and they are taken off ``step.budget``. Who gets nothing is not in the plan.
+        ``step.plan`` says how many, and they are taken off ``step.budget``. Who gets nothing is not in the plan, and
+        those behind it are served all the same.
         Two things are new. Who gets no slots (None; an empty list is room) does not just go without: ``_make_room``
         says whether it has some after all. And one that lost its blocks to somebody earlier in this step does not run
         any more (``request.status``): it is passed over.

@@ -308,6 +308,27 @@ def test_task_2_a_request_may_be_preempted_again_and_again(lab):
     assert_outputs(server, a)
 
 
+@pytest.mark.points(1)
+def test_task_2_who_finds_no_room_stays_as_it_was(lab):
+    server = Server(lab, 4)
+    a, urgent = server.arrive("a", 7, 6), server.arrive("urgent", 9, 2, HIGH, at_step=3)
+    for _ in range(3):
+        server.step()
+    a.num_cached_tokens = 4  # as if it had found these when it came
+    server.scheduler.preempt(a)
+    server.step()  # urgent is admitted and takes 3 of 4 blocks; a needs 3 for its 10 tokens
+    got = (a.status, a.num_computed_tokens, a.num_cached_tokens, a.num_preemptions, ids(server.scheduler.waiting))
+    assert got == (RequestStatus.PREEMPTED, 0, 4, 1, ["a"]), (
+        f"a was preempted, wants to come back and finds no room: its (status, num_computed_tokens, num_cached_tokens, "
+        f"num_preemptions) and who waits are {got}, expected PREEMPTED, 0, 4, 1 and ['a']: if there was no room, "
+        f"nothing has changed\n{server}")
+    server.end(num_by_hand=1)
+    assert a.num_cached_tokens == 4, (
+        f"a came back later, and its num_cached_tokens went from 4 to {a.num_cached_tokens}: the bill stays, however "
+        f"often it had to ask\n{server}")
+    assert_outputs(server, a, urgent)
+
+
 # ---- Task 3: somebody gives way
 
 
@@ -399,6 +420,52 @@ def test_task_3_who_asks_may_be_the_one_to_give_way(lab):
     assert_outputs(server, a, b)
 
 
+@pytest.mark.points(1)
+def test_task_3_on_the_same_level_the_one_that_came_later_gives_way(lab):
+    server = Server(lab, 2)
+    for name, priority, arrival_time in (("new", NORMAL, 10.0), ("old", LOW, 0.0)):
+        request = seat(server, Request(name, range(100 * priority, 100 * priority + 4), priority=priority), 4)
+        request.append_output_token(7)
+        request.arrival_time = arrival_time
+    orders = [server.scheduler.waiting.order(request) for request in server.scheduler.running]
+    output = server.scheduler.schedule()
+    got = (output.num_scheduled_tokens, ids(output.preempted))
+    assert got == ({"old": 1}, ["new"]), (
+        f"new (NORMAL, came at 10 s) and old (LOW, came at 0 s) run, their waiting.order is {orders}: the same level, "
+        f"and old came first. Both need a block, and there is none. (num_scheduled_tokens, preempted) is {got}, "
+        "expected ({'old': 1}, ['new']): compare the whole order, not its first number")
+
+
+def all_in_full_blocks(server, *requests):
+    """Let requests run, each (id, priority, tokens of its prompt), with 4 tokens computed: one full block."""
+    for i, (name, priority, num_prompt) in enumerate(requests):
+        seat(server, Request(name, range(100 * i, 100 * i + num_prompt), SamplingParams(max_tokens=4), priority), 4)
+
+
+@pytest.mark.points(1)
+def test_task_3_all_who_gave_way_are_passed_over(lab):
+    server = Server(lab, 3)
+    all_in_full_blocks(server, ("high", HIGH, 12), ("low 1", LOW, 6), ("low 2", LOW, 6))
+    output = server.scheduler.schedule()
+    got = (output.num_scheduled_tokens, ids(output.preempted))
+    assert got == ({"high": 8}, ["low 2", "low 1"]), (
+        f"3 blocks of 4, all full: high, low 1 and low 2 hold one each. high has 8 tokens to go and needs two blocks; "
+        f"low 2 gives one, then low 1. (num_scheduled_tokens, preempted) is {got}, expected ({{'high': 8}}, ['low 2', "
+        "'low 1']): both were still to be planned, and neither runs any more")
+
+
+@pytest.mark.points(1)
+def test_task_3_who_gives_way_itself_does_not_hold_up_the_others(lab):
+    server = Server(lab, 3)
+    all_in_full_blocks(server, ("low", LOW, 12), ("high", HIGH, 6))
+    output = server.scheduler.schedule()
+    got = (output.num_scheduled_tokens, ids(output.preempted))
+    assert got == ({"high": 2}, ["low"]), (
+        f"3 blocks of 4: low and high hold one each, 1 is free. low is first, has 8 tokens to go and needs two; it "
+        f"would be served last, so it gives way itself. (num_scheduled_tokens, preempted) is {got}, expected "
+        "({'high': 2}, ['low']): those behind it are served all the same")
+
+
 @pytest.mark.points(3)
 def test_task_3_a_step_that_preempted_admits_nobody(lab):
     server = Server(lab, 6, budget=16)
@@ -430,15 +497,16 @@ def two_samples_in_one_block(lab, num_prompt):
 
 
 @pytest.mark.points(1)
-def test_task_3_room_may_be_made_without_a_new_block(lab):
-    server = two_samples_in_one_block(lab, num_prompt=2)
+@pytest.mark.parametrize("num_prompt", [2, 3])
+def test_task_3_room_may_be_made_without_a_new_block(lab, num_prompt):
+    server = two_samples_in_one_block(lab, num_prompt)
     output = server.scheduler.schedule()
     got = (output.num_scheduled_tokens, ids(output.preempted))
     assert got == ({"a": 1}, ["c"]), (
-        f"one block of 4 tokens, in which a and its sample c share 2 tokens of prompt. a's third token would need a "
-        f"copy of it, so c gives way. Now the block is a's alone, and allocate_slots gives an empty list: no new block "
-        f"is needed. (num_scheduled_tokens, preempted) is {got}, expected ({{'a': 1}}, ['c']): an empty list is not "
-        "None")
+        f"one block of 4 tokens, in which a and its sample c share {num_prompt} tokens of prompt. a's next token would "
+        f"need a copy of it, so c gives way. Now the block is a's alone, and allocate_slots gives an empty list: no "
+        f"new block is needed. (num_scheduled_tokens, preempted) is {got}, expected ({{'a': 1}}, ['c']): an empty list "
+        f"is not None, and {num_prompt + 1} tokens fit into the pool")
 
 
 # ---- Task 4: a victim that was planned already
@@ -474,20 +542,34 @@ def test_task_4_the_victims_tokens_return_to_the_budget(lab):
     assert_outputs(server, *requests)
 
 
+@pytest.mark.points(1)
+def test_task_4_all_of_a_chunk_returns_to_the_budget(lab):
+    server = Server(lab, 6, budget=13)
+    all_in_full_blocks(server, ("low", LOW, 16), ("high", HIGH, 6), ("more", NORMAL, 10))
+    output = server.scheduler.schedule()
+    got = (output.num_scheduled_tokens, ids(output.preempted))
+    assert got == ({"high": 1, "more": 6}, ["low"]), (
+        f"6 blocks of 4, a budget of 13. low is given 12 tokens and the 3 blocks that are free; high may have the one "
+        f"token that is left, and needs a block for it: low gives way, and its 12 tokens return. more has 6 to go. "
+        f"(num_scheduled_tokens, preempted) is {got}, expected ({{'high': 1, 'more': 6}}, ['low'])")
+
+
 @pytest.mark.points(2)
-def test_task_4_who_made_room_computes_what_it_asked_for(lab):
-    server = Server(lab, 3, budget=6)
-    for name, priority in (("x", HIGH), ("low", LOW)):
-        seat(server, Request(name, [ord(name[0]), 1], SamplingParams(max_tokens=4), priority), 2).append_output_token(7)
+@pytest.mark.parametrize("num_low_blocks", [1, 2])
+def test_task_4_who_made_room_computes_what_it_asked_for(lab, num_low_blocks):
+    server = Server(lab, 2 + num_low_blocks, budget=6)
+    for name, priority, num_prompt in (("x", HIGH, 2), ("low", LOW, 4 * num_low_blocks - 2)):
+        prompt = range(ord(name[0]) * 100, ord(name[0]) * 100 + num_prompt)
+        seat(server, Request(name, prompt, SamplingParams(max_tokens=4), priority), num_prompt).append_output_token(7)
     long = seat(server, Request("long", range(100, 110), SamplingParams(max_tokens=4)), 4)
     output = server.scheduler.schedule()
     got = (output.num_scheduled_tokens, ids(output.preempted), len(server.scheduler.kv_cache.get_block_ids("long")))
     assert got == ({"x": 1, "long": 4}, ["low"], 2), (
-        f"3 blocks of 4; x, low and long hold one each. The budget is 6: x and low are given a token each, and long, "
-        f"with 6 of 10 tokens to go, may have 4. They need a block, so low gives way, and its token returns to the "
-        f"budget. (num_scheduled_tokens, preempted, blocks of long) is {got}, expected ({{'x': 1, 'long': 4}}, "
-        f"['low'], 2): slots were made for the 4 tokens that long asked for, and what came back is for those after it. "
-        f"A fifth would lie in a third block, which long does not have")
+        f"{2 + num_low_blocks} blocks of 4, all in use: x and long hold one each, low has {num_low_blocks}. The budget "
+        f"is 6: x and low are given a token each, and long, with 6 of 10 tokens to go, may have 4. They need a block, "
+        f"so low gives way, and its token returns to the budget. (num_scheduled_tokens, preempted, blocks of long) is "
+        f"{got}, expected ({{'x': 1, 'long': 4}}, ['low'], 2): slots were made for the 4 tokens that long asked for. "
+        "What came back is for those after it, tokens and blocks")
     assert long.num_computed_tokens == 8, f"long had 4 tokens and computes 4, but {long.num_computed_tokens} count now"
 
 
