@@ -9,6 +9,7 @@ MUTANTS = [
         replace="        self.aging_rate = aging_rate\n",
         by="        self.aging_rate = aging_rate or DEFAULT_AGING_RATE\n",
         killed_by="test_task_1_a_rate_of_0_is_strict_priority",
+        breaks="PriorityQueueWithAging.__init__: A rate of 0 is a rate: nobody ages",
     ),
     Mutant(
         name="the-clock-is-read-once",
@@ -16,6 +17,7 @@ MUTANTS = [
         replace="        self.clock = clock\n",
         by="        now_s = clock()\n        self.clock = lambda: now_s\n",
         killed_by="test_task_1_effective_priority_falls_while_a_request_waits",
+        breaks="PriorityQueueWithAging.__init__: clock gives the seconds of now, each time it is called",
     ),
     Mutant(
         name="who-came-at-0-has-not-waited",
@@ -23,6 +25,7 @@ MUTANTS = [
         replace="if request.arrival_time is not None else 0.0\n",
         by="if request.arrival_time else 0.0\n",
         killed_by="test_task_1_effective_priority_falls_while_a_request_waits",
+        breaks="PriorityQueueWithAging.effective_priority: 0.0 is a time like any other",
     ),
     Mutant(
         name="the-larger-number-first",
@@ -30,6 +33,8 @@ MUTANTS = [
         replace="        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
         by="        return -request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
         killed_by="test_task_2_the_smaller_number_is_served_first",
+        breaks=("PriorityQueueWithAging.order: of two, the one with the smaller is served first",
+                "invariant 1: Who is served next has the smallest base - waited * rate"),
     ),
     Mutant(
         name="the-order-ages-backwards",
@@ -37,6 +42,7 @@ MUTANTS = [
         replace="        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
         by="        return request.priority - request.arrival_time * self.aging_rate, request.arrival_time\n",
         killed_by="test_task_1_order_agrees_with_effective_priority_and_never_changes",
+        breaks="PriorityQueueWithAging.order: The first number compares as the effective priorities do, at any time",
     ),
     Mutant(
         name="of-equals-the-more-important-first",
@@ -44,6 +50,9 @@ MUTANTS = [
         replace="        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
         by="        return request.priority + request.arrival_time * self.aging_rate, request.priority\n",
         killed_by="test_task_1_of_equal_effective_priorities_the_first_come_goes_first",
+        breaks=("PriorityQueueWithAging.order: who came first is served first, whatever its base",
+                "invariant 4: is overtaken only by requests that come before a + p / rate",
+                "invariant 1: of equals, who came first"),
     ),
     Mutant(
         name="frozen-at-put",
@@ -52,6 +61,8 @@ MUTANTS = [
         by="        key = self.effective_priority(request), request.arrival_time\n"
            "        heapq.heappush(self._heap, (*key, ticket, request))\n",
         killed_by="test_task_2_who_has_waited_long_enough_goes_before_a_fresh_high",
+        breaks=("invariant 1: Who is served next has the smallest base - waited * rate",
+                "invariant 4: is overtaken only by requests that come before a + p / rate"),
     ),
     Mutant(
         name="an-arrival-at-0-is-no-arrival",
@@ -59,6 +70,8 @@ MUTANTS = [
         replace="        if request.arrival_time is None:\n            request.arrival_time = self.clock()\n",
         by="        if not request.arrival_time:\n            request.arrival_time = self.clock()\n",
         killed_by="test_task_2_put_sets_the_arrival_time_only_if_there_is_none",
+        breaks=("PriorityQueueWithAging.put: one that it brought along is kept, and 0.0 is a time like any other",
+                "invariant 3: not put, if it has one"),
     ),
     Mutant(
         name="ties-by-request-id",
@@ -66,6 +79,8 @@ MUTANTS = [
         replace="        heapq.heappush(self._heap, (*self.order(request), ticket, request))\n",
         by="        heapq.heappush(self._heap, (*self.order(request), request.request_id, ticket, request))\n",
         killed_by="test_task_2_equals_are_served_in_the_order_in_which_they_were_put",
+        breaks="PriorityQueueWithAging.put: Of requests with the same order, the one that was put first is served "
+               "first",
     ),
     Mutant(
         name="requests-are-compared",
@@ -73,6 +88,8 @@ MUTANTS = [
         replace="        heapq.heappush(self._heap, (*self.order(request), ticket, request))\n",
         by="        heapq.heappush(self._heap, (*self.order(request), request, ticket, request))\n",
         killed_by="test_task_2_equals_are_served_in_the_order_in_which_they_were_put",
+        breaks="PriorityQueueWithAging.put: Of requests with the same order, the one that was put first is served "
+               "first",
     ),
     Mutant(
         name="peek-takes",
@@ -83,6 +100,7 @@ MUTANTS = [
            "                    heapq.heappop(self._heap)\n"
            "                return request\n",
         killed_by="test_task_2_peek_shows_what_get_will_take",
+        breaks="PriorityQueueWithAging.peek: The request to serve next; it stays",
     ),
     Mutant(
         name="none-from-an-empty-queue",
@@ -91,6 +109,7 @@ MUTANTS = [
         by="        if not self._waiting:\n            return None\n"
            "        request = self.peek()\n        heapq.heappop(self._heap)\n",
         killed_by="test_task_2_an_empty_queue_says_so",
+        breaks="PriorityQueueWithAging.get: Raises IndexError if nobody waits",
     ),
     Mutant(
         name="sorted-at-every-look",
@@ -98,6 +117,8 @@ MUTANTS = [
         replace="        while self._heap:\n            *_, ticket, request = self._heap[0]\n",
         by="        self._heap.sort()\n        while self._heap:\n            *_, ticket, request = self._heap[0]\n",
         killed_by="test_task_2_put_and_get_compare_log_n_times",
+        breaks=("PriorityQueueWithAging.get: O(log n)",
+                "module: Nothing is sorted again as time goes by"),
     ),
     Mutant(
         name="requeue-resets-the-age",
@@ -105,6 +126,8 @@ MUTANTS = [
         replace="        self._push(request, next(self._tickets_before))\n",
         by="        request.arrival_time = self.clock()\n        self._push(request, next(self._tickets_before))\n",
         killed_by="test_task_3_a_requeued_request_is_as_old_as_ever",
+        breaks=("PriorityQueueWithAging.requeue: It keeps its age",
+                "invariant 3: and not requeue"),
     ),
     Mutant(
         name="requeue-goes-behind-its-equals",
@@ -112,6 +135,7 @@ MUTANTS = [
         replace="        self._push(request, next(self._tickets_before))\n",
         by="        self._push(request, next(self._tickets))\n",
         killed_by="test_task_3_a_preempted_request_runs_again_before_its_equals",
+        breaks="PriorityQueueWithAging.requeue: and goes before its equals",
     ),
     Mutant(
         name="requeue-goes-before-everybody",
@@ -121,6 +145,7 @@ MUTANTS = [
            "        self._waiting[request.request_id] = ticket, request\n"
            "        heapq.heappush(self._heap, (-math.inf, request.arrival_time, ticket, request))\n",
         killed_by="test_task_3_a_requeued_request_does_not_go_before_its_betters",
+        breaks="PriorityQueueWithAging.requeue: it overtakes nobody who has a smaller one",
     ),
     Mutant(
         name="a-ghost-is-served",
@@ -128,6 +153,8 @@ MUTANTS = [
         replace="            if self._is_alive(ticket, request):\n                return request\n",
         by="            if True:\n                return request\n",
         killed_by="test_task_4_remove_takes_out_one_and_only_that",
+        breaks=("PriorityQueueWithAging.peek: the first entry of the heap may be dead then. Drop it and look again",
+                "invariant 5: Who was removed is never served"),
     ),
     Mutant(
         name="alive-because-of-its-id",
@@ -135,6 +162,7 @@ MUTANTS = [
         replace="        return self._waiting.get(request.request_id, (None,))[0] == ticket\n",
         by="        return request.request_id in self._waiting\n",
         killed_by="test_task_4_a_new_request_of_a_removed_id_stands_at_its_own_place",
+        breaks="PriorityQueueWithAging.remove: not even for a request of the same id that is put in later",
     ),
     Mutant(
         name="alive-because-its-request-waits",
@@ -142,6 +170,7 @@ MUTANTS = [
         replace="        return self._waiting.get(request.request_id, (None,))[0] == ticket\n",
         by="        return self._waiting.get(request.request_id, (None, None))[1] is request\n",
         killed_by="test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound",
+        breaks="PriorityQueueWithAging.remove: A dead entry never speaks for anybody",
     ),
     Mutant(
         name="dead-entries-pile-up",
@@ -149,6 +178,8 @@ MUTANTS = [
         replace="        if len(self._heap) > 2 * len(self._waiting) + 8:\n",
         by="        if False:\n",
         killed_by="test_task_4_dead_entries_do_not_pile_up",
+        breaks=("PriorityQueueWithAging.remove: Entries that never come to the front must not pile up",
+                "invariant 5: A remove leaves at most as many dead entries in the heap as requests wait"),
     ),
     Mutant(
         name="a-heap-with-holes",
@@ -156,6 +187,7 @@ MUTANTS = [
         replace="            heapq.heapify(self._heap)\n",
         by="",
         killed_by="test_task_4_remove_does_not_search_and_keeps_the_order",
+        breaks="PriorityQueueWithAging.remove: make the heap anew from the living",
     ),
     Mutant(
         name="len-counts-the-dead",
@@ -163,6 +195,7 @@ MUTANTS = [
         replace="        return len(self._waiting)\n",
         by="        return len(self._heap)\n",
         killed_by="test_task_4_remove_takes_out_one_and_only_that",
+        breaks="PriorityQueueWithAging.__len__: How many requests wait",
     ),
     Mutant(
         name="looks-when-it-is-first-asked",
@@ -170,6 +203,7 @@ MUTANTS = [
         replace="        return iter([request for *_, request in sorted(living)])\n",
         by="        yield from [request for *_, request in sorted(living)]\n",
         killed_by="test_task_5_an_iterator_shows_those_who_waited_when_it_was_made",
+        breaks="PriorityQueueWithAging.__iter__: They are those of the moment of the call",
     ),
     Mutant(
         name="looks-again-at-each-one",
@@ -177,6 +211,7 @@ MUTANTS = [
         replace="        return iter([request for *_, request in sorted(living)])\n",
         by="        return (entry[-1] for entry in sorted(living) if self._is_alive(*entry[-2:]))\n",
         killed_by="test_task_5_an_iterator_shows_those_who_waited_when_it_was_made",
+        breaks="PriorityQueueWithAging.__iter__: the queue may change while somebody goes through them",
     ),
     Mutant(
         name="iterates-in-the-order-of-the-heap",
@@ -184,5 +219,289 @@ MUTANTS = [
         replace="        return iter([request for *_, request in sorted(living)])\n",
         by="        return iter([request for *_, request in living])\n",
         killed_by="test_task_5_iteration_is_in_the_order_of_service",
+        breaks="PriorityQueueWithAging.__iter__: The waiting requests in the order in which they will be served",
+    ),
+    Mutant(
+        name="the-clock-is-wrapped",
+        story="Keeps a clock of its own making. Whoever asks the queue for its clock gets another.",
+        replace="        self.clock = clock\n",
+        by="        self.clock = lambda: clock()\n",
+        killed_by="test_task_1_rate_and_clock_are_attributes",
+        breaks="PriorityQueueWithAging.__init__: After: both are attributes, as they were given",
+    ),
+    Mutant(
+        name="rates-up-to-1-only",
+        story="Takes the rate for a fraction. One level in half a second is refused.",
+        replace="        if not 0 <= aging_rate < math.inf:\n",
+        by="        if not 0 <= aging_rate <= 1:\n",
+        killed_by="test_task_1_rate_and_clock_are_attributes",
+        breaks="PriorityQueueWithAging.__init__: unless aging_rate is 0 or more and finite",
+    ),
+    Mutant(
+        name="nan-is-not-below-0",
+        story="`if aging_rate < 0`: NaN is not below 0, nor above; it is accepted, and so is infinity.",
+        replace="        if not 0 <= aging_rate < math.inf:\n",
+        by="        if aging_rate < 0:\n",
+        killed_by="test_task_1_a_rate_that_is_negative_or_not_finite_is_refused",
+        breaks=("PriorityQueueWithAging.__init__: NaN is neither",
+                "PriorityQueueWithAging.__init__: Raises ValueError"),
+    ),
+    Mutant(
+        name="wrong-rate-and-no-more",
+        story="Says what came, and not what would have been right.",
+        replace=", must be priority levels a second, 0 or more and finite\")\n",
+        by="\")\n",
+        killed_by="test_task_1_a_rate_that_is_negative_or_not_finite_is_refused",
+        breaks="PriorityQueueWithAging.__init__: Raises ValueError, with the value and the bound",
+    ),
+    Mutant(
+        name="nobody-is-above-its-base",
+        story="Cuts the wait at 0, but not the order: for one that is yet to come the two disagree.",
+        replace="        return request.priority - waited_s * self.aging_rate\n",
+        by="        return request.priority - max(waited_s, 0.0) * self.aging_rate\n",
+        killed_by="test_task_1_order_agrees_with_effective_priority_and_never_changes",
+        breaks="PriorityQueueWithAging.effective_priority: less what it has gained by waiting since it arrived",
+    ),
+    Mutant(
+        name="nobody-is-below-0",
+        story="Cuts at HIGH: who has waited longer than the bound stands level with all others who have.",
+        replace="        return request.priority - waited_s * self.aging_rate\n",
+        by="        return max(request.priority - waited_s * self.aging_rate, 0.0)\n",
+        killed_by="test_task_1_effective_priority_falls_while_a_request_waits",
+        breaks="PriorityQueueWithAging.effective_priority: less what it has gained by waiting since it arrived",
+    ),
+    Mutant(
+        name="to-ask-is-to-arrive",
+        story="Whoever asks for the priority of a request that has not come yet sets its arrival.",
+        replace="        waited_s = self.clock() - request.arrival_time if request.arrival_time is not None "
+                "else 0.0\n",
+        by="        if request.arrival_time is None:\n"
+           "            request.arrival_time = self.clock()\n"
+           "        waited_s = self.clock() - request.arrival_time\n",
+        killed_by="test_task_1_effective_priority_falls_while_a_request_waits",
+        breaks="PriorityQueueWithAging.effective_priority: Nothing is stored",
+    ),
+    Mutant(
+        name="the-order-reads-the-clock",
+        story="Sorts by the effective priority of the moment. Asked later, the order is another.",
+        replace="        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
+        by="        return self.effective_priority(request), request.arrival_time\n",
+        killed_by="test_task_1_order_agrees_with_effective_priority_and_never_changes",
+        breaks=("PriorityQueueWithAging.order: but does not depend on the time",
+                "invariant 2: order(request) does not depend on the time"),
+    ),
+    Mutant(
+        name="never-arrives",
+        story="Leaves the arrival to whoever made the request. Nobody knows since when it waits.",
+        replace="        if request.arrival_time is None:\n"
+                "            request.arrival_time = self.clock()\n"
+                "        elif",
+        by="        if request.arrival_time is None:\n"
+           "            pass\n"
+           "        elif",
+        killed_by="test_task_2_put_sets_the_arrival_time_only_if_there_is_none",
+        breaks="PriorityQueueWithAging.put: After: it has an arrival_time",
+    ),
+    Mutant(
+        name="arrives-and-is-refused",
+        story="Sets the arrival first, then looks whether the id is in use: a refused request has changed.",
+        replace="        self._check_absent(request)\n"
+                "        if request.arrival_time is None:\n"
+                "            request.arrival_time = self.clock()\n",
+        by="        if request.arrival_time is None:\n"
+           "            request.arrival_time = self.clock()\n"
+           "            self._check_absent(request)\n",
+        killed_by="test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing",
+        breaks=("PriorityQueueWithAging.put: nothing changes then",
+                "invariant 6: A call that raises has changed nothing"),
+    ),
+    Mutant(
+        name="in-the-queue-and-refused",
+        story="Takes the request in, then looks at its arrival. NaN stands in the heap, and nothing is in order any "
+              "more.",
+        replace="        elif not math.isfinite(request.arrival_time):\n",
+        by="        self._push(request, next(self._tickets))\n"
+           "        if math.isfinite(request.arrival_time):\n"
+           "            return\n"
+           "        else:\n",
+        killed_by="test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing",
+        breaks="PriorityQueueWithAging.put: nothing changes then",
+    ),
+    Mutant(
+        name="twins-wait-together",
+        story="Asks whether this very request waits. Another one of the same id is taken in, and one of the two is "
+              "never served.",
+        replace="        self._check_absent(request)\n"
+                "        if request.arrival_time is None:\n"
+                "            request.arrival_time = self.clock()\n",
+        by="        if request in self:\n"
+           "            raise ValueError(f\"request {request.request_id!r} waits already\")\n"
+           "        if request.arrival_time is None:\n"
+           "            request.arrival_time = self.clock()\n",
+        killed_by="test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing",
+        breaks="PriorityQueueWithAging.put: Raises ValueError if a request of that id is waiting already",
+    ),
+    Mutant(
+        name="infinity-is-a-time",
+        story="Refuses NaN only. Who came at minus infinity is always first.",
+        replace="        elif not math.isfinite(request.arrival_time):\n",
+        by="        elif math.isnan(request.arrival_time):\n",
+        killed_by="test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing",
+        breaks="PriorityQueueWithAging.put: or if the arrival_time that it brought is not finite",
+    ),
+    Mutant(
+        name="time-begins-at-0",
+        story="Refuses arrivals below 0. A clock may begin anywhere.",
+        replace="        elif not math.isfinite(request.arrival_time):\n",
+        by="        elif not 0 <= request.arrival_time < math.inf:\n",
+        killed_by="test_task_2_put_sets_the_arrival_time_only_if_there_is_none",
+        breaks="PriorityQueueWithAging.put: one that it brought along is kept",
+    ),
+    Mutant(
+        name="refused-without-a-value",
+        story="Says that the time is wrong, and not which time.",
+        replace="arrival_time is {request.arrival_time}, must be finite\")\n",
+        by="arrival_time must be finite\")\n",
+        killed_by="test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing",
+        breaks="PriorityQueueWithAging.put: that it brought is not finite (the message has the value)",
+    ),
+    Mutant(
+        name="nobody-knows-who-waits",
+        story="Says that somebody waits already, and not who.",
+        replace="raise ValueError(f\"request id {request.request_id!r} is in the queue already\")\n",
+        by="raise ValueError(\"it is in the queue already\")\n",
+        killed_by="test_task_2_what_cannot_wait_here_is_refused_and_changes_nothing",
+        breaks="PriorityQueueWithAging.put: is waiting already (the message names the id)",
+    ),
+    Mutant(
+        name="nobody-is-shown",
+        story="peek of an empty queue is None, and get takes the attributes of None.",
+        replace="        raise IndexError(\"the queue is empty: nobody waits\")\n",
+        by="        return None\n",
+        killed_by="test_task_2_an_empty_queue_says_so",
+        breaks="PriorityQueueWithAging.peek: Raises IndexError if nobody waits",
+    ),
+    Mutant(
+        name="requeue-goes-before-its-level",
+        story="Stands in front of all of the same level, also of those who came before it.",
+        replace="        self._push(request, next(self._tickets_before))\n",
+        by="        ticket = next(self._tickets_before)\n"
+           "        self._waiting[request.request_id] = ticket, request\n"
+           "        heapq.heappush(self._heap, (self.order(request)[0], -math.inf, ticket, request))\n",
+        killed_by="test_task_3_a_requeued_request_does_not_go_before_its_betters",
+        breaks="PriorityQueueWithAging.requeue: Its equals are those with the same order; it overtakes nobody",
+    ),
+    Mutant(
+        name="who-comes-back-first-goes-first",
+        story="Tickets before all others, but in the order of coming back: two victims change places.",
+        replace="        self._push(request, next(self._tickets_before))\n",
+        by="        self._push(request, next(self._tickets) - 1_000_000)\n",
+        killed_by="test_task_3_a_requeued_request_goes_before_its_equals",
+        breaks="PriorityQueueWithAging.requeue: Of equals that come back, the one that comes back last goes first",
+    ),
+    Mutant(
+        name="requeue-sorts",
+        story="Right, and O(n) comparisons for each that comes back.",
+        replace="        self._push(request, next(self._tickets_before))\n",
+        by="        self._push(request, next(self._tickets_before))\n"
+           "        self._heap.sort()\n",
+        killed_by="test_task_3_requeue_compares_log_n_times",
+        breaks="PriorityQueueWithAging.requeue: O(log n)",
+    ),
+    Mutant(
+        name="who-waits-comes-back",
+        story="Does not ask whether it waits already. Its old entry is dead, and its place another.",
+        replace="        self._check_absent(request)\n"
+                "        if request.arrival_time is None:\n"
+                "            raise",
+        by="        if request.arrival_time is None:\n"
+           "            raise",
+        killed_by="test_task_3_what_never_waited_cannot_come_back",
+        breaks="PriorityQueueWithAging.requeue: Raises ValueError, with the id, if a request of that id is waiting "
+               "already",
+    ),
+    Mutant(
+        name="comes-back-from-nowhere",
+        story="Gives an arrival to whoever has none: the caller's mistake is never found.",
+        replace="            raise ValueError(f\"request {request.request_id!r} has no arrival_time: put it "
+                "in before it can come back\")\n",
+        by="            request.arrival_time = self.clock()\n",
+        killed_by="test_task_3_what_never_waited_cannot_come_back",
+        breaks="PriorityQueueWithAging.requeue: or if this one has no arrival_time, so that it never was in a queue",
+    ),
+    Mutant(
+        name="refused-with-an-arrival",
+        story="Refuses, and has set the arrival. The second try goes through.",
+        replace="        if request.arrival_time is None:\n"
+                "            raise ValueError(",
+        by="        if request.arrival_time is None:\n"
+           "            request.arrival_time = self.clock()\n"
+           "            raise ValueError(",
+        killed_by="test_task_3_what_never_waited_cannot_come_back",
+        breaks="PriorityQueueWithAging.requeue: nothing changes then",
+    ),
+    Mutant(
+        name="a-namesake-is-in-it",
+        story="Asks for the id. A stranger of the same id is said to wait.",
+        replace="        return self._waiting.get(request.request_id, (None, None))[1] is request\n",
+        by="        return request.request_id in self._waiting\n",
+        killed_by="test_task_4_contains_and_remove_mean_this_very_request",
+        breaks="PriorityQueueWithAging.__contains__: Another one of the same id is another request",
+    ),
+    Mutant(
+        name="a-namesake-is-removed",
+        story="Asks for the id. A stranger of the same id takes the one that waits out.",
+        replace="        if request not in self:\n",
+        by="        if request.request_id not in self._waiting:\n",
+        killed_by="test_task_4_contains_and_remove_mean_this_very_request",
+        breaks="PriorityQueueWithAging.remove: Raises ValueError, with the id, if this very request does not wait "
+               "here",
+    ),
+    Mutant(
+        name="gone-and-refused",
+        story="Takes the entry out, then looks whose it was.",
+        replace="        if request not in self:\n"
+                "            raise ValueError(f\"request {request.request_id!r} is not in the queue\")\n"
+                "        del self._waiting[request.request_id]\n",
+        by="        _, found = self._waiting.pop(request.request_id, (None, None))\n"
+           "        if found is not request:\n"
+           "            raise ValueError(f\"request {request.request_id!r} is not in the queue\")\n",
+        killed_by="test_task_4_contains_and_remove_mean_this_very_request",
+        breaks="PriorityQueueWithAging.remove: nothing changes then",
+    ),
+    Mutant(
+        name="three-dead-to-one-living",
+        story="Makes the heap anew when three quarters of it are dead.",
+        replace="        if len(self._heap) > 2 * len(self._waiting) + 8:\n",
+        by="        if len(self._heap) > 4 * len(self._waiting) + 8:\n",
+        killed_by="test_task_4_no_more_are_dead_than_wait",
+        breaks=("invariant 5: A remove leaves at most as many dead entries in the heap as requests wait",
+                "PriorityQueueWithAging.remove: when more than half of the heap is dead"),
+    ),
+    Mutant(
+        name="made-anew-every-time",
+        story="No dead entry is ever left, and every remove is O(n).",
+        replace="        if len(self._heap) > 2 * len(self._waiting) + 8:\n",
+        by="        if True:\n",
+        killed_by="test_task_4_remove_does_not_search_and_keeps_the_order",
+        breaks="PriorityQueueWithAging.remove: That is O(n), and happens once in n removals",
+    ),
+    Mutant(
+        name="shows-the-dead",
+        story="Goes through the heap, and the heap has entries of those who left.",
+        replace="        living = [entry for entry in self._heap if self._is_alive(*entry[-2:])]\n"
+                "        return",
+        by="        living = list(self._heap)\n"
+           "        return",
+        killed_by="test_task_5_iteration_is_in_the_order_of_service",
+        breaks="PriorityQueueWithAging.__iter__: The waiting requests in the order",
+    ),
+    Mutant(
+        name="sorts-without-tickets",
+        story="Sorts who waits by order. Of equals, the one that came back stands behind.",
+        replace="        return iter([request for *_, request in sorted(living)])\n",
+        by="        return iter(sorted((entry[-1] for entry in living), key=self.order))\n",
+        killed_by="test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound",
+        breaks="PriorityQueueWithAging.__iter__: in the order in which they will be served",
     ),
 ]

@@ -50,15 +50,20 @@ def drain(queue):
 @contextlib.contextmanager
 def must_raise(error, call, *words):
     """The call must be refused, in a sentence that has these words. An unwritten body is no refusal."""
+    refusals = []
     try:
-        yield
+        yield refusals
     except NotImplementedError:
         raise
     except error as refusal:
         missing = [word for word in words if word not in str(refusal)]
         assert not missing, (f"{call} raised {error.__name__}({str(refusal)!r}), which does not say {missing}: name "
                              "what was wrong, with its value")
+        refusals.append(str(refusal))
         return
+    except Exception as other:
+        got = f"{type(other).__name__}({str(other)!r})"
+        raise AssertionError(f"{call} raised {got}, expected {error.__name__}") from other
     pytest.fail(f"{call} was accepted, expected {error.__name__}", pytrace=False)
 
 
@@ -68,8 +73,26 @@ def must_raise(error, call, *words):
 @pytest.mark.points(1)
 @pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf, -math.inf])
 def test_task_1_a_rate_that_is_negative_or_not_finite_is_refused(lab, rate):
-    with must_raise(ValueError, f"PriorityQueueWithAging({rate})", str(rate)):
+    with must_raise(ValueError, f"PriorityQueueWithAging({rate})", str(rate)) as refusals:
         lab.PriorityQueueWithAging(rate)
+    rest = refusals[0].replace(str(rate), "")
+    assert any(word in rest for word in ("0", "negative", "finite")), (
+        f"PriorityQueueWithAging({rate}) raised ValueError({refusals[0]!r}), which has the value, and not the bound: "
+        "say that a rate is 0 or more, and finite")
+
+
+@pytest.mark.points(1)
+@pytest.mark.parametrize("rate", [0, 0.25, 2.0, 1000])
+def test_task_1_rate_and_clock_are_attributes(lab, rate):
+    clock = Clock()
+    try:
+        queue = lab.PriorityQueueWithAging(rate, clock)
+    except ValueError as error:
+        raise AssertionError(f"PriorityQueueWithAging({rate}, clock) was refused: {error}. Every rate that is 0 or "
+                             "more and finite is one") from error
+    got = queue.aging_rate, queue.clock
+    assert got == (rate, clock), (f"PriorityQueueWithAging({rate}, clock) has (aging_rate, clock) {got}, expected "
+                                  f"{(rate, clock)}: both as they were given")
 
 
 @pytest.mark.points(2)
@@ -85,8 +108,11 @@ def test_task_1_effective_priority_falls_while_a_request_waits(lab):
     got = queue.effective_priority(request("came at 0.0 s", LOW, 0.0))
     assert got == 0, (f"LOW (2) came at 0.0 s, rate 0.25: at 8 s its effective priority is {got}, expected 2 - 8 * "
                       "0.25 = 0. 0.0 is a time like any other; only None is no arrival")
-    got = queue.effective_priority(request("not put in yet", LOW))
-    assert got == 2, f"a request without arrival_time has not waited: effective priority {got}, expected its base, 2"
+    new = request("not put in yet", LOW)
+    got = queue.effective_priority(new), new.arrival_time
+    assert got == (2, None), (
+        f"a request without arrival_time has not waited: after effective_priority(request) (its answer, the request's "
+        f"arrival_time) is {got}, expected its base, 2, and None: it only looks, and nothing is stored")
 
 
 @pytest.mark.points(1)
@@ -109,7 +135,7 @@ def test_task_1_order_agrees_with_effective_priority_and_never_changes(lab):
         a, b = (request(name, rng.choice(PRIORITIES), rng.randrange(80) / 4) for name in "ab")
         clock.now_s = 20.0
         before = queue.order(a), queue.order(b)
-        for now_s in (20.0, 20.25, 77.5, 4000.0):
+        for now_s in (20.0, 20.25, 77.5, 4000.0, 5.0):
             clock.now_s = now_s
             effective = queue.effective_priority(a), queue.effective_priority(b)
             expected = tuple(each.priority - (now_s - each.arrival_time) * 0.25 for each in (a, b))
@@ -169,13 +195,21 @@ def test_task_2_who_has_waited_long_enough_goes_before_a_fresh_high(lab):
 @pytest.mark.points(2)
 def test_task_2_put_sets_the_arrival_time_only_if_there_is_none(lab):
     queue, clock = make_queue(lab, now_s=50.0)
-    new, old, oldest = put_all(queue, request("new"), request("came at 30 s", NORMAL, 30.0),
-                               request("came at 0 s", NORMAL, 0.0))
-    got = [each.arrival_time for each in (new, old, oldest)]
-    assert got == [50.0, 30.0, 0.0], (f"put at 50 s of requests with arrival_time None, 30.0 and 0.0: the times are "
-                                      f"{got}, expected [50.0, 30.0, 0.0]. 0.0 is a time, too")
+    requests = [request("new"), request("came at 30 s", NORMAL, 30.0), request("came at 0 s", NORMAL, 0.0),
+                request("came at -4 s", NORMAL, -4.0)]
+    for each in requests:
+        try:
+            queue.put(each)
+        except ValueError as error:
+            raise AssertionError(f"put({each!r}) at 50 s, with arrival_time {each.arrival_time}, was refused: {error}. "
+                                 "Every finite time is an arrival") from error
+    got = [each.arrival_time for each in requests]
+    assert got == [50.0, 30.0, 0.0, -4.0], (
+        f"put at 50 s of requests with arrival_time None, 30.0, 0.0 and -4.0: the times are {got}, expected [50.0, "
+        "30.0, 0.0, -4.0]. 0.0 is a time, too")
     got = drain(queue)
-    assert got == ["came at 0 s", "came at 30 s", "new"], f"who came first goes first, whenever it was put; got {got}"
+    assert got == ["came at -4 s", "came at 0 s", "came at 30 s", "new"], (
+        f"who came first goes first, whenever it was put; get() gave {got}")
 
 
 @pytest.mark.points(2)
@@ -372,19 +406,46 @@ def test_task_3_a_requeued_request_does_not_go_before_its_betters(lab):
     assert got == ["high", "low", "same level as low, came later"], (
         f"LOW (came at 0 s, rate 0.25) comes back at 2 s; get() gave {got}: a HIGH of 2 s has a smaller order and goes "
         "first. Coming back is no reason to stand in front of everybody")
+    queue.put(request("high at 8 s", HIGH, 8.0))
+    high = queue.get()
+    queue.put(request("low at 0 s", LOW, 0.0))
+    queue.requeue(high)
+    got = drain(queue)
+    assert got == ["low at 0 s", "high at 8 s"], (
+        f"HIGH of 8 s was served and comes back; LOW of 0 s waits, is level with it at rate 0.25, and came first: "
+        f"get() gave {got}, expected ['low at 0 s', 'high at 8 s']. Its equals are those of the same order, both "
+        "numbers of it")
 
 
 @pytest.mark.points(1)
 def test_task_3_what_never_waited_cannot_come_back(lab):
     queue, _ = make_queue(lab)
     _, second = put_all(queue, request("story-1"), request("story-2"))
+    never = request("story-3")
     with must_raise(ValueError, "requeue(a request that never was in a queue)", "story-3"):
-        queue.requeue(request("story-3"))
+        queue.requeue(never)
+    assert never.arrival_time is None, (
+        f"requeue(a request that never was in a queue) was refused, but its arrival_time is {never.arrival_time} now, "
+        "expected None: a call that raises has changed nothing")
     with must_raise(ValueError, "requeue(a request that is waiting)", "story-2"):
         queue.requeue(second)
     got = len(queue), drain(queue)
     assert got == (2, ["story-1", "story-2"]), (f"after two refusals (length, requests) is {got}, expected "
                                                 "(2, ['story-1', 'story-2'])")
+
+
+@pytest.mark.points(1)
+def test_task_3_requeue_compares_log_n_times(lab):
+    queue, clock, _, num_comparisons = counted_queue(lab)
+    served = [queue.get() for _ in range(100)]
+    num_comparisons()
+    for each in served:
+        clock.now_s += 0.125
+        queue.requeue(each)
+    average = num_comparisons() / len(served)
+    assert average <= MAX_COMPARISONS, (
+        f"with about {NUM_WAITING} requests waiting, a requeue() made {average:.0f} comparisons on average, at most "
+        f"{MAX_COMPARISONS} are allowed, 10 times log2({NUM_WAITING}): one that comes back is pushed like any other")
 
 
 @pytest.mark.points(3)
@@ -492,6 +553,23 @@ def test_task_4_dead_entries_do_not_pile_up(lab):
         f"3 requests wait, 2000 others came and were removed: the queue was made of {before} objects before, and of "
         f"{after} after. Nobody gets to the entries behind the first three, so clear the dead out now and then")
     assert drain(queue) == ["first 0", "first 1", "first 2"], "who stays must stay in order"
+
+
+@pytest.mark.points(1)
+def test_task_4_no_more_are_dead_than_wait(lab):
+    queues = []
+    for num_removed in (0, 700):
+        queue, _ = make_queue(lab)
+        requests = [request(f"r{i}", NORMAL, i / 8) for i in range(300 + num_removed)]
+        put_all(queue, *requests)
+        for each in requests[300:]:  # from behind the first 300, so no dead entry ever comes to the front
+            queue.remove(each)
+        queues.append(queue)
+    fresh, worn = (num_objects(queue) for queue in queues)
+    assert worn <= 2 * fresh + 100, (
+        f"300 requests wait. A queue into which only they were put is made of {fresh} objects; one into which 1000 "
+        f"were put, and from which 700 were removed, of {worn}, expected at most twice as many, and a few: when more "
+        "than half of the heap is dead, it is made anew from the living")
 
 
 @pytest.mark.points(3)
