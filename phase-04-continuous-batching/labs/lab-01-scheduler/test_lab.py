@@ -15,12 +15,12 @@ from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.simulation import FakeModel, Simulation, Step, Timeline, decode_alone
 
-LEGEND = ("(A number: so many tokens of a prompt. ●: one token. –: waiting. A column is a step, the last row its sum. "
-          "A step that raised is not drawn.)")
+LEGEND = ("(A number: that many tokens of a prompt. ●: one token. –: waiting. A column is a step, the last row its "
+          "sum. A step that raised is not drawn.)")
 
 
 def ask(name, num_prompt, num_output=1, start=0, priority=Priority.NORMAL, num_sequences=1):
-    """A request of so many prompt tokens, from token ``start`` on, that ends after so many output tokens."""
+    """A request of this many prompt tokens, from token ``start`` on, that ends after this many output tokens."""
     request = Request(name, range(start, start + num_prompt), SamplingParams(max_tokens=num_output), priority)
     request.num_sequences = num_sequences
     return request
@@ -111,7 +111,7 @@ def told_with_picture(drawn, function, *args):
 
 
 def run(simulation, num_steps=None):
-    """Let it run, to the end or for so many steps."""
+    """Let it run, to the end or for this many steps."""
     if num_steps is None:
         told_with_picture(simulation, simulation.run, 2000)
     for _ in range(num_steps or 0):

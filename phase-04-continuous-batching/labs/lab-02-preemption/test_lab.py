@@ -4,7 +4,7 @@ The model is a fake one (``mini_vllm.simulation``): it keeps every token under (
 whole context back before it says the next token. A block that was lost, reused too early or never written is found in
 the step in which it matters.
 
-In the pictures a number is so many tokens of a request in one step, ● is one token, ✕ a preemption, – waiting.
+In the pictures a number is that many tokens of a request in one step, ● is one token, ✕ a preemption, – waiting.
 """
 
 import random
@@ -164,7 +164,7 @@ def test_task_1_those_who_run_come_first_with_one_budget_for_all(lab):
 
 
 def seat(server, request, num_computed):
-    """Let a request run that nobody admitted, with so many tokens of its prompt computed."""
+    """Let a request run that nobody admitted, with this many tokens of its prompt computed."""
     kv_cache = server.scheduler.kv_cache
     kv_cache.allocate_slots(request, num_computed)
     kv_cache.finish_step()
