@@ -10,6 +10,8 @@ MUTANTS = [
         replace="np.arange(context_len - (end - start), context_len)\n",
         by="np.arange(end - start)\n",
         killed_by="test_task_1_positions_are_the_last_of_each_context",
+        breaks=("token_positions: They are the last ones of its context_lens[i] tokens",
+                "invariant 1: The tokens of a request are the last ones of its context"),
     ),
     Mutant(
         name="positions-count-from-1",
@@ -17,6 +19,15 @@ MUTANTS = [
         replace="np.arange(context_len - (end - start), context_len)\n",
         by="np.arange(context_len - (end - start) + 1, context_len + 1)\n",
         killed_by="test_task_1_positions_are_the_last_of_each_context",
+        breaks="token_positions: the first token of a request has position 0",
+    ),
+    Mutant(
+        name="the-latest-token-first",
+        story="Counts back from the end of the context. A decode has one token, and does not show it.",
+        replace="np.arange(context_len - (end - start), context_len)\n",
+        by="np.arange(context_len - 1, context_len - 1 - (end - start), -1)\n",
+        killed_by="test_task_1_positions_are_the_last_of_each_context",
+        breaks="token_positions: in order",
     ),
     Mutant(
         name="one-table-for-all",
@@ -24,6 +35,8 @@ MUTANTS = [
         replace="np.asarray(table)[positions[start:end] // block_size]\n",
         by="np.asarray(block_tables[0])[positions[start:end] // block_size % len(block_tables[0])]\n",
         killed_by="test_task_1_slots_go_through_each_requests_own_table",
+        breaks=("slot_mapping: in block block_tables[i][positions[t] // block_size]",
+                "invariant 1: positions and slots follow from that and the table"),
     ),
     Mutant(
         name="offsets-count-from-the-first-token-of-the-step",
@@ -31,6 +44,7 @@ MUTANTS = [
         replace="* block_size + positions % block_size\n    # END TASK\n",
         by="* block_size + np.arange(len(positions)) % block_size\n    # END TASK\n",
         killed_by="test_task_1_slots_of_random_batches",
+        breaks="slot_mapping: Token t of request i stands at positions[t] of its request",
     ),
     # ---- Task 2
     Mutant(
@@ -39,6 +53,7 @@ MUTANTS = [
         replace="        self.pools[layer][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
         by="        self.pools[0][mx.array(block_ids), :, mx.array(offsets)] = keys_values\n",
         killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
+        breaks="PagedKVCache.write: each of these slots of pools[layer] holds its token's keys and values",
     ),
     Mutant(
         name="write-takes-offsets-for-blocks",
@@ -46,6 +61,25 @@ MUTANTS = [
         replace="        block_ids, offsets = np.divmod(slots, self.block_size)\n",
         by="        offsets, block_ids = np.divmod(slots, self.block_size)\n",
         killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
+        breaks="PagedKVCache.write: each token in its slot",
+    ),
+    Mutant(
+        name="write-sorts-the-slots",
+        story="Writes in the order of memory, and leaves the tokens in theirs.",
+        replace="        block_ids, offsets = np.divmod(slots, self.block_size)\n",
+        by="        block_ids, offsets = np.divmod(np.sort(slots), self.block_size)\n",
+        killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
+        breaks="PagedKVCache.write: slots are all different, in any order",
+    ),
+    Mutant(
+        name="write-begins-with-an-empty-block",
+        story="Clears a block before it writes into it: what the block held of earlier steps, or of a sharer, is gone.",
+        replace="        block_ids, offsets = np.divmod(slots, self.block_size)\n",
+        by="        block_ids, offsets = np.divmod(slots, self.block_size)\n"
+           "        self.pools[layer][mx.array(block_ids)] = 0\n",
+        killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
+        breaks=("PagedKVCache.write: Nothing else in any pool has changed",
+                "invariant 3: A write changes its slots and nothing else"),
     ),
     Mutant(
         name="write-adds",
@@ -54,6 +88,7 @@ MUTANTS = [
         by="        pool = self.pools[layer]\n"
            "        self.pools[layer] = pool.at[mx.array(block_ids), :, mx.array(offsets)].add(keys_values)\n",
         killed_by="test_task_2_a_slot_holds_what_was_written_last",
+        breaks="PagedKVCache.write: whatever it held before",
     ),
     Mutant(
         name="write-turns-the-pool-around",
@@ -65,6 +100,8 @@ MUTANTS = [
            "        slotwise[mx.array(slots)] = keys_values\n"
            "        self.pools[layer] = slotwise.reshape(-1, self.block_size, *slotwise.shape[1:]).swapaxes(1, 2)\n",
         killed_by="test_task_2_the_pool_is_written_in_place",
+        breaks=("PagedKVCache.write: The pool is written in place: no second one is made on the way",
+                "invariant 3: no array of a pool's size is made"),
     ),
     Mutant(
         name="write-keeps-the-old-pool",
@@ -73,6 +110,8 @@ MUTANTS = [
         by="        block_ids, offsets = np.divmod(slots, self.block_size)\n"
            "        self.before = self.pools[layer].reshape(-1)\n        mx.eval(self.before)\n",
         killed_by="test_task_2_the_pool_is_written_in_place",
+        breaks=("PagedKVCache.write: The pool is written in place",
+                "PagedKVCache: nobody but this class keeps a reference to a pool, or to a view of one"),
     ),
     Mutant(
         name="write-goes-token-by-token",
@@ -81,6 +120,7 @@ MUTANTS = [
         by="        for token, (block_id, offset) in enumerate(zip(block_ids.tolist(), offsets.tolist())):\n"
            "            self.pools[layer][block_id, :, offset] = keys_values[token]\n",
         killed_by="test_task_2_all_tokens_are_one_write",
+        breaks="PagedKVCache.write: It is one write for all tokens, not one a token",
     ),
     # ---- Task 3
     Mutant(
@@ -89,6 +129,7 @@ MUTANTS = [
         replace="        for pool, blocks in zip(self.pools, copied):\n",
         by="        for pool, blocks in zip(self.pools[:1], copied):\n",
         killed_by="test_task_3_whole_blocks_of_every_layer_are_copied",
+        breaks="PagedKVCache.copy_blocks: in every layer",
     ),
     Mutant(
         name="copies-all-at-once",
@@ -96,6 +137,9 @@ MUTANTS = [
         replace="            origins[destination] = origins.get(source, source)\n",
         by="            origins[destination] = source\n",
         killed_by="test_task_3_copies_are_as_if_made_one_after_the_other",
+        breaks=("PagedKVCache.copy_blocks: all is as if the copies had been made one after the other",
+                "PagedKVCache.copy_blocks: a copy whose source is the destination of an earlier one copies on what "
+                "that one brought"),
     ),
     Mutant(
         name="the-first-copy-into-a-block-stays",
@@ -103,6 +147,7 @@ MUTANTS = [
         replace="            origins[destination] = origins.get(source, source)\n",
         by="            origins.setdefault(destination, origins.get(source, source))\n",
         killed_by="test_task_3_copies_are_as_if_made_one_after_the_other",
+        breaks="PagedKVCache.copy_blocks: of two copies into one block the later one stays",
     ),
     Mutant(
         name="copies-counted-per-layer",
@@ -110,6 +155,23 @@ MUTANTS = [
         replace="        self.num_copied_blocks += len(copies)\n",
         by="        self.num_copied_blocks += len(copies) * len(self.pools)\n",
         killed_by="test_task_3_copies_are_counted",
+        breaks="PagedKVCache.copy_blocks: num_copied_blocks has grown by the number of pairs",
+    ),
+    Mutant(
+        name="copies-counted-by-destination",
+        story="Counts what is written in the end: of two copies into one block, one.",
+        replace="        self.num_copied_blocks += len(copies)\n",
+        by="        self.num_copied_blocks += len(origins)\n",
+        killed_by="test_task_3_copies_are_counted",
+        breaks="PagedKVCache.copy_blocks: num_copied_blocks has grown by the number of pairs",
+    ),
+    Mutant(
+        name="no-copies-are-an-index",
+        story="Does not ask whether there is anything to copy: an empty list becomes an array of float32.",
+        replace="        if not copies:\n            return\n",
+        by="",
+        killed_by="test_task_3_copies_are_counted",
+        breaks="PagedKVCache.copy_blocks: No pairs: nothing happens",
     ),
     Mutant(
         name="copies-are-not-read-first",
@@ -117,6 +179,7 @@ MUTANTS = [
         replace="        mx.eval(copied)\n",
         by="",
         killed_by="test_task_3_a_copied_block_does_not_copy_the_pool",
+        breaks="PagedKVCache.copy_blocks: what is read from a pool must be read to its end",
     ),
     Mutant(
         name="copies-from-a-snapshot",
@@ -125,6 +188,7 @@ MUTANTS = [
         by="        snapshot = [pool + 0 for pool in self.pools]\n        mx.eval(snapshot)\n"
            "        copied = [pool[sources] for pool in snapshot]\n",
         killed_by="test_task_3_a_copied_block_does_not_copy_the_pool",
+        breaks="PagedKVCache.copy_blocks: The pools are written in place",
     ),
     # ---- Task 4
     Mutant(
@@ -133,6 +197,7 @@ MUTANTS = [
         replace="    sees = positions <= own_positions ",
         by="    sees = positions < own_positions ",
         killed_by="test_task_4_one_query_sees_its_whole_context",
+        breaks="_attend_alike: attends to all tokens of its request up to that position",
     ),
     Mutant(
         name="chunk-stands-at-the-start",
@@ -140,6 +205,7 @@ MUTANTS = [
         replace="    own_positions = lengths - num_queries + np.arange(num_queries)[:, None]\n",
         by="    own_positions = 0 * lengths + np.arange(num_queries)[:, None]\n",
         killed_by="test_task_4_a_chunk_is_causal_from_where_it_stands",
+        breaks="_attend_alike: Query j of request i stands at position context_lens[i] - num_queries + j",
     ),
     Mutant(
         name="everybody-sees-the-whole-context",
@@ -147,6 +213,7 @@ MUTANTS = [
         replace="    sees = positions <= own_positions ",
         by="    sees = positions < lengths + 0 * own_positions ",
         killed_by="test_task_4_a_chunk_is_causal_from_where_it_stands",
+        breaks="_attend_alike: up to that position",
     ),
     Mutant(
         name="blocks-are-glued-without-turning",
@@ -154,6 +221,7 @@ MUTANTS = [
         replace="    keys_values = blocks.swapaxes(1, 2).reshape(",
         by="    keys_values = blocks.reshape(",
         killed_by="test_task_4_one_query_sees_its_whole_context",
+        breaks="module: position p of a request block table[p // block_size], offset p % block_size",
     ),
     Mutant(
         name="keys-and-values-take-turns",
@@ -161,6 +229,7 @@ MUTANTS = [
         replace="    keys, values = mx.split(keys_values, 2, axis=1)\n",
         by="    keys, values = keys_values[:, ::2], keys_values[:, 1::2]\n",
         killed_by="test_task_4_heads_are_grouped_over_kv_heads",
+        breaks="module: a block's keys, then its values",
     ),
     Mutant(
         name="heads-are-interleaved",
@@ -170,6 +239,7 @@ MUTANTS = [
            "    keys, values = mx.tile(keys, repeats), mx.tile(values, repeats)\n"
            "    lengths = np.array(context_lens)[:, None, None]\n",
         killed_by="test_task_4_heads_are_grouped_over_kv_heads",
+        breaks="_attend_alike: Head h reads KV head h // (num_heads // num_kv_heads)",
     ),
     Mutant(
         name="scale-by-habit",
@@ -177,6 +247,7 @@ MUTANTS = [
         replace="keys, values, scale=scale,\n",
         by="keys, values, scale=head_dim ** -0.5,\n",
         killed_by="test_task_4_scores_are_multiplied_by_the_scale",
+        breaks="_attend_alike: Scores are multiplied by scale",
     ),
     Mutant(
         name="window-one-too-long",
@@ -184,6 +255,7 @@ MUTANTS = [
         replace="        sees &= positions > own_positions - window\n",
         by="        sees &= positions >= own_positions - window\n",
         killed_by="test_task_4_a_window_ends_the_view_backwards",
+        breaks="_attend_alike: to this many of the last of these, itself included",
     ),
     Mutant(
         name="window-from-the-end-of-the-context",
@@ -191,6 +263,7 @@ MUTANTS = [
         replace="        sees &= positions > own_positions - window\n",
         by="        sees &= (positions > lengths - 1 - window) | (positions == own_positions)\n",
         killed_by="test_task_4_a_window_ends_the_view_backwards",
+        breaks="_attend_alike: with a window, to this many of the last of these",
     ),
     Mutant(
         name="all-are-as-long-as-the-first",
@@ -198,6 +271,7 @@ MUTANTS = [
         replace="    lengths = np.array(context_lens)[:, None, None]\n",
         by="    lengths = np.full(num_requests, context_lens[0])[:, None, None]\n",
         killed_by="test_task_4_requests_alike_are_each_as_alone",
+        breaks="_attend_alike: Their lengths may still differ, by less than a block",
     ),
     Mutant(
         name="garbage-gets-weight-0",
@@ -205,6 +279,8 @@ MUTANTS = [
         replace="    values = mx.where(mx.array(is_written)[:, None], values, 0)",
         by="    values = values",
         killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
+        breaks=("_attend_alike: What the slots after a context hold does not matter, even if it is NaN",
+                "invariant 4: What lies after a context has no say, NaN included"),
     ),
     Mutant(
         name="garbage-is-masked-by-adding",
@@ -212,6 +288,7 @@ MUTANTS = [
         replace="mask=mx.array(sees)[:, None])\n",
         by="mask=mx.array(np.where(sees, 0, -np.inf)[:, None]).astype(queries.dtype))\n",
         killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
+        breaks="_attend_alike: What the slots after a context hold does not matter, even if it is NaN",
     ),
     Mutant(
         name="tables-are-not-cut",
@@ -219,6 +296,8 @@ MUTANTS = [
         replace="[list(table[:num_blocks]) for table in block_tables]",
         by="[list(table) for table in block_tables]",
         killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
+        breaks=("_attend_alike: A table may be longer than its context needs, and tables may differ in length",
+                "module: what stands after the blocks of the context has no say"),
     ),
     Mutant(
         name="result-in-float32",
@@ -226,14 +305,25 @@ MUTANTS = [
         replace="    return out.swapaxes(1, 2)\n",
         by="    return out.swapaxes(1, 2).astype(mx.float32)\n",
         killed_by="test_task_4_the_result_has_the_type_of_the_queries",
+        breaks="_attend_alike: like queries",
     ),
     # ---- Task 5
+    Mutant(
+        name="groups-by-blocks-alone",
+        story="Takes all requests for decodes, or for chunks of the first one's size.",
+        replace="    for shape in dict.fromkeys(shapes):\n",
+        by="    shapes = [(shapes[0][0], num_blocks) for _, num_blocks in shapes]\n"
+           "    for shape in dict.fromkeys(shapes):\n",
+        killed_by="test_task_5_decodes_and_chunks_in_one_batch",
+        breaks="paged_attention: Here the requests may differ in both",
+    ),
     Mutant(
         name="results-stay-in-groups",
         story="Concatenates group after group and does not sort back: right if the batch happens to be sorted.",
         replace="    return mx.concatenate(outs)[mx.array(np.argsort(rows_of_outs))]\n",
         by="    return mx.concatenate(outs)\n",
         killed_by="test_task_5_results_stand_in_the_order_of_the_queries",
+        breaks="paged_attention: come in any order",
     ),
     Mutant(
         name="sorts-by-where-it-came-from",
@@ -241,6 +331,7 @@ MUTANTS = [
         replace="    return mx.concatenate(outs)[mx.array(np.argsort(rows_of_outs))]\n",
         by="    return mx.concatenate(outs)[mx.array(rows_of_outs)]\n",
         killed_by="test_task_5_results_stand_in_the_order_of_the_queries",
+        breaks="paged_attention: Row for row, the result is that of each request alone",
     ),
     Mutant(
         name="groups-take-the-first-tables",
@@ -248,6 +339,8 @@ MUTANTS = [
         replace="[block_tables[i] for i in members]",
         by="block_tables[:len(members)]",
         killed_by="test_task_5_decodes_and_chunks_in_one_batch",
+        breaks=("paged_attention: Row for row, the result is that of each request alone",
+                "invariant 5: who else is in the batch does not show in the result"),
     ),
     Mutant(
         name="groups-forget-the-window",
@@ -255,6 +348,7 @@ MUTANTS = [
         replace=" scale,\n                                    window))\n",
         by=" scale))\n",
         killed_by="test_task_5_random_batches",
+        breaks="paged_attention: What they see is said at _attend_alike",
     ),
     Mutant(
         name="every-block-is-read-once",
@@ -265,6 +359,8 @@ MUTANTS = [
            "        block_tables = [table if i == members[0] else [0 if b in is_read else b for b in table]\n"
            "                        for i, table in enumerate(block_tables)]\n",
         killed_by="test_task_5_requests_may_share_blocks",
+        breaks=("paged_attention: and share blocks",
+                "invariant 5: who shares them"),
     ),
     Mutant(
         name="blocks-in-order-of-their-ids",
@@ -272,6 +368,7 @@ MUTANTS = [
         replace="[list(table[:num_blocks]) for table in block_tables]",
         by="[sorted(table[:num_blocks]) for table in block_tables]",
         killed_by="test_task_5_where_blocks_lie_does_not_show",
+        breaks="invariant 5: Which blocks are used",
     ),
     # ---- Task 6
     Mutant(
@@ -280,6 +377,9 @@ MUTANTS = [
         replace="mx.array(positions.astype(np.int32)), attend)\n",
         by="mx.arange(len(token_ids)), attend)\n",
         killed_by="test_task_6_chunks_are_as_the_whole_prompt",
+        breaks=("ModelRunner.step: self.model(token_ids, positions, attend) computes the hidden states of the flat "
+                "batch",
+                "invariant 6: Logits are those of the dense model"),
     ),
     Mutant(
         name="attends-before-it-writes",
@@ -294,6 +394,8 @@ MUTANTS = [
            "            self.cache.write(layer, keys_values, slots)\n"
            "            return out\n",
         killed_by="test_task_6_a_prompt_is_computed_as_by_the_dense_model",
+        breaks=("ModelRunner.step: attend writes all keys and values of the layer, and only then attends",
+                "invariant 2: In every layer all writes come before the first read"),
     ),
     Mutant(
         name="writes-and-attends-request-by-request",
@@ -310,6 +412,7 @@ MUTANTS = [
            "                    [0, end - start], self.scale, **self.options[layer]))\n"
            "            return mx.concatenate(outs)\n",
         killed_by="test_task_6_requests_of_one_step_may_share_a_block",
+        breaks="ModelRunner.step: a request may read, in this very step, what another one writes",
     ),
     Mutant(
         name="copies-after-the-step",
@@ -318,6 +421,8 @@ MUTANTS = [
         by="        if copies:\n            logits = self.step(requests)\n            mx.eval(logits)\n"
            "            self.cache.copy_blocks(copies)\n            return logits\n        block_tables = [",
         killed_by="test_task_6_copies_are_made_before_anything_is_written",
+        breaks=("ModelRunner.step: copies are made: before anything is written",
+                "invariant 2: Copies come first, then writes"),
     ),
     Mutant(
         name="the-first-token-has-the-logits",
@@ -325,6 +430,7 @@ MUTANTS = [
         replace="                wanted.append(end - 1)\n",
         by="                wanted.append(start)\n",
         killed_by="test_task_6_a_prompt_is_computed_as_by_the_dense_model",
+        breaks="ModelRunner.step: of the last token of any other with needs_logits",
     ),
     Mutant(
         name="everybody-gets-logits",
@@ -332,6 +438,7 @@ MUTANTS = [
         replace="            elif request.needs_logits:\n",
         by="            else:\n",
         killed_by="test_task_6_only_who_needs_logits_gets_them",
+        breaks="ModelRunner.step: of none of the rest",
     ),
     Mutant(
         name="nobody-wants-floats",
@@ -339,6 +446,7 @@ MUTANTS = [
         replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
         by="        return self.model.logits(hidden[mx.array(wanted)])\n",
         killed_by="test_task_6_nobody_needs_logits",
+        breaks="ModelRunner.step: If nobody wants any, the result has no rows",
     ),
     Mutant(
         name="logits-first-then-the-choice",
@@ -346,6 +454,7 @@ MUTANTS = [
         replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
         by="        return self.model.logits(hidden)[mx.array(wanted, dtype=mx.int32)]\n",
         killed_by="test_task_6_logits_are_computed_only_where_they_are_wanted",
+        breaks="ModelRunner.step: is computed of the wanted tokens and of no other",
     ),
     Mutant(
         name="all-logits-if-anybody-wants-one",
@@ -355,6 +464,7 @@ MUTANTS = [
            "            return mx.zeros((0, self.model.config.vocab_size))\n"
            "        return self.model.logits(hidden)[mx.array(wanted)]\n",
         killed_by="test_task_6_logits_are_computed_only_where_they_are_wanted",
+        breaks="ModelRunner.step: is computed of the wanted tokens and of no other",
     ),
     Mutant(
         name="step-keeps-the-pools-of-before",
@@ -364,6 +474,7 @@ MUTANTS = [
            "        mx.eval(self.before)\n"
            "        block_tables = [request.block_ids for request in requests]\n",
         killed_by="test_task_6_a_step_leaves_the_pools_where_they_are",
+        breaks="ModelRunner.step: the step holds none of them, and no view of one, while it writes",
     ),
     Mutant(
         name="views-outlive-their-step",
@@ -375,6 +486,7 @@ MUTANTS = [
            "            self.views = [pool.reshape(-1) for pool in self.cache.pools]\n"
            "            mx.eval(self.views)\n",
         killed_by="test_task_6_a_step_leaves_the_pools_where_they_are",
+        breaks="ModelRunner.step: Pools are written in place",
     ),
     Mutant(
         name="nothing-wanted-nothing-done",
@@ -385,6 +497,7 @@ MUTANTS = [
            "            return mx.zeros((0, self.model.config.vocab_size))\n"
            "        block_tables = [",
         killed_by="test_task_6_nobody_needs_logits",
+        breaks="ModelRunner.step: how many tokens of it, these included, have K/V after the step",
     ),
     Mutant(
         name="all-logits-only-if-the-last-is-needed",
@@ -392,6 +505,30 @@ MUTANTS = [
         replace="            if request.needs_all_logits:\n",
         by="            if request.needs_all_logits and request.needs_logits:\n",
         killed_by="test_task_6_all_logits_of_a_request",
+        breaks="ModelRunner.step: whether those of all of token_ids are, whatever the field above says",
+    ),
+    Mutant(
+        name="the-last-row-twice",
+        story="Two questions where there is one: who needs all its logits and the last one gets the last one again.",
+        replace="            elif request.needs_logits:\n",
+        by="            if request.needs_logits:\n",
+        killed_by="test_task_6_all_logits_of_a_request",
+        breaks="ModelRunner.step: of all tokens of a request with needs_all_logits, of the last token of any other",
+    ),
+    Mutant(
+        name="all-logits-come-last",
+        story="Collects the single rows first, then those of requests that want all of theirs.",
+        replace="            if request.needs_all_logits:\n"
+                "                wanted += range(start, end)\n"
+                "            elif request.needs_logits:\n"
+                "                wanted.append(end - 1)\n",
+        by="            if request.needs_logits and not request.needs_all_logits:\n"
+           "                wanted.append(end - 1)\n"
+           "        for request, start, end in zip(requests, query_starts, query_starts[1:]):\n"
+           "            if request.needs_all_logits:\n"
+           "                wanted += range(start, end)\n",
+        killed_by="test_task_6_all_logits_of_a_request",
+        breaks="ModelRunner.step: in the order of requests",
     ),
     Mutant(
         name="windows-are-forgotten",
@@ -399,6 +536,7 @@ MUTANTS = [
         replace="self.scale, **self.options[layer])\n",
         by="self.scale)\n",
         killed_by="test_task_6_layers_have_windows_of_their_own",
+        breaks="ModelRunner.step: with the keyword argument window only in layers that have one (self.options[layer])",
     ),
     Mutant(
         name="one-window-for-all-layers",
@@ -406,6 +544,7 @@ MUTANTS = [
         replace="self.scale, **self.options[layer])\n",
         by="self.scale, **self.options[-1])\n",
         killed_by="test_task_6_layers_have_windows_of_their_own",
+        breaks="ModelRunner.step: with the keyword argument window only in layers that have one (self.options[layer])",
     ),
     Mutant(
         name="window-is-always-passed",
@@ -413,6 +552,7 @@ MUTANTS = [
         replace="self.scale, **self.options[layer])\n",
         by="self.scale, **{\"window\": None, **self.options[layer]})\n",
         killed_by="test_task_6_attention_is_called_as_promised",
+        breaks="ModelRunner.step: with the keyword argument window only in layers that have one",
     ),
     Mutant(
         name="attention-built-in",
@@ -420,6 +560,8 @@ MUTANTS = [
         replace="            return self.attention(queries,",
         by="            return paged_attention(queries,",
         killed_by="test_task_6_attention_is_called_as_promised",
+        breaks="ModelRunner.step: self.attention is called as attention(queries, pool, block_tables, context_lens, "
+               "query_starts, scale)",
     ),
     Mutant(
         name="rows-by-context",
@@ -427,5 +569,6 @@ MUTANTS = [
         replace="        query_starts = [0, *np.cumsum([len(request.token_ids) for request in requests]).tolist()]\n",
         by="        query_starts = [0, *np.cumsum(context_lens).tolist()]\n",
         killed_by="test_task_6_a_batch_is_as_each_request_alone",
+        breaks="ModelRunner.step: of the last token of any other with needs_logits",
     ),
 ]

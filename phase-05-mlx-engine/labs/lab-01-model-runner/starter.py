@@ -12,8 +12,8 @@ A step computes a flat batch of tokens, request after request, with no padding:
     context_lens   [ 9,  4,  3,          8 ]            how many tokens of each request have K/V after the step
     positions        8   3   0   1   2   6   7          the tokens of a request are the last ones of its context
 
-Block tables may be longer than a context needs: what stands after the blocks of the context is not looked at. Nothing
-here checks its arguments. They come from the scheduler, which has made a slot for every token.
+Block tables may be longer than a context needs: what stands after the blocks of the context has no say. Nothing here
+checks its arguments. They come from the scheduler, which has made a slot for every token.
 """
 
 from __future__ import annotations

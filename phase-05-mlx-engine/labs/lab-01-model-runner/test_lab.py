@@ -221,6 +221,12 @@ def test_task_3_copies_are_counted(lab):
     content[:, 5], content[:, 1], content[:, 4] = content[:, 3], content[:, 3], content[:, 2]
     check_pools(cache, content, "copy_blocks([(3, 5), (3, 1)]), copy_blocks([]) and copy_blocks([(2, 4)])",
                 "no pairs, no change")
+    for copies in ([(3, 5), (4, 5)], [(2, 2)]):
+        before = cache.num_copied_blocks
+        cache.copy_blocks(copies)
+        assert cache.num_copied_blocks - before == len(copies), \
+            f"copy_blocks({copies}) raised num_copied_blocks from {before} to {cache.num_copied_blocks}, expected " \
+            f"{before + len(copies)}: it grows by the number of pairs, whatever they copy"
 
 
 @pytest.mark.points(2)
@@ -284,13 +290,18 @@ def check_attention(lab, requests, pool, tables, rule, window=None, scale=None):
            + ("" if window is None else f", window {window}")
     assert got.shape == expected.shape, f"{call} has the shape {got.shape}, expected {expected.shape}: that of queries"
     if np.isnan(got).any():
-        row = int(np.argwhere(np.isnan(got))[0][0])
-        if np.isfinite(pool).all():
-            raise AssertionError(f"{call} has NaN in row {row}, and all of the pool is finite. Perhaps that query sees "
-                                 f"no key at all: {rule}")
-        raise AssertionError(f"{call} has NaN in row {row}; all that was written is finite, so a slot that was not "
-                             "written had a say (a masked value still counts: 0 × NaN is NaN, and so is 0 × inf), or "
-                             "the blocks were joined along the wrong axis")
+        nan = f"{call} has NaN in row {int(np.argwhere(np.isnan(got))[0][0])}"
+        assert not np.isfinite(pool).all(), \
+            f"{nan}, though all of queries and pool is finite. Softmax gives NaN where a query sees no key at all"
+        clean = attend(lab, requests, np.where(np.isfinite(pool), pool, 0), tables, window, scale)
+        assert np.isfinite(clean).all(), \
+            f"{nan}, and still has NaN if 0 is put into all slots that nobody wrote: it does not come from these. " \
+            "Softmax gives NaN where a query sees no key at all"
+        assert np.abs(clean - expected).max() < ATOL, \
+            f"{nan}, and with 0 in all slots that nobody wrote it differs from dense attention by up to " \
+            f"{np.abs(clean - expected).max():.3g}: queries see slots that are not theirs, or the wrong ones of theirs"
+        raise AssertionError(f"{nan}, and is right if 0 is put into all slots that nobody wrote: what lies there must "
+                             "have no say. A weight of 0 is not enough: 0 × NaN is NaN, and so is 0 × inf")
     row = int(np.abs(got - expected).max(axis=(1, 2)).argmax())
     worst = float(np.abs(got - expected).max())
     assert worst < ATOL, f"{call} differs from dense attention by up to {worst:.3g}, most in row {row}; expected " \
@@ -382,9 +393,11 @@ def test_task_4_the_result_has_the_type_of_the_queries(lab):
     queries, keys, values = make_request(rng, pool, [3, 8], 7, 2)
     got = lab.paged_attention(mx.array(queries).astype(mx.bfloat16), mx.array(pool).astype(mx.bfloat16), [[3, 8]], [7],
                               [0, 2], 8 ** -0.5)
-    assert got.dtype == mx.bfloat16, f"paged_attention of bfloat16 queries and pool is {got.dtype}, expected bfloat16"
+    assert got.dtype == mx.bfloat16, f"paged_attention of bfloat16 queries and pool is {got.dtype}, expected " \
+                                     "bfloat16: the result is like queries"
     worst = float(np.abs(np.array(got.astype(mx.float32)) - dense(queries, keys, values, 8 ** -0.5)).max())
-    assert worst < 0.05, f"paged_attention in bfloat16 differs from dense attention by {worst:.3g}, expected below 0.05"
+    assert worst < 0.05, f"paged_attention of 2 bfloat16 queries over 7 tokens differs from dense attention by " \
+                         f"{worst:.3g}, expected below 0.05, which is what 8 bits leave"
 
 
 # ---- Task 5: a ragged batch
@@ -499,7 +512,9 @@ def check_logits(got, expected, call, rule):
     assert got.shape == expected.shape, \
         f"{call} gave logits of the shape {got.shape}, expected {expected.shape}: {rule}"
     worst = np.abs(got - expected).max(axis=1)
-    wrong = [row for row in range(len(worst)) if not worst[row] < LOGITS_ATOL]  # also where it is NaN
+    nan = np.flatnonzero(np.isnan(worst))
+    assert not len(nan), f"{call}: row {nan[0]} of the logits has NaN, and the dense model's are all finite"
+    wrong = np.flatnonzero(worst >= LOGITS_ATOL).tolist()
     assert not wrong, f"{call}: row {wrong[0]} of the logits differs from the dense model's by up to " \
                       f"{worst[wrong[0]]:.3g}, expected less than {LOGITS_ATOL}: {rule}"
 
@@ -570,7 +585,8 @@ def test_task_6_only_who_needs_logits_gets_them(lab):
 def test_task_6_nobody_needs_logits(lab):
     runner, tokens = make_runner(lab), tokens_of(7)
     got = runner.step([RequestStep(tokens[:6], [3, 11], 6, False)])
-    assert got.shape == (0, 50), f"step in which nobody needs logits gave the shape {got.shape}, expected (0, 50)"
+    assert got.shape == (0, 50), f"step([RequestStep(6 tokens, [3, 11], 6, needs_logits=False)]) gave the shape " \
+                                 f"{got.shape}, expected (0, 50): no rows, of the size of the vocabulary"
     check_logits(compute(runner, tokens, [3, 11], 6), dense_logits(runner.model, tokens)[-1:],
                  "a decode after a chunk whose logits nobody needed", "its keys and values are written all the same")
 
@@ -651,7 +667,8 @@ def test_task_6_copies_are_made_before_anything_is_written(lab):
                  "step of three samples of one prompt, with copies [(7, 8), (7, 9)]",
                  "each goes on in its own copy of block 7, as block 7 was before the step")
     assert runner.cache.num_copied_blocks == 2, \
-        f"after a step with 2 copies runner.cache.num_copied_blocks is {runner.cache.num_copied_blocks}, expected 2"
+        f"after a step with copies [(7, 8), (7, 9)] runner.cache.num_copied_blocks is " \
+        f"{runner.cache.num_copied_blocks}, expected 2: each copy is made once"
 
 
 @pytest.mark.points(2)
