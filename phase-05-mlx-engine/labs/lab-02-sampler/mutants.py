@@ -37,6 +37,7 @@ MUTANTS = [
         replace="        return mx.argmax(logits, axis=-1)\n",
         by="        return mx.broadcast_to(mx.argmax(logits), (logits.shape[0],))\n",
         killed_by="test_task_1_greedy_takes_the_largest_logit_of_each_row",
+        breaks="Sampler.greedy: an array [num_rows] of token ids, each below vocab_size",
     ),
     Mutant(
         name="greedy-takes-the-last-of-equals",
@@ -44,6 +45,8 @@ MUTANTS = [
         replace="        return mx.argmax(logits, axis=-1)\n",
         by="        return logits.shape[1] - 1 - mx.argmax(logits[:, ::-1], axis=-1)\n",
         killed_by="test_task_1_among_equals_the_lowest_id_comes",
+        breaks=("Sampler.greedy: the lowest id among equals",
+                "invariant 1: of equals the lowest id"),
     ),
     # ---- Task 2
     Mutant(
@@ -52,6 +55,7 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return -mx.log(-mx.log(1 - uniform))\n",
         killed_by="test_task_2_noise_is_the_formula_of_each_keys_own_numbers",
+        breaks="gumbel_noise: to within 1e-5 of what exact arithmetic makes of u",
     ),
     Mutant(
         name="minus-log-minus-log-u",
@@ -59,6 +63,8 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return -mx.log(-mx.log(uniform))\n",
         killed_by="test_task_2_noise_is_the_formula_of_each_keys_own_numbers",
+        breaks=("gumbel_noise: After: row i is, number by number,",
+                "invariant 5: The same key at the same position gives what mini_vllm draws, token for token"),
     ),
     Mutant(
         name="uniform-noise",
@@ -66,6 +72,7 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return uniform\n",
         killed_by="test_task_2_noise_has_the_gumbel_distribution",
+        breaks="gumbel_noise: Numbers of the Gumbel distribution",
     ),
     Mutant(
         name="noise-with-the-wrong-sign",
@@ -73,6 +80,7 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return mx.log(-mx.log1p(-uniform))\n",
         killed_by="test_task_2_noise_has_the_gumbel_distribution",
+        breaks="gumbel_noise: noise = -log(-log(1 - u))",
     ),
     Mutant(
         name="infinite-noise",
@@ -80,6 +88,7 @@ MUTANTS = [
         replace="    uniform = mx.maximum(uniform, SMALLEST_UNIFORM)\n",
         by="",
         killed_by="test_task_2_noise_is_finite_where_the_generator_gives_0",
+        breaks="gumbel_noise: u = the larger of u and SMALLEST_UNIFORM",
     ),
     Mutant(
         name="one-key-for-the-batch",
@@ -87,6 +96,19 @@ MUTANTS = [
         replace="    uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)\n",
         by="    uniform = mx.random.uniform(shape=(keys.shape[0], vocab_size), key=keys[0])\n",
         killed_by="test_task_2_noise_depends_on_the_key_alone",
+        breaks="gumbel_noise: row i comes of keys[i] alone",
+    ),
+    Mutant(
+        name="noise-is-remembered",
+        story="Keeps the noise of each key, to spare the generator, and cuts it to the vocabulary that is asked for.",
+        replace="    uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)\n",
+        by="    kept = gumbel_noise.__dict__.setdefault(str(keys.tolist()), [])\n"
+           "    if not kept or kept[0].shape[1] < vocab_size:\n"
+           "        kept[:] = [mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)]\n"
+           "    uniform = kept[0][:, :vocab_size]\n",
+        killed_by="test_task_2_noise_depends_on_the_key_alone",
+        breaks=("gumbel_noise: u = mx.random.uniform(shape=(vocab_size,), key=keys[i])",
+                "module: nothing is remembered between two calls"),
     ),
     Mutant(
         name="half-of-the-key",
@@ -94,6 +116,7 @@ MUTANTS = [
         replace="(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))",
         by="(lambda key: mx.random.uniform(shape=(vocab_size,), key=mx.stack([key[1], key[1]])))",
         killed_by="test_task_2_noise_depends_on_the_key_alone",
+        breaks="gumbel_noise: two words make a key of MLX's generator",
     ),
     # ---- Task 3
     Mutant(
@@ -102,6 +125,8 @@ MUTANTS = [
         replace="_scores(logits, rows) + noise, axis=-1)\n",
         by="_scores(logits + noise, rows), axis=-1)\n",
         killed_by="test_task_3_tokens_come_as_often_as_the_temperature_says",
+        breaks=("Sampler.draw: the largest sum of score (_scores) and noise (gumbel_noise)",
+                "invariant 2: A token is drawn with the probability that is left for it"),
     ),
     Mutant(
         name="times-the-temperature",
@@ -109,6 +134,7 @@ MUTANTS = [
         replace="keepdims=True)) / _column([p.temperature for p in params])\n",
         by="keepdims=True)) * _column([p.temperature for p in params])\n",
         killed_by="test_task_3_tokens_come_as_often_as_the_temperature_says",
+        breaks="_scores: divided by params.temperature",
     ),
     Mutant(
         name="one-temperature-for-all",
@@ -116,6 +142,7 @@ MUTANTS = [
         replace="_column([p.temperature for p in params])\n",
         by="_column([params[0].temperature])\n",
         killed_by="test_task_3_a_row_draws_the_same_in_any_company",
+        breaks="Sampler.draw: by the parameters of the same row of rows",
     ),
     Mutant(
         name="greedy-rows-get-noise",
@@ -123,6 +150,8 @@ MUTANTS = [
         replace="        return mx.where(is_greedy, self.greedy(logits), drawn)\n",
         by="        return drawn\n",
         killed_by="test_task_3_greedy_rows_and_drawn_rows_mix",
+        breaks=("Sampler.draw: filters and noise are not for it",
+                "invariant 1: Temperature 0 is the largest logit"),
     ),
     Mutant(
         name="all-greedy-if-one-is",
@@ -130,13 +159,15 @@ MUTANTS = [
         replace="        return mx.where(is_greedy, self.greedy(logits), drawn)\n",
         by="        return mx.where(mx.any(is_greedy), self.greedy(logits), drawn)\n",
         killed_by="test_task_3_greedy_rows_and_drawn_rows_mix",
+        breaks="Sampler.draw: not the other rows",
     ),
     Mutant(
         name="a-small-temperature-is-greedy",
-        story="Takes every temperature below 0.1 for 0. Logits that are near each other are drawn there, too.",
+        story="Takes every temperature below 0.00001 for 0, as vLLM does. Equal logits are drawn there, too.",
         replace="        is_greedy = mx.array([row.params.temperature == 0 for row in rows])\n",
-        by="        is_greedy = mx.array([row.params.temperature < 0.1 for row in rows])\n",
+        by="        is_greedy = mx.array([row.params.temperature < 1e-5 for row in rows])\n",
         killed_by="test_task_3_the_largest_sum_of_score_and_noise_is_drawn",
+        breaks="Sampler.draw: Any other gets the token with the largest sum of score",
     ),
     Mutant(
         name="the-largest-logit-of-the-batch",
@@ -144,6 +175,8 @@ MUTANTS = [
         replace="(logits - mx.max(logits, axis=-1, keepdims=True)) / _column",
         by="(logits - mx.max(logits)) / _column",
         killed_by="test_task_3_a_row_draws_the_same_in_any_company",
+        breaks=("_scores: the distance of each logit to the largest of its row",
+                "invariant 4: on nothing else"),
     ),
     Mutant(
         name="the-largest-logit-stays-in",
@@ -152,6 +185,7 @@ MUTANTS = [
         by="    scores = logits / _column([p.temperature for p in params])\n" + TOP_K + NUCLEUS
            + MIN_P.replace("_keep_min_p(scores,", "_keep_min_p(scores - mx.max(scores, axis=-1, keepdims=True),"),
         killed_by="test_task_3_no_temperature_is_too_small_or_too_large",
+        breaks="_scores: the largest score of any other row is 0",
     ),
     Mutant(
         name="the-same-noise-at-every-position",
@@ -159,6 +193,8 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1])",
         killed_by="test_task_3_each_position_has_its_own_noise",
+        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+               "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
         name="noise-by-the-place-in-the-batch",
@@ -167,6 +203,7 @@ MUTANTS = [
         by="        keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead + index)\n"
            "                         for index, row in enumerate(rows)])\n",
         killed_by="test_task_3_a_row_draws_the_same_in_any_company",
+        breaks="Sampler.draw: not the place in the batch",
     ),
     Mutant(
         name="two-positions-share-their-noise",
@@ -174,6 +211,8 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + (len(row.output_token_ids) + num_ahead) // 2)",
         killed_by="test_task_3_draws_of_one_request_are_independent",
+        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+               "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
         name="positions-modulo-256",
@@ -181,6 +220,8 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + (len(row.output_token_ids) + num_ahead) % 256)",
         killed_by="test_task_3_each_position_has_its_own_noise",
+        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+               "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
         name="one-noise-a-request",
@@ -188,6 +229,8 @@ MUTANTS = [
         replace="(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="(row.params.seed or 0, len(row.output_token_ids) + num_ahead)",
         killed_by="test_task_3_the_samples_of_one_seed_differ",
+        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+               "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
         name="noise-by-what-was-said",
@@ -195,6 +238,7 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + sum(row.output_token_ids) + num_ahead)",
         killed_by="test_task_3_what_the_output_says_does_not_matter",
+        breaks="Sampler.draw: not which tokens the output has",
     ),
     Mutant(
         name="noise-by-all-tokens",
@@ -202,6 +246,8 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + len(row.prompt_token_ids) + len(row.output_token_ids) + num_ahead)",
         killed_by="test_task_3_what_the_output_says_does_not_matter",
+        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+               "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
         name="the-position-in-the-first-word",
@@ -209,6 +255,8 @@ MUTANTS = [
         replace="(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="((row.key[0] + len(row.output_token_ids) + num_ahead) % 2 ** 32, row.key[1])",
         killed_by="test_task_3_the_largest_sum_of_score_and_noise_is_drawn",
+        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+               "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
         name="ignores-num-ahead",
@@ -216,6 +264,7 @@ MUTANTS = [
         replace=" + len(row.output_token_ids) + num_ahead)",
         by=" + len(row.output_token_ids))",
         killed_by="test_task_3_a_token_can_be_drawn_ahead",
+        breaks="Sampler.draw: one that comes num_ahead tokens later",
     ),
     Mutant(
         name="a-key-overflows",
@@ -223,6 +272,16 @@ MUTANTS = [
         replace=" + num_ahead) for row in rows])\n",
         by=" + num_ahead) for row in rows], dtype=np.uint32)\n",
         killed_by="test_task_3_a_key_that_reaches_its_end_goes_on_at_0",
+        breaks="Sampler.draw: the latter modulo 2 ** 32",
+    ),
+    Mutant(
+        name="a-key-carries-over",
+        story="Takes the two words for one number of 64 bits: beyond the end of the second, the first counts on.",
+        replace=KEYS,
+        by="        wide = [(row.key[0] << 32) + row.key[1] + len(row.output_token_ids) + num_ahead for row in rows]\n"
+           "        keys = np.array([divmod(number, 2 ** 32) for number in wide])\n",
+        killed_by="test_task_3_a_key_that_reaches_its_end_goes_on_at_0",
+        breaks="Sampler.draw: the latter modulo 2 ** 32",
     ),
     Mutant(
         name="draws-in-half-precision",
@@ -230,6 +289,7 @@ MUTANTS = [
         replace="        logits = logits.astype(mx.float32)\n",
         by="",
         killed_by="test_task_3_half_precision_is_drawn_in_single_precision",
+        breaks="Sampler.draw: computed in float32 whatever the type of the logits",
     ),
     Mutant(
         name="a-temperature-that-is-0-in-float32",
@@ -237,6 +297,7 @@ MUTANTS = [
         replace="_column([p.temperature for p in params])\n",
         by="mx.array([[p.temperature] for p in params])\n",
         killed_by="test_task_3_no_temperature_is_too_small_or_too_large",
+        breaks="_column: Here the nearest finite float32 above 0 stands in for such a number",
     ),
     Mutant(
         name="works-in-the-callers-array",
@@ -244,6 +305,19 @@ MUTANTS = [
         replace="        logits = logits.astype(mx.float32)\n",
         by="        logits -= mx.max(logits, axis=-1, keepdims=True)\n        logits = logits.astype(mx.float32)\n",
         killed_by="test_task_3_the_callers_logits_stay_as_they_are",
+        breaks="Sampler.draw: logits and rows are as they were",
+    ),
+    Mutant(
+        name="draw-appends-what-it-drew",
+        story="Notes the token in the row, where the next draw counts it. The scheduler appends it, too.",
+        replace="        return mx.where(is_greedy, self.greedy(logits), drawn)\n",
+        by="        drawn = mx.where(is_greedy, self.greedy(logits), drawn)\n"
+           "        for row, token in zip(rows, drawn.tolist()):\n"
+           "            if isinstance(row.output_token_ids, list):\n"
+           "                row.output_token_ids.append(token)\n"
+           "        return drawn\n",
+        killed_by="test_task_3_the_callers_logits_stay_as_they_are",
+        breaks="Sampler.draw: logits and rows are as they were",
     ),
     Mutant(
         name="a-floor-under-the-scores",
@@ -251,6 +325,8 @@ MUTANTS = [
         replace="    return scores\n",
         by="    return mx.maximum(scores, -10.0)\n",
         killed_by="test_task_3_a_logit_of_minus_infinity_is_never_drawn",
+        breaks=("Sampler.draw: others may be -inf, and such a token is never drawn",
+                "invariant 3: A dropped token is never drawn"),
     ),
     # ---- Task 4
     Mutant(
@@ -259,6 +335,7 @@ MUTANTS = [
         replace=KEPT,
         by="    return mx.where(is_above | is_equal, scores, -math.inf)\n",
         killed_by="test_task_4_of_equals_the_lowest_ids_stay",
+        breaks="_keep_most_likely: exactly num_kept scores of each row are what they were",
     ),
     Mutant(
         name="the-highest-ids-stay",
@@ -266,6 +343,7 @@ MUTANTS = [
         replace="    place_among_equals = mx.cumsum(is_equal.astype(mx.int32), axis=-1)\n",
         by="    place_among_equals = mx.cumsum(is_equal.astype(mx.int32), axis=-1, reverse=True)\n",
         killed_by="test_task_4_of_equals_the_lowest_ids_stay",
+        breaks="_keep_most_likely: of equals the lowest ids stay",
     ),
     Mutant(
         name="one-too-few-of-the-equals",
@@ -273,6 +351,7 @@ MUTANTS = [
         replace="(place_among_equals <= num_equal_kept)",
         by="(place_among_equals < num_equal_kept)",
         killed_by="test_task_4_top_k_keeps_exactly_k",
+        breaks="_keep_most_likely: exactly num_kept scores of each row are what they were",
     ),
     Mutant(
         name="top-k-is-off-by-one",
@@ -280,6 +359,7 @@ MUTANTS = [
         replace="    descending = -mx.sort(-scores, axis=-1)\n",
         by="    descending = -mx.sort(-scores, axis=-1)\n    num_kept = mx.minimum(num_kept + 1, scores.shape[1])\n",
         killed_by="test_task_4_top_k_keeps_exactly_k",
+        breaks="_scores: the params.top_k most likely tokens stay",
     ),
     Mutant(
         name="one-k-for-all",
@@ -287,6 +367,7 @@ MUTANTS = [
         replace="mx.array([[min(p.top_k or vocab_size, vocab_size)] for p in params]))\n",
         by="mx.array([[min(max(q.top_k for q in params), vocab_size)] for p in params]))\n",
         killed_by="test_task_4_every_row_has_its_own_k",
+        breaks="_scores: the params.top_k most likely tokens stay",
     ),
     Mutant(
         name="top-k-of-0-keeps-one",
@@ -294,6 +375,7 @@ MUTANTS = [
         replace="min(p.top_k or vocab_size, vocab_size)",
         by="min(max(p.top_k, 1), vocab_size)",
         killed_by="test_task_4_a_top_k_of_0_or_above_the_vocabulary_keeps_all",
+        breaks="_scores: all of them if that is 0, or above vocab_size",
     ),
     Mutant(
         name="dropped-means-0",
@@ -301,6 +383,8 @@ MUTANTS = [
         replace="<= num_equal_kept)), scores, -math.inf)\n",
         by="<= num_equal_kept)), scores, 0.0)\n",
         killed_by="test_task_4_top_k_keeps_exactly_k",
+        breaks=("_keep_most_likely: the others are -inf",
+                "invariant 3: A dropped token is never drawn"),
     ),
     Mutant(
         name="what-stays-is-equal",
@@ -308,6 +392,7 @@ MUTANTS = [
         replace="<= num_equal_kept)), scores, -math.inf)\n",
         by="<= num_equal_kept)), 0.0, -math.inf)\n",
         killed_by="test_task_4_what_stays_keeps_its_proportions",
+        breaks="_keep_most_likely: exactly num_kept scores of each row are what they were",
     ),
     # ---- Task 5
     Mutant(
@@ -316,6 +401,7 @@ MUTANTS = [
         replace=MASS,
         by="    mass_before = mx.cumsum(widths, axis=-1)\n    mass = mass_before[:, -1:]\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
+        breaks="_num_in_nucleus: The token that crosses top_p belongs to the nucleus",
     ),
     Mutant(
         name="one-token-after-top-p-is-reached",
@@ -323,6 +409,7 @@ MUTANTS = [
         replace="(mass_before < top_p * mass, axis=-1, keepdims=True)",
         by="(mass_before <= top_p * mass, axis=-1, keepdims=True)",
         killed_by="test_task_5_the_nucleus_ends_where_top_p_is_reached_exactly",
+        breaks="_num_in_nucleus: the fewest most likely tokens whose probabilities add up to top_p or more",
     ),
     Mutant(
         name="a-nucleus-of-nothing",
@@ -330,6 +417,7 @@ MUTANTS = [
         replace="_column([p.top_p for p in params])))\n",
         by="mx.array([[p.top_p] for p in params])))\n",
         killed_by="test_task_5_a_tiny_top_p_keeps_one_token",
+        breaks="_num_in_nucleus: whole numbers from 1 to vocab_size",
     ),
     Mutant(
         name="top-p-of-all-tokens",
@@ -339,6 +427,7 @@ MUTANTS = [
            "    before = before / _column([p.temperature for p in params])\n"
            + NUCLEUS.replace("_num_in_nucleus(scores", "_num_in_nucleus(before"),
         killed_by="test_task_5_top_p_counts_what_top_k_left",
+        breaks="_num_in_nucleus: Probabilities are those of what is left",
     ),
     Mutant(
         name="does-not-divide-by-the-mass",
@@ -346,6 +435,7 @@ MUTANTS = [
         replace="(mass_before < top_p * mass, axis=-1, keepdims=True)",
         by="(mass_before < top_p, axis=-1, keepdims=True)",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
+        breaks="_num_in_nucleus: and the others add up to 1",
     ),
     Mutant(
         name="the-nucleus-before-the-temperature",
@@ -354,6 +444,7 @@ MUTANTS = [
         by="    before = scores * _column([p.temperature for p in params])\n"
            + NUCLEUS.replace("_num_in_nucleus(scores", "_num_in_nucleus(before"),
         killed_by="test_task_5_the_temperature_comes_first",
+        breaks="invariant 2: after temperature, top-k, top-p and min-p, in this order",
     ),
     Mutant(
         name="top-p-of-1-goes-through-the-sum",
@@ -361,6 +452,15 @@ MUTANTS = [
         replace="    return mx.where(top_p < 1, num_kept, scores.shape[1])\n",
         by="    return num_kept\n",
         killed_by="test_task_5_top_p_of_1_keeps_what_a_sum_does_not_notice",
+        breaks="_num_in_nucleus: Where top_p is 1 the answer is vocab_size",
+    ),
+    Mutant(
+        name="nearly-1-is-1",
+        story="Leaves the sum out for every top_p that is about 1, not for 1 alone.",
+        replace="    return mx.where(top_p < 1, num_kept, scores.shape[1])\n",
+        by="    return mx.where(top_p < 0.999, num_kept, scores.shape[1])\n",
+        killed_by="test_task_5_a_top_p_just_below_1_is_a_filter",
+        breaks="_num_in_nucleus: the fewest most likely tokens whose probabilities add up to top_p or more",
     ),
     Mutant(
         name="a-nucleus-larger-than-the-vocabulary",
@@ -369,6 +469,7 @@ MUTANTS = [
         by="    likely = mx.softmax(-mx.sort(-scores, axis=-1), axis=-1)\n"
            "    num_kept = mx.sum(mx.cumsum(likely, axis=-1) < top_p, axis=-1, keepdims=True) + 1\n",
         killed_by="test_task_5_a_nucleus_is_never_larger_than_the_vocabulary",
+        breaks="_num_in_nucleus: the answer is at most vocab_size all the same",
     ),
     Mutant(
         name="sums-from-the-unlikely-end",
@@ -376,6 +477,7 @@ MUTANTS = [
         replace=WIDTHS,
         by="    widths = mx.exp(mx.sort(scores, axis=-1))\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
+        breaks="_num_in_nucleus: the fewest most likely tokens",
     ),
     Mutant(
         name="adds-up-scores",
@@ -383,6 +485,7 @@ MUTANTS = [
         replace=WIDTHS,
         by="    widths = mx.maximum(1 - mx.sort(-scores, axis=-1), 0)\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
+        breaks="_num_in_nucleus: whose probabilities add up to top_p or more",
     ),
     Mutant(
         name="one-p-for-all",
@@ -390,6 +493,7 @@ MUTANTS = [
         replace="_column([p.top_p for p in params])))\n",
         by="_column([min(p.top_p for p in params)] * len(rows))))\n",
         killed_by="test_task_5_every_row_has_its_own_p",
+        breaks="_scores: the nucleus for params.top_p stays",
     ),
     # ---- Task 6
     Mutant(
@@ -398,6 +502,7 @@ MUTANTS = [
         replace="scores >= mx.log(min_p), scores, -math.inf)\n",
         by="mx.softmax(scores, axis=-1) >= min_p, scores, -math.inf)\n",
         killed_by="test_task_6_min_p_is_relative_to_the_most_likely",
+        breaks="_keep_min_p: less than min_p times as likely as the likeliest of their row",
     ),
     Mutant(
         name="min-p-of-logits",
@@ -405,6 +510,7 @@ MUTANTS = [
         replace="scores >= mx.log(min_p), scores, -math.inf)\n",
         by="scores >= -min_p, scores, -math.inf)\n",
         killed_by="test_task_6_min_p_is_relative_to_the_most_likely",
+        breaks="_keep_min_p: less than min_p times as likely as the likeliest of their row",
     ),
     Mutant(
         name="min-p-drops-the-border",
@@ -412,6 +518,25 @@ MUTANTS = [
         replace="scores >= mx.log(min_p), scores, -math.inf)\n",
         by="scores > mx.log(min_p), scores, -math.inf)\n",
         killed_by="test_task_6_min_p_of_1_keeps_all_that_are_as_likely_as_the_likeliest",
+        breaks=("_scores: its likeliest token is never dropped",
+                "invariant 3: The likeliest one is never dropped"),
+    ),
+    Mutant(
+        name="min-p-of-1-keeps-one",
+        story="With min_p 1 takes the likeliest: one token, where two are as likely.",
+        replace="    return mx.where(scores >= mx.log(min_p), scores, -math.inf)\n",
+        by="    scores = mx.where(scores >= mx.log(min_p), scores, -math.inf)\n"
+           "    return _keep_most_likely(scores, mx.where(min_p < 1, scores.shape[1], 1))\n",
+        killed_by="test_task_6_min_p_of_1_keeps_all_that_are_as_likely_as_the_likeliest",
+        breaks="_keep_min_p: with min_p 1 all that are as likely as the likeliest stay, exactly",
+    ),
+    Mutant(
+        name="min-p-with-a-margin",
+        story="Allows for rounding, a thousand times more than there is.",
+        replace="scores >= mx.log(min_p), scores, -math.inf)\n",
+        by="scores >= mx.log(min_p) - 1e-3, scores, -math.inf)\n",
+        killed_by="test_task_6_min_p_is_relative_to_the_most_likely",
+        breaks="_keep_min_p: up to rounding",
     ),
     Mutant(
         name="min-p-before-the-temperature",
@@ -421,6 +546,7 @@ MUTANTS = [
            "        scores = mx.where(_keep_min_p(relative, _column([p.min_p for p in params])) > -math.inf, scores,\n"
            "                          -math.inf)\n",
         killed_by="test_task_6_min_p_comes_after_the_temperature",
+        breaks="invariant 2: after temperature, top-k, top-p and min-p, in this order",
     ),
     Mutant(
         name="min-p-before-top-p",
@@ -428,6 +554,7 @@ MUTANTS = [
         replace=NUCLEUS,
         by="    scores = _keep_min_p(scores, _column([p.min_p for p in params]))\n" + NUCLEUS,
         killed_by="test_task_6_min_p_comes_after_top_p",
+        breaks="_scores: of those, all that are at least params.min_p times as likely as the likeliest stay",
     ),
     Mutant(
         name="top-p-before-top-k",
@@ -435,6 +562,7 @@ MUTANTS = [
         replace=TOP_K + NUCLEUS,
         by=NUCLEUS + TOP_K,
         killed_by="test_task_6_any_mix_draws_what_the_rules_say",
+        breaks="_scores: of those, the nucleus for params.top_p stays",
     ),
     Mutant(
         name="the-temperature-comes-last",
@@ -443,6 +571,7 @@ MUTANTS = [
         by=SCORES.replace(" / _column([p.temperature for p in params])", "") + TOP_K + NUCLEUS + MIN_P
            + "    scores = scores / _column([p.temperature for p in params])\n",
         killed_by="test_task_6_all_filters_together_have_the_right_frequencies",
+        breaks="module: Filters, in this order: temperature, top-k, top-p, min-p",
     ),
     Mutant(
         name="one-min-p-for-all",
@@ -450,5 +579,6 @@ MUTANTS = [
         replace="        scores = _keep_min_p(scores, _column([p.min_p for p in params]))\n",
         by="        scores = _keep_min_p(scores, _column([max(p.min_p for p in params)]))\n",
         killed_by="test_task_6_a_row_does_not_notice_the_parameters_of_others",
+        breaks="module: A row that does not ask for a filter does not notice that another row does",
     ),
 ]

@@ -106,10 +106,9 @@ def _column(values: Sequence[float]) -> mx.array:
 def _scores(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     """How likely each token is, as a logarithm, relative to the likeliest of its row; -inf for those that are dropped.
 
-    Before: ``logits`` is [num_rows, vocab_size] in float32; ``params`` of each row says how to score it. (What a row
-    with temperature 0 gets does not matter: ``draw`` does not look at it.)
-    After: an array of the same shape. The largest score of a row is 0, its likeliest token is never dropped. In this
-    order:
+    Before: ``logits`` is [num_rows, vocab_size] in float32; ``params`` of each row says how to score it.
+    Returns an array of the same shape. What a row with temperature 0 gets does not matter: ``draw`` does not look at
+    it. After: the largest score of any other row is 0; its likeliest token is never dropped. In this order:
 
     - *temperature* (task 3): the distance of each logit to the largest of its row, divided by ``params.temperature``;
     - *top-k* (task 4): the ``params.top_k`` most likely tokens stay; all of them if that is 0, or above vocab_size;

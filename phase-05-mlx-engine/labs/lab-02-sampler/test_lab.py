@@ -131,7 +131,9 @@ def check_tokens(lab, logits, rows, call, num_ahead=0, rule=None, show=()):
             assert token == expected, (
                 f"{call}: row {index} of {len(rows)} ({told(row, show)}) drew token {token}, expected {expected}: "
                 + why(np.array(logits)[index], row, token, expected, num_ahead, rule))
-    assert num_checked > 0.9 * len(rows), "too many near-ties: a mistake of this test, not yours"
+    assert num_checked > 0.9 * len(rows), (
+        f"{call}: in {len(rows) - num_checked} of {len(rows)} rows two sums are too near to tell: a mistake of this "
+        "test, not yours")
 
 
 def why(logits, row, token, expected, num_ahead, rule):
@@ -245,6 +247,11 @@ def test_task_2_noise_depends_on_the_key_alone(lab):
     different = {tuple(row) for row in together.tolist()}
     assert len(different) == 4, (f"the keys {keys} gave {len(different)} different rows of noise, expected 4: both "
                                  "words of a key count, and equal keys give equal noise")
+    fewer, expected = noise_rows(lab, keys, 60), noise_of(keys, 60)
+    assert np.abs(fewer - expected).max() < 1e-5, (
+        f"gumbel_noise({keys}, 60), called after the same with 100, is off the formula by up to "
+        f"{np.abs(fewer - expected).max():.3g}, expected less than 1e-5: it is uniform(shape=(60,), key=...) that "
+        "counts, not the first 60 of 100 numbers, and nothing of an earlier call")
 
 
 @pytest.mark.points(2)
@@ -285,12 +292,12 @@ def test_task_2_noise_has_the_gumbel_distribution(lab):
 
 @pytest.mark.points(4)
 def test_task_3_the_largest_sum_of_score_and_noise_is_drawn(lab):
-    temperatures = np.array([1.0, 0.6, 1.7, 0.05, 0.001] * 40)
+    temperatures = np.array([1.0, 0.6, 1.7, 0.05, 0.001, 1e-6] * 34)
     # With a small temperature only logits that are near each other leave anything to draw.
-    logits = np.random.default_rng(3).normal(scale=2.0, size=(200, 300)) * np.minimum(temperatures, 1)[:, None]
+    logits = np.random.default_rng(3).normal(scale=2.0, size=(204, 300)) * np.minimum(temperatures, 1)[:, None]
     rows = [make_row(make_key(index), num_output=index % 4, temperature=float(temperature))
             for index, temperature in enumerate(temperatures)]
-    check_tokens(lab, logits.astype(np.float32), rows, "draw with temperatures 1, 0.6, 1.7, 0.05 and 0.001",
+    check_tokens(lab, logits.astype(np.float32), rows, "draw with temperatures 1, 0.6, 1.7, 0.05, 0.001 and 1e-6",
                  show=["temperature"])
 
 
@@ -314,7 +321,8 @@ def test_task_3_greedy_rows_and_drawn_rows_mix(lab):
                 f"{int(np.argmax(logits[index]))}: what greedy says, with no noise to decide among equals")
     check_tokens(lab, logits, rows, "a batch in which two of three rows are greedy")
     alone = draw(lab, logits[1:2], rows[1:2])
-    assert alone == got[1:2], f"a batch of one greedy row drew {alone}, expected {got[1:2]}"
+    assert alone == got[1:2], (f"draw of row 1 alone, which has temperature 0, gave {alone}, expected {got[1:2]}, what "
+                               "it drew in the batch")
 
 
 @pytest.mark.points(2)
@@ -469,9 +477,13 @@ def test_task_3_no_temperature_is_too_small_or_too_large(lab):
 def test_task_3_the_callers_logits_stay_as_they_are(lab):
     values = [[3.0, 2.0, 1.0, -1.0], [0.5, 0.25, 4.0, 4.0]]
     logits = mx.array(values)
-    draw(lab, logits, [make_row(temperature=0.5), make_row(temperature=0.0)])
+    rows = [make_row(num_output=2, temperature=0.5), make_row(num_output=1, temperature=0.0)]
+    before = repr(rows)
+    draw(lab, logits, rows)
     assert logits.tolist() == values, (f"after draw the caller's logits are {logits.tolist()}, they were {values}: the "
                                        "engine still looks at them")
+    assert repr(rows) == before, (f"after draw the caller's rows are {rows}, they were {before}: a row is the "
+                                  "request's, and it is the scheduler that appends a token")
 
 
 # ---- Task 4: top-k
@@ -570,6 +582,16 @@ def test_task_5_top_p_of_1_keeps_what_a_sum_does_not_notice(lab):
         "for no filter, so even a token with a probability of 2.5e-8 stays")
 
 
+@pytest.mark.points(1)
+def test_task_5_a_top_p_just_below_1_is_a_filter(lab):
+    """One token has 0.9996 of all. With this key another one, of 0.0003, has the largest sum if it is not dropped."""
+    logits, key = log_weights([3, 9996, 1], 2), (3, 8075)
+    got = draw(lab, logits, [make_row(key), make_row(key, top_p=0.9995)])
+    assert got == [0, 1], (
+        f"two rows with tokens as likely as [3, 9996, 1] and the key {key}, top_p 1 and 0.9995, drew {got}, expected "
+        "[0, 1]: with 1 all tokens stay; 0.9995 is reached by the likeliest alone, which has 0.9996")
+
+
 @pytest.mark.points(2)
 def test_task_5_every_row_has_its_own_p(lab):
     random = np.random.default_rng(9)
@@ -617,6 +639,8 @@ def test_task_6_min_p_is_relative_to_the_most_likely(lab):
     check_support(lab, [1, 3, 4, 8], {1, 2, 3}, "3 is more than 0.3 of 8, though only 0.19 of all", min_p=0.3)
     check_support(lab, [3, 3, 3, 3, 3, 3, 3, 3, 1], set(range(8)), "eight tokens are as likely as the likeliest, "
                   "though each has only 0.12 of all", min_p=0.5)
+    check_support(lab, [4999, 10000, 5001], {1, 2}, "4999 is less than half of 10000, and no rounding makes it more",
+                  min_p=0.5)
 
 
 @pytest.mark.points(1)
