@@ -186,8 +186,8 @@ class LLMEngine(EngineFrame):
         """One sequence is over, for this finish reason: "stop", "length", "abort" or "error".
 
         ``sequence.end(reason)`` completes its text: what was held back, because it might have become a stop string,
-        comes now. ``scheduler.abort_request`` takes its request out of wherever it is, and its blocks come home.
-        (A sequence that was not forked yet, it does not know: it returns None then, and there is nothing to do.)
+        comes now. ``scheduler.abort_request`` takes its request out of wherever it is, and its blocks come home. One
+        that was not forked yet it does not know: it returns None then, and there is nothing to do.
         After: ``request.status`` is ``RequestStatus(reason)``. Set it last. The scheduler looks at it to know whether
         the request runs or waits, and ``abort_request`` itself sets it to ``FINISHED_ABORTED``.
         """
@@ -257,8 +257,7 @@ class LLMEngine(EngineFrame):
         After: each of its sequences that was not over is finished, with the reason "abort"; one that was over keeps its
         own reason. All its blocks are home, and it has been let go: no further step tells of it.
         Returns its output, with the text so far. None if no request has this id, or it has ended: nothing changes then.
-        ``request_id`` is the user's id, so ask ``live.groups.get``: ``live.group_of`` raises KeyError for one that is
-        unknown, and for "r" as well if its sequences are "r#0" and "r#1".
+        The id is the user's, so ask ``live.groups.get``: ``live.group_of`` knows "r#0" and "r#1", and not their "r".
         """
         # TASK 4: LLMEngine.abort_request
         group = self.live.groups.get(request_id)
@@ -275,8 +274,8 @@ class LLMEngine(EngineFrame):
     def _sequences_of(self, request: Request) -> list[SequenceState]:
         """The sequences that get a token when ``request`` has computed its last one.
 
-        While ``request.num_sequences`` is above 1, it computes a prompt for that many: all ``sequences`` of its group,
-        in their order. Otherwise it is one sequence among others, and gets a token for itself.
+        While ``request.num_sequences`` is above 1, it computes a prompt for that many: all ``sequences`` of its group.
+        Otherwise it is one sequence among others, and gets a token for itself.
         """
         # TASK 5: LLMEngine._sequences_of
         if request.num_sequences > 1:

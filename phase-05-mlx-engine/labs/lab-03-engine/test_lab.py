@@ -21,6 +21,7 @@ from mini_vllm.engine_room.executor import StepResult
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import write_random_checkpoint
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
+from mini_vllm.scheduler import SchedulerOutput
 
 SHAPE = dict(model_type="llama", vocab_size=257, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5,
@@ -43,6 +44,19 @@ def settings_of(num_blocks=60, seats=8, budget=64, size=4, cache=True):
 
 def make_engine(lab, parts=None, **settings):
     return lab.LLMEngine(settings_of(**settings), parts, loaded())
+
+
+def must_raise(error, call, function, *args):
+    """``function(*args)``, told as ``call``, must be refused. An unwritten body speaks for itself."""
+    try:
+        returned = function(*args)
+    except NotImplementedError:
+        raise
+    except error:
+        return
+    except Exception as other:
+        raise AssertionError(f"{call} raised {type(other).__name__}({other}), expected a {error.__name__}") from other
+    pytest.fail(f"{call} returned {returned!r}, expected a {error.__name__}: whoever is refused must hear of it", pytrace=False)
 
 
 @functools.cache
@@ -184,8 +198,7 @@ def test_task_1_an_id_is_made_if_there_is_none(lab):
 def test_task_1_who_is_refused_leaves_no_trace(lab, what, prompt, params, request_id):
     engine = make_engine(lab, num_blocks=12)
     engine.add_request("Once", GREEDY, "a")
-    with pytest.raises(ValueError):
-        engine.add_request(prompt, params, request_id)
+    must_raise(ValueError, f"add_request of {what}", engine.add_request, prompt, params, request_id)
     got = list(engine.live.groups), names(engine.scheduler.waiting)
     assert got == (["a"], ["a"]), (
         f"{what} was refused, but (live.groups, waiting) is {got}, expected (['a'], ['a']): a refused request leaves "
@@ -499,11 +512,13 @@ def test_task_3_what_was_held_back_comes_with_the_end(lab):
         f"stop is '###', max_tokens 3, and deliver() was given 'x', '#', '#': the texts are {shown}, expected ['x', "
         "'x', 'x##']: what might become a stop string is held back, and comes when the output ends without it")
     engine.add_request("Once", replace(GREEDY, max_tokens=9, stop="###"), "b")
-    for token_id in ids_of("x###"):
-        (output,) = hand_in(engine, {"b": token_id})
-    got = output.text, output.finish_reason, output.outputs[0].stop_reason
-    assert got == ("x", "stop", "###"), (
-        f"the same with a third '#': (text, finish_reason, stop_reason) is {got}, expected ('x', 'stop', '###')")
+    told = [[(output.text, output.finish_reason, output.outputs[0].stop_reason)
+             for output in hand_in(engine, {"b": token_id})] for token_id in ids_of("##x###")]
+    expected = [[("", None, None)]] * 2 + [[("##x", None, None)]] * 3 + [[("##x", "stop", "###")]]
+    assert told == expected, (
+        f"stop is '###', max_tokens 9, and deliver() was given '#', '#', 'x', '#', '#', '#': it returned (text, "
+        f"finish_reason, stop_reason) {told}, expected {expected}: who got a token has moved, though its text may have "
+        "to wait, and a stop string is never shown")
 
 
 @pytest.mark.points(3)
@@ -521,7 +536,8 @@ def test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step(lab):
         "(FINISHED_LENGTH, ['b'], ['b', 'w'], 3): its blocks come home in that step, so that the next can use them")
     told = [output.request_id for output in engine.step()]
     assert told == ["b", "w"], f"step 3 told of {told}, expected ['b', 'w']: 'a' is over, and 'w' has its seat"
-    assert engine.add_request("again", GREEDY, "a") == "a", "'a' is over, so its id is free"
+    returned = engine.add_request("again", GREEDY, "a")
+    assert returned == "a", f"'a' is over, so its id is free; add_request with it returned {returned!r}, expected 'a'"
 
 
 @pytest.mark.points(2)
@@ -537,13 +553,17 @@ def test_task_3_a_finished_request_is_told_once(lab):
 
 @pytest.mark.points(1)
 def test_task_3_logprobs_and_timings_are_in_the_output(lab):
-    engine = make_engine(lab)
+    now_s = [10.0]
+    engine = lab.LLMEngine(settings_of(), None, loaded(), clock=lambda: now_s[0])
     params = replace(GREEDY, logprobs=1)
     engine.add_request("Once", params, "a")
-    (first,) = engine.step()
-    assert first.timings.first_token_s is not None and first.timings.rest_s is not None, (
-        f"after its first token the output's timings are {first.timings}, expected first_token_s and rest_s to be "
-        "numbers: group.note_token(self.clock())")
+    for moment_s, expected in ((11.0, 0.0), (13.0, 2.0), (18.0, 7.0)):
+        now_s[0] = moment_s
+        (told,) = engine.step()
+        assert told.timings.rest_s == expected, (
+            f"'a' got its first token when the clock said 11.0; after the step at {moment_s} its output has "
+            f"{told.timings}, expected rest_s {expected}, the time from the first token to the latest: every token is "
+            "noted, group.note_token(self.clock())")
     output = run(engine)["a"].outputs[0]
     wanted = alone("Once", params).outputs[0]
     got = [each.token_id for each in output.logprobs], round(output.cumulative_logprob, 3)
@@ -625,7 +645,10 @@ def test_task_4_abort_of_one_that_runs(lab, num_steps, num_tokens):
     assert got == (expected, "abort", True, RequestStatus.FINISHED_ABORTED), (
         f"'a' was aborted after step {num_steps}: (tokens, finish_reason, finished, status) is {got}, expected "
         f"({expected}, 'abort', True, FINISHED_ABORTED): what it has said so far comes back")
-    assert "a" not in engine.live.groups and "a" not in engine.scheduler.requests, "'a' was aborted, but is still there"
+    left = "a" in engine.live.groups, "a" in engine.scheduler.requests
+    assert left == (False, False), (
+        f"after abort_request('a'), whether 'a' is in (live.groups, scheduler.requests) is {left}, expected (False, "
+        "False): it has been let go, and its blocks are home")
     last = run(engine)
     assert set(last) == {"b"}, f"after the abort of 'a' steps told of {set(last)}, expected only 'b'"
     assert_says_what_it_says_alone(last["b"], "The king", params, "'a' was aborted beside it")
@@ -673,6 +696,12 @@ def test_task_4_there_is_nothing_to_abort(lab):
         got = engine.abort_request(name)
         assert got is None, f"abort_request({name!r}), which has ended or never came, returned {got}, expected None"
     assert list(engine.live.groups) == ["b"], f"'b' is not concerned, but live.groups is {list(engine.live.groups)}"
+    engine.abort_request("b")
+    engine.put_back([alone("Once", GREEDY)])
+    got = engine.abort_request("alone"), [output.request_id for output in engine.step()]
+    assert got == (None, ["alone"]), (
+        f"'alone' has ended, and its output was put back for its caller: (abort_request('alone'), ids that the next "
+        f"step told of) is {got}, expected (None, ['alone']): of one that has ended nothing changes")
 
 
 @pytest.mark.points(1)
@@ -774,13 +803,18 @@ def test_task_5_every_sample_has_one_seat(lab):
 @pytest.mark.points(2)
 def test_task_5_an_output_a_request_and_a_step(lab):
     engine = make_engine(lab)
-    engine.add_request("Once upon a", replace(SEEDED, n=3, max_tokens=4), "r")
+    engine.add_request("Once upon a", replace(SEEDED, n=3, max_tokens=4, logprobs=0), "r")
     for step in range(4):
         outputs = engine.step()
         got = [(output.request_id, [len(each.token_ids) for each in output.outputs]) for output in outputs]
         assert got == [("r", [step + 1] * 3)], (
             f"step {step} returned (id, tokens of each sample) {got}, expected {[('r', [step + 1] * 3)]}: three "
             "samples are one request, one output; each gets one token a step")
+        for each in outputs[0].outputs:
+            scored = [logprob.token_id for logprob in each.logprobs]
+            assert scored == each.token_ids, (
+                f"step {step}, n=3 with logprobs: sample {each.index} has the tokens {each.token_ids} and logprobs of "
+                f"{scored}: each token goes to its own sequence with its own logprob")
 
 
 @pytest.mark.points(2)
@@ -801,6 +835,20 @@ def test_task_5_one_sample_ends_and_the_others_go_on(lab):
         f"abort_request then: (text, finish_reason) and finished are {got}, expected ([('ax', 'abort'), ('', 'stop'), "
         "('cz', 'abort')], True): who was over keeps its reason")
     assert_all_home(engine, "all samples are over")
+
+
+@pytest.mark.points(1)
+def test_task_5_abort_takes_the_users_id(lab):
+    engine = make_engine(lab)
+    engine.add_request("Once upon a", replace(SEEDED, n=2), "r")
+    engine.step()
+    for name in ("r#0", "r#1"):
+        got = engine.abort_request(name), list(engine.live.groups), names(engine.scheduler.running)
+        assert got == (None, ["r"], ["r#0", "r#1"]), (
+            f"abort_request({name!r}) while 'r' runs with two samples: (what it returned, live.groups, running) is "
+            f"{got}, expected (None, ['r'], ['r#0', 'r#1']): no request of a user has this id")
+    engine.abort_request("r")
+    assert_all_home(engine, "'r' was aborted")
 
 
 @pytest.mark.points(1)
@@ -830,8 +878,17 @@ def test_task_6_who_outgrows_the_pool_ends_with_what_it_has(lab):
         f"a pool of 24 tokens, a prompt of 9 and max_tokens 40: (finish_reason, finished, tokens) is {got}, expected "
         "('kv_cache_full', True, 16): plan.finished is told, with its output")
     expected = alone(prompt, params).token_ids[:16]
-    assert last["a"].token_ids == expected, f"its tokens are {last['a'].token_ids}, expected {expected}"
+    assert last["a"].token_ids == expected, (
+        f"'a' outgrew the pool, and has the tokens {last['a'].token_ids}, expected {expected}: what it had said by then")
     assert_all_home(engine, "'a' outgrew the pool")
+    params = replace(SEEDED, n=2, max_tokens=40)
+    engine.add_request(prompt, params, "r")
+    got = [(each.finish_reason, each.token_ids) for each in run(engine)["r"].outputs]
+    expected = [("kv_cache_full", each.token_ids[:16]) for each in alone(prompt, params).outputs]
+    assert got == expected, (
+        f"the same with n=2: (finish_reason, tokens) of the samples are {got}, expected {expected}: one outgrows the "
+        "pool while the other waits; that one goes on until it outgrows it, too")
+    assert_all_home(engine, "both samples outgrew the pool")
 
 
 @pytest.mark.points(3)
@@ -872,15 +929,18 @@ def test_task_6_the_count_begins_anew(lab):
 def test_task_6_samples_that_stall_end_together(lab):
     engine = make_engine(lab, num_blocks=8, cache=False)
     engine.add_request("Once upon a ", replace(SEEDED, n=4, max_tokens=20, stop="!"), "r")
-    hand_in(engine, dict(zip(["r#0", "r#1", "r#2", "r#3"], ids_of("a!cd"))))
+    hand_in(engine, dict(zip(["r#0", "r#1", "r#2", "r#3"], ids_of("!bcd"))))
     hog = Request("hog", range(4 * (8 - num_used(engine))))
     engine.kv_cache.allocate_slots(hog, hog.num_tokens)
     outputs = [output for _ in range(5) for output in engine.step()]
     got = ([each.finish_reason for each in outputs[-1].outputs], str(outputs[-1].error)[:12]) if outputs else None
-    assert got == (["error", "stop", "error", "error"], "StalledError"), (
-        "of four samples one has stopped; no block is left for the others, and none of them moves for three steps: "
-        f"(finish_reasons, error) is {got}, expected (['error', 'stop', 'error', 'error'], 'StalledError'): one error "
-        "ends all of a request that is not over, and who was over keeps its reason")
+    assert got == (["stop", "error", "error", "error"], "StalledError"), (
+        "of four samples the first has stopped; no block is left for the others, and none of them moves for three "
+        f"steps: (finish_reasons, error) is {got}, expected (['stop', 'error', 'error', 'error'], 'StalledError'): one "
+        "error ends all of a request that is not over, and who was over keeps its reason")
+    assert "request 'r#1'" in outputs[-1].error, (
+        f"'r#0' has stopped, the other three samples of 'r' stall: the error is {outputs[-1].error!r}, expected it to "
+        "be about request 'r#1', the first that is not over")
     engine.kv_cache.free(hog)
     assert_all_home(engine, "the samples have stalled")
 
@@ -908,6 +968,21 @@ def test_task_6_a_step_that_preempts_or_finishes_is_not_idle(lab):
     assert got == [0, 0, 1], (
         f"a step ended 'b', which had outgrown the pool; then 'c' stalled, in steps that returned {got} outputs, "
         "expected [0, 0, 1]: the step that ended 'b' is none of the three")
+
+
+@pytest.mark.points(1)
+def test_task_6_only_idle_steps_in_a_row_count(lab):
+    """The plans are made up: nothing, nothing, a preemption, and then nothing any more."""
+    engine = make_engine(lab)
+    engine.add_request("Once", GREEDY, "a")
+    plans = [SchedulerOutput({}, []), SchedulerOutput({}, []),
+             SchedulerOutput({}, [], preempted=[engine.live.groups["a"].leader]),
+             *(SchedulerOutput({}, []) for _ in range(3))]
+    engine.scheduler.schedule = lambda: plans.pop(0)
+    got = [len(engine.step()) for _ in range(6)]
+    assert got == [0, 0, 0, 0, 0, 1], (
+        f"'a' waits; of six steps that computed nothing the third preempted somebody. They returned {got} outputs, "
+        "expected [0, 0, 0, 0, 0, 1]: the count of idle steps begins again after one that moved somebody")
 
 
 @pytest.mark.points(1)
