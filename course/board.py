@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from course.child import kill_group
@@ -100,13 +99,7 @@ def show_board(lab: Lab, root: Path, console: Console) -> int:
     is_begun = lab.starter.is_file() and not is_as_shipped(lab)
     found = score(lab, lab.starter if is_begun else None)
     console.print(f"[bold]Lab {lab.number}  {lab.title}[/]   {lab.relative(lab.starter)}\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("hits, % of blocks", no_wrap=True)
-    for heading in ("naive", "reference", "yours", "optimum"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in found["lines"]:
-        table.add_row(line["trace"], *(_percent(line[name]) for name in ("naive", "reference", "yours", "optimum")))
-    console.print(table)
+    console.print(Text(found["table"]))
     board = Board(root, lab)
     if not is_begun:
         console.print(f"\nNot started: begin with {lab.relative(lab.readme)}.")
@@ -123,7 +116,3 @@ def show_board(lab: Lab, root: Path, console: Console) -> int:
     if len(entries) > NUM_SHOWN:
         console.print(f"  and {len(entries) - NUM_SHOWN} before; the best of all is {best:.1f}")
     return 0
-
-
-def _percent(part: float | None) -> str:
-    return "–" if part is None else f"{100 * part:.1f}"

@@ -153,8 +153,8 @@ class Lab:
 
     @property
     def score(self) -> dict[str, str]:
-        """For an open lab, what ``course board`` keeps: ``module``, which has ``score`` and ``total``, and the
-        ``name`` in the lab's file that is scored."""
+        """For an open lab, what ``course board`` keeps: ``module``, which has ``score``, ``table`` and
+        ``total``, and the ``name`` in the lab's file that is scored."""
         return self._settings.score
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import sys
@@ -14,7 +13,7 @@ from course.loading import load_file
 
 
 def main(spec_file: str, report_file: str) -> None:
-    """Score what the spec names, and write the lines and the total, or why there are none."""
+    """Score what the spec names, and write the table and the total, or why there are none."""
     spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
     path = Path(spec["path"]) if spec["path"] else None
     arena = importlib.import_module(spec["module"])
@@ -24,7 +23,7 @@ def main(spec_file: str, report_file: str) -> None:
         with time_limit(spec["limit_s"]):
             lines = arena.score(getattr(load_file(path), spec["name"]) if path else None)
             total = arena.total(lines) if path else None
-        report = {"lines": [dataclasses.asdict(line) for line in lines], "total": total}
+        report = {"table": arena.table(lines), "total": total}
     except (Exception, TimeLimitExceeded, SystemExit) as error:
         if path is None:
             raise

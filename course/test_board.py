@@ -13,24 +13,17 @@ from course.labs import LabError
 from course.test_running import write_starter
 
 ARENA = '''
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class ScoreLine:
-    trace: str
-    yours: float | None
-    naive: float
-    reference: float
-    optimum: float
-
 
 def score(add):
-    return [ScoreLine("sums", add(1, 1) / 4 if add else None, 0.1, 0.25, 0.9)]
+    return [add(1, 1) / 4 if add else None]
+
+
+def table(lines):
+    return f"sums [naive 10.0] {lines}"
 
 
 def total(lines):
-    return 100 * sum(line.yours for line in lines)
+    return 100 * sum(lines)
 '''
 
 
@@ -56,8 +49,7 @@ def classroom(project, scored, terminal, monkeypatch):
 def test_before_one_begins_the_board_shows_what_others_get(classroom, terminal):
     assert classroom.board() == 0
     lines = terminal.getvalue().splitlines()
-    assert lines[2].split() == ["hits,", "%", "of", "blocks", "naive", "reference", "yours", "optimum"]
-    assert lines[3].split() == ["sums", "10.0", "25.0", "–", "90.0"] and "Not started" in lines[-1]
+    assert lines[2] == "sums [naive 10.0] [None]" and "Not started" in lines[-1]
 
 
 def test_scores_are_kept_once_a_file_and_the_best_is_marked(classroom, scored, terminal, project):
