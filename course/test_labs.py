@@ -2,7 +2,7 @@
 
 import pytest
 
-from course.labs import LabError, discover, find_lab
+from course.labs import PROJECT_ROOT, LabError, discover, find_lab
 from course.starters import clean_solution, declarations, is_as_shipped, make_starter
 
 
@@ -98,3 +98,17 @@ def test_a_starter_is_as_shipped_until_it_is_edited(lab1):
     assert not is_as_shipped(lab1)
     lab1.starter.write_bytes(b"\xff\xfe")
     assert not is_as_shipped(lab1)
+
+
+def test_the_hours_of_the_readme_are_those_of_the_labs():
+    labs = discover()
+    readme = (PROJECT_ROOT / "README.md").read_text()
+    assert all(lab.minutes for lab in labs)
+    for phase in sorted({lab.phase for lab in labs}):
+        hours = round(sum(lab.minutes for lab in labs if lab.phase == phase) / 30) / 2
+        row = next(line for line in readme.splitlines() if line.startswith(f"| [0{phase} "))
+        assert f" | {hours:g} | " in row, f"phase {phase} takes {hours:g} hours by lab.json"
+    assert f"{round(sum(lab.minutes for lab in labs) / 60)} hours of labs" in readme
+    for lab in labs:
+        assert f"[{lab.number} " in readme, f"the map leaves lab {lab} out"
+        assert f"About {lab.minutes} minutes" in lab.readme.read_text(), f"lab {lab}: the page and lab.json differ"
