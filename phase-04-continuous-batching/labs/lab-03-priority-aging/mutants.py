@@ -504,4 +504,13 @@ MUTANTS = [
         killed_by="test_task_5_random_traffic_as_the_naive_queue_has_it_and_within_the_bound",
         breaks="PriorityQueueWithAging.__iter__: in the order in which they will be served",
     ),
+    Mutant(
+        name="rounded-to-thousandths",
+        story="Rounds, so that floats that should be equal are. Those who are not quite equal are, too.",
+        replace="        return request.priority + request.arrival_time * self.aging_rate, request.arrival_time\n",
+        by="        return round(request.priority + request.arrival_time * self.aging_rate, 3), "
+           "request.arrival_time\n",
+        killed_by="test_task_1_of_equal_effective_priorities_the_first_come_goes_first",
+        breaks="PriorityQueueWithAging.order: The first number compares as the effective priorities do",
+    ),
 ]

@@ -163,6 +163,10 @@ def test_task_1_of_equal_effective_priorities_the_first_come_goes_first(lab):
     orders = [queue.order(each) for each in (low, normal, high)]
     assert orders[0] < orders[1] < orders[2], (f"LOW from 0 s, NORMAL from 4 s and HIGH from 8 s have orders {orders}. "
                                                "Effective priorities are equal here, so who came first goes first")
+    sooner = request("high, a moment sooner", HIGH, 8.0 - 1 / 1024)
+    assert queue.order(sooner) < queue.order(low), (
+        f"HIGH came 1/1024 s before the bound of LOW, so it stands before it, if by little: their orders are "
+        f"{queue.order(sooner)} and {queue.order(low)}. Nothing is rounded")
 
 
 # ---- Task 2: in and out
