@@ -144,9 +144,11 @@ def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: 
 
 
 def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:
-    hints = parse_hints(lab.hints.read_text(encoding="utf-8"))
+    text = lab.hints.read_text(encoding="utf-8")
+    hints = parse_hints(text)
     name = lab.relative(lab.hints)
-    problems = []
+    problems = [f"{name}: a hint begins on the line after its heading, not in it: {heading}"
+                for heading in re.findall(r"^### Hint \d+ .*$", text, flags=re.M)]
     for task in sorted({stub.number for stub in stubs}):
         for level in LEVELS:
             if not hints.get(task, {}).get(level):

@@ -44,7 +44,7 @@ class Course:
     # ---- where am I
 
     def status(self, as_json: bool = False) -> int:
-        rows = [self.progress.of(lab) for lab in self.labs]
+        rows = self._rows(is_quiet=as_json)
         pieces = choose_pieces(self.labs, self.progress)
         points, max_points = sum(row.points for row in rows), sum(row.max_points for row in rows)
         if as_json:
@@ -64,15 +64,23 @@ class Course:
         self.console.print(Text(f"\n{points} of {max_points} points. {self._what_next(rows)}"))
         return 0
 
+    def _rows(self, is_quiet: bool = False) -> list[LabProgress]:
+        """How far each lab is. Those changed since their last test are tested first: that may take a while."""
+        changed = [lab.number for lab in self.labs if self.progress.remembered(lab).is_outdated]
+        if changed and not is_quiet:
+            self.console.print(Text(f"Testing what has changed: {', '.join(changed)} …", style="dim"))
+        return [self.progress.of(lab) for lab in self.labs]
+
     def next(self) -> int:
-        rows = [self.progress.of(lab) for lab in self.labs]
+        rows = self._rows()
         self.console.print(Text(self._what_next(rows)))
         row = self._current(rows)
         if row is not None:
             phase = row.lab.folder.parent.parent / "README.md"
-            is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
-            if is_new and phase.is_file():
-                self.console.print(f"  first  {row.lab.relative(phase)}   (the phase; it says what to leave for later)")
+            if row.state is State.NOT_STARTED and phase.is_file():
+                is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
+                what = "the phase; it says what to leave for later" if is_new else "what it names for this lab"
+                self.console.print(f"  first  {row.lab.relative(phase)}   ({what})")
             self.console.print(f"  read   {row.lab.relative(row.lab.readme)}{_duration(row.lab)}\n"
                                f"  edit   {row.lab.relative(row.lab.starter)}\n"
                                f"  check  course test {row.lab.number}   (or: course watch)\n"
@@ -224,12 +232,13 @@ class Course:
         if question is None:
             self.console.print(f"[bold]Lab {lab.number}[/]: think first, then ask.\n")
             for each, text in questions.items():
-                self.console.print(Markdown(text))
+                self.console.print(Text(text))
                 self.console.print(f"  [dim]course answer {lab.number} {each}[/]\n")
             return 0
         if question not in questions:
             raise LabError(f"Lab {lab} has no question {question!r}; its questions are {', '.join(questions)}.")
-        self._print_markdown(f"> {questions[question]}\n\n{parse_answers(lab.answers.read_text('utf-8'))[question]}")
+        self.console.print(Text(f"{questions[question]}\n", style="bold"))
+        self._print_markdown(parse_answers(lab.answers.read_text(encoding="utf-8"))[question])
         return 0
 
     def reset(self, name: str | None, is_bare: bool = False) -> int:
@@ -265,6 +274,8 @@ class Course:
     # ---- the engine of one's own
 
     def run(self, wish: Wish) -> int:
+        if re.fullmatch(r"\d+\.\d+", wish.prompt):
+            raise LabError(f"{wish.prompt!r} would be the prompt. For a lab: course run --lab {wish.prompt}")
         return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)
 
     def demo(self) -> int:

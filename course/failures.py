@@ -86,8 +86,8 @@ def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
         return f"it printed more than {_file_limit_mb()} MB{place}: is there a print in a loop?"
     if isinstance(error, SystemExit):
         return f"it calls exit(){place}"
-    if isinstance(error, AssertionError):  # without what pytest's rewriting adds below the sentence
-        return shorten(str(error).split("\nassert ")[0]) + place
+    if isinstance(error, AssertionError) or type(error).__name__ == "Failed":  # the latter is pytest.fail()
+        return shorten(str(error).split("\nassert ")[0]) + place  # without what pytest's rewriting adds below
     return f"{type(error).__name__}: {shorten(str(error))}{place}"
 
 

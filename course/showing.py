@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from course.failures import NOT_RUN, is_stub
+from course.failures import NOT_RUN, is_stub, stub_task
 from course.graded import GradedTest
 from course.hints import task_titles
 from course.labs import Lab
@@ -64,7 +64,8 @@ class VerdictLines:
                 self._print_test(test, verdict)
         else:
             num_passed = sum(verdict.passed for verdict in verdicts)
-            mark, style = ("✗", "red") if fails else ("·", "dim") if is_to_do else ("✓", "green")
+            is_to_do |= any(stub_task(verdict.error, verdict.message) == task for verdict in verdicts)
+            mark, style = ("·", "dim") if is_to_do else ("✗", "red") if fails else ("✓", "green")
             is_done = num_passed == len(of_task)
             count = _number(num_passed, "test") if is_done else f"{num_passed} of {len(of_task)} tests"
             self._console.print(Text.assemble("  ", (f"{mark} Task {task}", style),

@@ -33,6 +33,7 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("starter.py", "def double", "def treble", "starter.py: double is missing"),
     ("starter.py", "def double", "def double(", "starter.py does not parse, line 9"),
     ("hints.md", "Hint 2 for doubles.", "", "hints.md: task 2 has no hint 2"),
+    ("hints.md", "### Hint 1\nHint 1 for sums", "### Hint 1 Hint 1 for sums", "not in it: ### Hint 1 Hint 1 for sums."),
     ("hints.md", "## Task 2", "## Task 3", "hints.md: there is no task 3"),
     ("mutants.py", '"return a - b"', '"return b + a"', "mutant subtracts survives test_task_1_add_adds"),
     ("mutants.py", '"return a - b"', '"return a -"', "mutant subtracts: it does not parse"),

@@ -18,6 +18,7 @@ from course.cli import COMMANDS, main, make_parser
 from course.commands import NO_COURSE, Course
 from course.graded import graded_tests
 from course.labs import PROJECT_ROOT, LabError
+from course.running import Wish
 from course.showing import VerdictLines
 from course.side_by_side import Stopped, side_by_side
 from course.test_running import write_starter
@@ -45,7 +46,8 @@ def test_status_shows_states_points_and_a_bar(course, lab1, lab2, terminal):
     half_done(lab1)
     write_starter(lab2)
     assert course.status() == 0
-    lines = terminal.getvalue().splitlines()
+    testing, *lines = terminal.getvalue().splitlines()
+    assert testing == "Testing what has changed: 1.1, 1.2 …"
     assert "1.1" in lines[1] and "in progress 2/3" in lines[1] and "3/6" in lines[1] and "█" * 10 + "░" * 10 in lines[1]
     assert "passed" in lines[2] and "6/6" in lines[2] and "░" not in lines[2]
     assert lines[-1] == "9 of 12 points. Next: task 2 of lab 1.1, The adder."
@@ -146,7 +148,7 @@ def test_when_all_is_done_next_says_so(course, lab1, lab2, terminal):
     write_starter(lab1)
     write_starter(lab2)
     course.next()
-    assert terminal.getvalue() == "Every lab passes. Well done. All of them together: course run --strict\n"
+    assert terminal.getvalue().endswith("…\nEvery lab passes. Well done. All of them together: course run --strict\n")
 
 
 def test_test_shows_the_task_to_work_on_and_the_way_on(course, lab1, terminal):
@@ -195,6 +197,11 @@ def test_one_task_is_tested_by_itself_and_nothing_is_remembered(course, lab1, pr
         course.test(["all"], task=1)
 
 
+def test_the_number_of_a_lab_is_no_prompt(course):
+    with pytest.raises(LabError, match="'1.2' would be the prompt. For a lab: course run --lab 1.2"):
+        course.run(Wish("1.2", "tiny-tales", [], False, None))
+
+
 def test_course_alone_says_what_to_do_next(project, monkeypatch, capsys):
     monkeypatch.chdir(PROJECT_ROOT)
     assert main([]) == 0
@@ -206,10 +213,13 @@ def test_the_page_of_a_phase_comes_first_when_one_enters_it(course, lab1, termin
     page = lab1.folder.parent.parent / "README.md"
     page.write_text("# Sums")
     course.next()
-    assert "  first  phase-01-sums/README.md" in terminal.getvalue()
+    assert "  first  phase-01-sums/README.md   (the phase; it says what to leave for later)" in terminal.getvalue()
     half_done(lab1)
     course.next()
-    assert terminal.getvalue().count("first") == 1
+    assert "Testing what has changed: 1.1 …" in terminal.getvalue() and terminal.getvalue().count("first") == 1
+    write_starter(lab1)
+    course.next()
+    assert "  first  phase-01-sums/README.md   (what it names for this lab)" in terminal.getvalue()
 
 
 def test_test_tells_a_broken_file_once_and_nothing_else(course, lab1, terminal):
