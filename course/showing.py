@@ -10,16 +10,19 @@ from course.graded import GradedTest
 from course.hints import task_titles
 from course.labs import Lab
 from course.progress import LabProgress, State
+from course.starters import unbegun_tasks
 from course.verdicts import Verdict
 
 BAR_WIDTH = 20
+TO_DO = ("·", "dim")
 
 
 class VerdictLines:
     """The lines of one test run. ``show`` each test as its verdict arrives, in the order of the tasks; then ``end``.
 
     One wrong line may fail a dozen tests. So the first task with a failure is shown in full when its tests are over, as
-    is the first that is still to do if nothing has failed before it; every other task is a line, unless ``is_full``.
+    is the first that is still to do if nothing has failed before it; every other task is a line, unless ``is_full``. Of
+    a task that was not begun, only what there is to write is told: why its tests fail would be no news.
     """
 
     def __init__(self, console: Console, lab: Lab, tests: list[GradedTest], is_full: bool = False) -> None:
@@ -31,6 +34,7 @@ class VerdictLines:
         self._shown: dict[str, Verdict] = {}
         #: The tests of the task whose verdicts are arriving.
         self._of_task: list[tuple[GradedTest, Verdict]] = []
+        self._unbegun = {} if is_full else unbegun_tasks(lab)
         self._has_failed = self._has_to_do = self._has_left_out = False
         self._said: dict[str, str] = {}
         self._last_said = ""
@@ -56,16 +60,21 @@ class VerdictLines:
             return
         task = of_task[0][0].task
         verdicts = [verdict for _, verdict in of_task]
-        fails = any(_is_failure(verdict) for verdict in verdicts)
-        is_to_do = not fails and any(not verdict.passed for verdict in verdicts)
+        num_passed = sum(verdict.passed for verdict in verdicts)
+        to_write = self._unbegun.get(task or 0) if num_passed < len(of_task) else None
+        fails = to_write is None and any(_is_failure(verdict) for verdict in verdicts)
+        is_to_do = not fails and num_passed < len(of_task)
         if (fails and not self._has_failed) or (is_to_do and not self._has_failed and not self._has_to_do):
             self._print_heading(task)
             for test, verdict in of_task:
-                self._print_test(test, verdict)
+                if to_write is None:
+                    self._print_test(test, verdict)
+                else:
+                    self._print_line(test, *(_mark(verdict) if verdict.passed else TO_DO))
+            self._print_indented(to_write or "", "dim", first="still to do: ")
         else:
-            num_passed = sum(verdict.passed for verdict in verdicts)
             is_to_do |= any(stub_task(verdict.error, verdict.message) == task for verdict in verdicts)
-            mark, style = ("·", "dim") if is_to_do else ("✗", "red") if fails else ("✓", "green")
+            mark, style = TO_DO if is_to_do else ("✗", "red") if fails else ("✓", "green")
             is_done = num_passed == len(of_task)
             count = _number(num_passed, "test") if is_done else f"{num_passed} of {len(of_task)} tests"
             self._console.print(Text.assemble("  ", (f"{mark} Task {task}", style),
@@ -77,11 +86,13 @@ class VerdictLines:
     def _print_heading(self, task: int | None) -> None:
         self._console.print(f"  [bold]Task {task}[/] {self._titles.get(task or 0, '')}")
 
+    def _print_line(self, test: GradedTest, mark: str, style: str, note: str = "") -> None:
+        self._console.print(Text.assemble("    ", (f"{mark} {test.sentence}", style), f"  {points(test.points or 0)}",
+                                          (note, "dim")))
+
     def _print_test(self, test: GradedTest, verdict: Verdict) -> None:
         is_repeated = not verdict.passed and verdict.message in self._said
-        mark, style = _mark(verdict)
-        self._console.print(Text.assemble("    ", (f"{mark} {test.sentence}", style), f"  {points(test.points or 0)}",
-                                          (self._as_before(verdict.message) if is_repeated else "", "dim")))
+        self._print_line(test, *_mark(verdict), self._as_before(verdict.message) if is_repeated else "")
         if not verdict.passed and not is_repeated:
             self._said[verdict.message] = test.sentence
             self._last_said = verdict.message
@@ -151,7 +162,7 @@ def _mark(verdict: Verdict) -> tuple[str, str]:
         return "✓", "green"
     if verdict.error == NOT_RUN:
         return "–", "dim"
-    return ("·", "dim") if is_stub(verdict.error, verdict.message) else ("✗", "red")
+    return TO_DO if is_stub(verdict.error, verdict.message) else ("✗", "red")
 
 
 def _number(number: int, what: str) -> str:

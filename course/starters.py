@@ -77,6 +77,18 @@ def is_as_shipped(lab: Lab) -> bool:
         return False
 
 
+def unbegun_tasks(lab: Lab) -> dict[int, str]:
+    """The tasks of which the student has written nothing yet, each with the names of what is to be written."""
+    _, stubs = make_starter(lab.solution.read_text(encoding="utf-8"), lab.relative(lab.solution))
+    text = lab.starter.read_text(encoding="utf-8", errors="replace") if lab.starter.is_file() else ""
+    begun = {stub.number for stub in stubs if f'NotImplementedError("{stub.message}")' not in text}
+    unbegun: dict[int, list[str]] = {}
+    for stub in stubs:
+        if stub.number not in begun:
+            unbegun.setdefault(stub.number, []).append(stub.label)
+    return {number: ", ".join(labels) for number, labels in unbegun.items()}
+
+
 def declarations(source: str) -> dict[str, tuple[str, str | None]]:
     """Public classes and functions of a module: qualified name → (signature, docstring)."""
     found: dict[str, tuple[str, str | None]] = {}
