@@ -13,6 +13,7 @@ from course.starters import shipped_starter
 _STUB = re.compile(r'raise NotImplementedError\("Task \d+: ')
 _WIDTH = 120
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def bare_starter(lab: Lab) -> str:
@@ -25,6 +26,7 @@ def bare_starter(lab: Lab) -> str:
     tree = ast.parse(starter)
     lines = starter.splitlines()
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names = _names(tree)
     used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     replaced: dict[int, tuple[int, list[str]]] = {}  # first line → last line, and what stands there instead
     for function in _stubs(tree, lines):
@@ -32,7 +34,8 @@ def bare_starter(lab: Lab) -> str:
             first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
             replaced[first] = (_end_with_blanks(lines, function.end_lineno or first), [])
         elif docstring := _docstring(function):
-            text = " ".join(_kept(ast.get_docstring(function) or ""))
+            kept = [quote.partition(": ")[2] for quote in lab.bare if quote.partition(": ")[0] == names[function]]
+            text = " ".join(_kept(ast.get_docstring(function) or "", kept))
             replaced[docstring.lineno] = (docstring.end_lineno or 0, _as_docstring(text, docstring.col_offset))
     if head := _docstring(tree):
         invariants = invariants_of(lab.readme.read_text(encoding="utf-8"))
@@ -45,9 +48,13 @@ def bare_starter(lab: Lab) -> str:
     return "\n".join(kept) + "\n"
 
 
+def is_bare(lab: Lab) -> bool:
+    return lab.starter.read_text(encoding="utf-8", errors="replace") == bare_starter(lab)
+
+
 def _stubs(tree: ast.Module, lines: list[str]) -> list[_Function]:
     """The functions whose bodies the student writes."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
     return [function for function in functions
             if _STUB.search("\n".join(lines[function.lineno - 1:function.end_lineno]))]
 
@@ -58,12 +65,22 @@ def _docstring(node: ast.Module | _Function) -> ast.expr | None:
     return statement.value if isinstance(statement, ast.Expr) else None
 
 
-def _kept(docstring: str) -> list[str]:
-    """The first sentence, and those that say what is refused or holds afterwards."""
-    first = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", docstring).strip(), maxsplit=1)[0]
-    refused = [sentence for sentence in promising_sentences(docstring)
-               if "After:" not in sentence and sentence != first]
-    return [first, *refused]
+def _names(tree: ast.Module) -> dict[ast.AST, str]:
+    """The functions, each with its name as one would say it: ``BlockPool.touch``."""
+    names: dict[ast.AST, str] = {node: node.name for node in tree.body if isinstance(node, _FUNCTIONS)}
+    for parent in ast.walk(tree):
+        if isinstance(parent, ast.ClassDef):
+            names |= {node: f"{parent.name}.{node.name}" for node in parent.body if isinstance(node, _FUNCTIONS)}
+    return names
+
+
+def _kept(docstring: str, also: list[str]) -> list[str]:
+    """The first sentence, those that say what is refused, and those in which one of the quotes ``also`` stands."""
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", docstring).strip())
+    refused = [sentence for sentence in promising_sentences(docstring) if "After:" not in sentence]
+    return [sentence for number, sentence in enumerate(sentences)
+            if number == 0 or any(sentence in other or other in sentence for other in refused)
+            or any(quote in sentence for quote in also)]
 
 
 def _as_docstring(text: str, indent: int) -> list[str]:

@@ -76,6 +76,9 @@ class Course:
         self.console.print(Text(self._what_next(rows)))
         row = self._current(rows)
         if row is not None:
+            left_out = [other.lab.number for other in rows[:rows.index(row)] if other.state is not State.PASSED]
+            if left_out:
+                self.console.print(Text(f"  Still open before it: {', '.join(left_out)}", style="dim"))
             phase = row.lab.folder.parent.parent / "README.md"
             if row.state is State.NOT_STARTED and phase.is_file():
                 is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
@@ -257,7 +260,9 @@ class Course:
         lab.starter.write_text(shipped, encoding="utf-8")
         self.console.print(f"{lab.relative(lab.starter)} is {how if is_bare else 'as shipped again'}.")
         if is_bare:
-            self.console.print("What to write, what it refuses and the invariants are there; how is up to you.")
+            self.console.print(f"What to write, what it refuses and the invariants are there; how is up to you.\n"
+                               f"  check  course test {lab.number}\n"
+                               f"  the recipe again: course reset {lab.number}")
         return 0
 
     # ---- the open lab

@@ -44,6 +44,7 @@ class _Settings:
     time_factor: float
     minutes: int | None
     score: dict[str, str]
+    bare: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Lab:
             return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
                              dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),
-                             settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})))
+                             settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})),
+                             tuple(settings.get("bare", ())))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -156,6 +158,11 @@ class Lab:
         """For an open lab, what ``course board`` keeps: ``module``, which has ``score``, ``table`` and
         ``total``, and the ``name`` in the lab's file that is scored."""
         return self._settings.score
+
+    @property
+    def bare(self) -> tuple[str, ...]:
+        """Which sentences of docstrings a bare starter keeps beside the usual ones, as ``place: quote``."""
+        return self._settings.bare
 
     @property
     def now(self) -> str:

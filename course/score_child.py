@@ -21,9 +21,11 @@ def main(spec_file: str, report_file: str) -> None:
     report: dict[str, object]
     try:
         with time_limit(spec["limit_s"]):
-            lines = arena.score(getattr(load_file(path), spec["name"]) if path else None)
+            scored = getattr(load_file(path), spec["name"]) if path else None
+            lines = arena.score(scored)
             total = arena.total(lines) if path else None
-        report = {"table": arena.table(lines), "total": total}
+        what = (getattr(scored, "__doc__", None) or "").strip().partition("\n")[0]
+        report = {"table": arena.table(lines), "total": total, "what": what}
     except (Exception, TimeLimitExceeded, SystemExit) as error:
         if path is None:
             raise

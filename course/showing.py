@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from course.bare import is_bare
 from course.failures import NOT_RUN, is_stub, stub_task
 from course.graded import GradedTest
 from course.hints import task_titles
@@ -108,6 +109,9 @@ class VerdictLines:
         self._end_task()
         lab = self._lab
         if row.state is State.NOT_STARTED:
+            if lab.starter.is_file() and is_bare(lab):
+                self._console.print("  Not started: starter.py is bare. Its head has the invariants.\n")
+                return
             reason = "is as shipped" if lab.starter.is_file() else "is missing"
             self._console.print(f"  Not started: starter.py {reason}. Begin with {lab.relative(lab.readme)}.\n")
             return

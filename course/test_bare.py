@@ -74,6 +74,13 @@ def test_a_bare_starter_says_what_and_not_how(lab1):
     assert bare_starter(lab1) == BARE
 
 
+def test_what_nobody_can_guess_stays(lab1):
+    lab1.solution.write_text(RECIPE)
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": null, "bare": ["add: Keep a tally", "x: take"]}')
+    assert "nothing is added then. Keep a tally in between." in bare_starter(lab1)
+    assert "First take" not in bare_starter(lab1)
+
+
 def test_a_bare_starter_that_nobody_touched_is_not_started(lab1):
     lab1.starter.write_text(bare_starter(lab1))
     assert is_as_shipped(lab1)

@@ -61,7 +61,9 @@ def test_scores_are_kept_once_a_file_and_the_best_is_marked(classroom, scored, t
     classroom.board()
     last = terminal.getvalue().split("Your score:")[-1]
     assert "25.0" in last.splitlines()[0] and "on the board already" in last.splitlines()[0]
-    assert [line.split()[2:] for line in last.splitlines() if line.startswith("  20")] == [["50.0", "best"], ["25.0"]]
+    assert [line.split(maxsplit=2)[2] for line in last.splitlines() if line.startswith("  20")] == [
+        "50.0  best  The sum of ``a`` and ``b``.", "25.0        The sum of ``a`` and ``b``."]
+    assert "return a + b" in (project / ".course" / "best-1.1.py").read_text() and ".course/best-1.1.py" in last
     assert len(json.loads((project / ".course" / "board.json").read_text())["1.1"]) == 2
 
 
@@ -75,6 +77,22 @@ def test_a_policy_that_fails_is_told_why_and_keeps_no_score(scored, body, compla
     write_starter(scored, add=body)
     with pytest.raises(LabError, match=complaint):
         score(scored, scored.starter, limit_s=0.3)
+    assert not (scored.root / ".course" / "board.json").exists()
+
+
+def test_a_file_that_cannot_be_scored_leaves_the_table_and_the_scores(classroom, scored, terminal):
+    write_starter(scored)
+    classroom.board()
+    write_starter(scored, add="raise ValueError('no sum')")
+    assert classroom.board() == 1
+    last = terminal.getvalue().split("Lab 1.1")[-1]
+    assert "sums [naive 10.0] [None]" in last and "could not be scored: ValueError: no sum" in last and "50.0" in last
+
+
+def test_nobody_sees_the_future(classroom, scored, terminal):
+    write_starter(scored, add="return 4")
+    assert classroom.board() == 1
+    assert "Your score: 100.0. Only who knows the requests to come has as much: it is not kept." in terminal.getvalue()
     assert not (scored.root / ".course" / "board.json").exists()
 
 

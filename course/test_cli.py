@@ -120,7 +120,7 @@ def test_after_a_lab_passed_out_of_order_comes_the_one_after_it(course, lab1, la
     course = Course(project, course.console)
     write_starter(lab2)
     course.next()
-    assert "Next: lab 1.3" in terminal.getvalue()
+    assert "Next: lab 1.3" in terminal.getvalue() and "  Still open before it: 1.1\n" in terminal.getvalue()
     write_starter(course.labs[2])
     course.next()
     assert "Next: lab 1.1" in terminal.getvalue(), "none is left after it, so the first"
@@ -438,6 +438,8 @@ def test_reset_may_be_bare(course, lab1, project, terminal):
     assert "The invariants:" in lab1.starter.read_text() and "After:" not in lab1.starter.read_text()
     course.reset("1.1", is_bare=True)
     assert "is bare already; nothing to reset" in terminal.getvalue()
+    course.test(["1.1"])
+    assert "Not started: starter.py is bare. Its head has the invariants." in terminal.getvalue()
     course.status()
     assert terminal.getvalue().count("not started") == 2
     lab1.starter.write_text("# work")
