@@ -54,18 +54,19 @@ class LabProgress:
 
     @property
     def next_task(self) -> int | None:
-        """The first task that has something to mend: a test's own, or the one whose unwritten body stops it."""
-        return min((self._task_to_mend(test) for test in self._failing), default=None)
+        """What to mend first: the first task of which a test fails; if all that fail there stop at unwritten bodies of
+        other tasks, the first of those."""
+        failing = self._failing
+        return min((self._task_to_mend(test) for test in failing if test.task == failing[0].task), default=None)
 
     @property
     def detour(self) -> str | None:
         """Why the next task is not that of the first failing test: ``Task 2's tests stop at Task 5: _check_hits``."""
-        first = next(iter(self._failing), None)
-        if first is None or self.next_task == first.task:
+        failing = self._failing
+        if not failing or self.next_task == failing[0].task:
             return None
-        stopped = [first] if self._task_to_mend(first) != first.task else [
-            test for test in self._failing if self._task_to_mend(test) == self.next_task]
-        return f"Task {stopped[0].task}'s tests stop at {self.verdicts[stopped[0].name].message}"
+        stopped = next(test for test in failing if self._task_to_mend(test) == self.next_task)
+        return f"Task {stopped.task}'s tests stop at {self.verdicts[stopped.name].message}"
 
     @property
     def broken(self) -> Verdict | None:

@@ -138,6 +138,16 @@ def test_next_follows_the_unwritten_body_that_stops_a_test(course, lab1, termina
     assert "Next: task 2 of lab 1.1, The adder. Task 1's tests stop at Task 2: double [really]\n" in text
 
 
+def test_what_stops_the_first_task_comes_before_what_is_to_do_in_between(course, lab1, terminal):
+    lab1.solution.write_text(lab1.solution.read_text() + "\n\ndef treble(a):\n    # TASK 3: treble\n    return 3 * a\n"
+                                                         "    # END TASK\n")
+    write_starter(lab1, add="return treble(a)", double='raise NotImplementedError("Task 2: double")')
+    stub = 'raise NotImplementedError("Task 3: treble")'
+    lab1.starter.write_text(lab1.starter.read_text().replace("return 3 * a", stub))
+    course.test(["1.1"])
+    assert "Task 1's tests stop at Task 3: treble\n  Next: task 3." in terminal.getvalue()
+
+
 def test_a_failing_test_of_its_own_comes_before_an_unwritten_body(course, lab1, terminal):
     write_starter(lab1, add="return double(a) if b == 0 else 0", double='raise NotImplementedError("Task 2: double")')
     course.test(["1.1"])
