@@ -141,6 +141,10 @@ class RunCommand:
             self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
         if wish.trace is not None:
             self.console.print(f"  Every step is in {wish.trace}; to see it: mini-vllm trace {wish.trace}")
+        if wish.is_strict:
+            self.console.print("\nEvery part of this engine is your own: it is your vLLM. What you have now stands in "
+                               "phase-05-mlx-engine/capstone/README.md.")
+            return
         latest = max(pieces.labs, key=self.labs.index, default=None)
         if latest is not None and latest.now:
             self.console.print(Text(f"\n{latest.now}"))
