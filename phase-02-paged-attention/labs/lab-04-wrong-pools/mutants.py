@@ -54,7 +54,7 @@ MUTANTS = [
         story="Skipped until somebody has time; a skipped test has not passed.",
         replace="    a, b, c = pool.get_new_blocks(3)\n    before = state(pool)\n",
         by='    a, b, c = pool.get_new_blocks(3)\n    pytest.skip("later")\n    before = state(pool)\n',
-        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        killed_by="test_task_5_your_tests_pass_on_right_pools",
         breaks="invariant 1: passes on every right pool",
     ),
     # ---- tests that fail on a right pool
@@ -63,7 +63,7 @@ MUTANTS = [
         story="Expects the null block among those given out.",
         replace='assert ids(blocks) == [1, 2, 3], f"get_new',
         by='assert ids(blocks) == [0, 1, 2], f"get_new',
-        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        killed_by="test_task_5_your_tests_pass_on_right_pools",
         breaks="invariant 1: passes on every right pool",
     ),
     Mutant(
@@ -79,7 +79,7 @@ MUTANTS = [
         story="Looks into _cached, which the pool of lab 2.1 happens to have.",
         replace="    before = state(pool)\n    assert pool.get_cached_block(111) is a,",
         by="    before = state(pool)\n    assert 111 in pool._cached\n    assert pool.get_cached_block(111) is a,",
-        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        killed_by="test_task_5_your_tests_pass_on_right_pools",
         breaks="invariant 1: uses only what is promised",
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = [
         story="Compares the text of the error with that of the reference.",
         replace="    with pytest.raises(ValueError):\n        pool.get_new_blocks(3)\n",
         by='    with pytest.raises(ValueError, match="only 2 blocks are free"):\n        pool.get_new_blocks(3)\n',
-        killed_by="test_task_1_your_tests_pass_on_right_pools",
+        killed_by="test_task_5_your_tests_pass_on_right_pools",
         breaks="invariant 1: uses only what is promised",
     ),
     # ---- tests that look at something else

@@ -12,7 +12,7 @@ from course.loading import load_file
 POOLS = load_file(Path(__file__).with_name("wrong_pools.py"))
 #: What a test says that is still to be written.
 STUB = re.compile(r"Task (\d+): ")
-#: How many tests that do not count are told of with each pool that survives; the first graded test tells of all.
+#: Of how many tests the first survivor of a task says why they do not count. A test of task 5 says it of all.
 MAX_COMPLAINTS = 2
 
 
@@ -92,6 +92,10 @@ def raise_stub(all_outcomes, *tasks):
         raise min(stubs, key=str).with_traceback(None)
 
 
+def is_caught(lab, wrong):
+    return any(each.catches for each in outcomes(lab, wrong))
+
+
 def assert_caught(lab, name):
     """A test that counts fails on the wrong pool of this name."""
     __tracebackhide__ = True  # the message says it all
@@ -103,37 +107,22 @@ def assert_caught(lab, name):
         seen.append(each)
     raise_stub(seen, wrong.task)
     num_counted = sum(each.counts for each in seen)
-    others = [each.complaint for each in seen if not each.counts and not each.stub]
     advice = f"\nIs there a promise in the docstring of task {wrong.task} that no test of yours tries?"
-    raise AssertionError(f"survives: {wrong} (no test of yours tells it from a right one).\n"
-                         f"Of your {len(seen)} tests {num_counted} count, and none of these catches it."
-                         + "".join(f"\nDoes not count: {complaint}." for complaint in others[:MAX_COMPLAINTS])
-                         + (f"\n{len(others) - MAX_COMPLAINTS} more do not count." if others[MAX_COMPLAINTS:] else "")
-                         + (advice if wrong.is_sealed else ""))
+    raise AssertionError(f"survives: {wrong}.\nOf your {len(seen)} tests {num_counted} count, and none of these "
+                         "catches it." + who_does_not_count(lab, wrong, seen) + (advice if wrong.is_sealed else ""))
 
 
-# ---- your tests themselves
-
-
-@pytest.mark.points(2)
-def test_task_1_your_tests_pass_on_right_pools(lab):
-    seen = list(outcomes(lab))
-    raise_stub(seen, 1)
-    bad = [each.complaint for each in seen if not each.counts and not each.stub]
-    assert not bad, ("a test that does not pass on every right pool, every time, counts for nothing:\n"
-                     + "\n".join(bad))
-
-
-@pytest.mark.points(2)
-def test_task_5_each_of_your_tests_catches_something(lab):
-    seen = list(outcomes(lab))
-    raise_stub(seen, 1, 2, 3, 4, 5)
-    idle = [each.name for each in seen if each.counts
-            and not any(Outcomes(each.test, each.name, wrong).catches for wrong in POOLS.WRONG.values())]
-    assert not idle, (f"none of the {len(POOLS.WRONG)} wrong pools makes this test fail, so it is worth nothing here: "
-                      f"{', '.join(idle)}. What would a pool have to do to make it fail?")
-    bad = [each.complaint for each in seen if not each.counts]
-    assert not bad, "a test that does not count catches nothing:\n" + "\n".join(bad)
+def who_does_not_count(lab, wrong, seen):
+    """With the first pool of a task that survives also why, with the others only the names."""
+    others = [each for each in seen if not each.counts and not each.stub]
+    siblings = [kind for kind in POOLS.WRONG.values() if kind.task == wrong.task]
+    if not others:
+        return ""
+    if not all(is_caught(lab, kind) for kind in siblings[:siblings.index(wrong)]):
+        return (f"\nDoes not count: {', '.join(each.name for each in others)}. "
+                f"The first survivor of task {wrong.task} says why.")
+    return ("".join(f"\nDoes not count: {each.complaint}." for each in others[:MAX_COMPLAINTS])
+            + (f"\n{len(others) - MAX_COMPLAINTS} more do not count." if others[MAX_COMPLAINTS:] else ""))
 
 
 # ---- Task 1
@@ -244,3 +233,27 @@ def test_task_5_caching_half_of_it_is_caught(lab):
 @pytest.mark.points(3)
 def test_task_5_the_sealed_pool_is_caught(lab):
     assert_caught(lab, "PutsBackInAnotherOrder")
+
+
+# ---- Task 5, your tests themselves
+
+
+@pytest.mark.points(2)
+def test_task_5_your_tests_pass_on_right_pools(lab):
+    seen = list(outcomes(lab))
+    raise_stub(seen, 1, 2, 3, 4, 5)
+    bad = [each.complaint for each in seen if not each.counts]
+    assert not bad, ("a test that does not pass on every right pool, every time, counts for nothing:\n"
+                     + "\n".join(bad))
+
+
+@pytest.mark.points(2)
+def test_task_5_each_of_your_tests_catches_something(lab):
+    seen = list(outcomes(lab))
+    raise_stub(seen, 1, 2, 3, 4, 5)
+    idle = [each.name for each in seen if each.counts
+            and not any(Outcomes(each.test, each.name, wrong).catches for wrong in POOLS.WRONG.values())]
+    assert not idle, (f"none of the {len(POOLS.WRONG)} wrong pools makes this test fail, so it is worth nothing here: "
+                      f"{', '.join(idle)}. What would a pool have to do to make it fail?")
+    bad = [each.name for each in seen if not each.counts]
+    assert not bad, f"a test that does not count catches nothing: {', '.join(bad)}"
