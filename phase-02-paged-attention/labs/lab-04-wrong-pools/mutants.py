@@ -106,6 +106,14 @@ MUTANTS = [
         killed_by="test_task_5_your_tests_pass_on_right_pools",
         breaks="invariant 1: uses only what is promised",
     ),
+    Mutant(
+        name="knows-a-word-of-the-message",
+        story="Asks for one word of the error only. It is the reference's word all the same.",
+        replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([b, b])\n",
+        by='    with pytest.raises(RuntimeError, match="owners"):\n        pool.free_blocks([b, b])\n',
+        killed_by="test_task_2_a_double_free_in_one_call_is_caught",
+        breaks="invariant 1: uses only what is promised",
+    ),
     # ---- tests that look at something else
     Mutant(
         name="looks-at-the-class",
