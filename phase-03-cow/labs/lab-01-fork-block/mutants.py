@@ -295,6 +295,94 @@ MUTANTS = [
         breaks="BlockPool.fork_block: not even when no block is free",
     ),
     Mutant(
+        name="a-cached-block-is-never-private",
+        story="Takes the index for a second reader: every cached block is copied, by its only owner too.",
+        replace="        if num_owners == 1:\n            return block\n",
+        by="        if num_owners == 1 and block.block_hash is None:\n            return block\n",
+        killed_by="test_task_1_a_private_block_with_a_hash_is_returned_as_it_is",
+        breaks="BlockPool.fork_block: A private block (one owner) comes back as it is",
+    ),
+    Mutant(
+        name="forgets-what-will-be-written",
+        story="'It is about to change': takes a private block out of the index before it is written.",
+        replace="        if num_owners == 1:\n            return block\n",
+        by="        if num_owners == 1:\n            self._maybe_evict(block)\n            return block\n",
+        killed_by="test_task_1_a_private_block_with_a_hash_is_returned_as_it_is",
+        breaks=(
+            "BlockPool.fork_block: comes back as it is, and nothing changes",
+            "invariant 6: The index changes when a block is given out, never by a fork",
+        ),
+    ),
+    Mutant(
+        name="takes-the-hash-off-a-private-block",
+        story="The same with reset_hash: the index still finds a block that has no hash.",
+        replace="        if num_owners == 1:\n            return block\n",
+        by="        if num_owners == 1:\n            block.reset_hash()\n            return block\n",
+        killed_by="test_task_1_a_private_block_with_a_hash_is_returned_as_it_is",
+        breaks="BlockPool.fork_block: comes back as it is, and nothing changes",
+    ),
+    Mutant(
+        name="without-a-cache-nothing-is-shared",
+        story="Thinks that blocks are shared by the index only: with caching off all owners write the same block.",
+        replace="        if num_owners == 1:\n            return block\n",
+        by="        if num_owners == 1 or not self.enable_caching:\n            return block\n",
+        killed_by="test_task_2_a_shared_block_is_forked_with_caching_off_too",
+        breaks=(
+            "BlockPool.fork_block: For a shared one (two or more) return what _fork_shared gives",
+            "invariant 1: Only a block with one owner is written",
+        ),
+    ),
+    Mutant(
+        name="a-kept-destination-leaves-the-index",
+        story="'The copy will overwrite it': forgets what a kept destination was cached as. A kept source stays.",
+        replace="                self._kept_for_copy.add(block.block_id)\n",
+        by="""                self._kept_for_copy.add(block.block_id)
+                if any(block is copy for _, copy in self.pending_copies):
+                    self._maybe_evict(block)
+""",
+        killed_by="test_task_3_a_kept_destination_keeps_its_hash",
+        breaks="BlockPool.free_blocks: If it has a hash, it keeps it, and can be found",
+    ),
+    Mutant(
+        name="drops-a-copy-that-nobody-waits-for",
+        story="Takes the pair off the list when both sides are without owners; its blocks stay kept for a copy that "
+              "is not there.",
+        replace="                self._kept_for_copy.add(block.block_id)\n",
+        by="""                self._kept_for_copy.add(block.block_id)
+                self.pending_copies = [
+                    (source, copy) for source, copy in self.pending_copies
+                    if not (source.ref_cnt == copy.ref_cnt == 1
+                            and {source.block_id, copy.block_id} <= self._kept_for_copy)]
+""",
+        killed_by="test_task_3_a_copy_that_nobody_waits_for_stays_pending",
+        breaks="BlockPool.free_blocks: pending_copies stays as it is, even if neither side of a copy has an owner left",
+    ),
+    Mutant(
+        name="finishing-forgets-what-was-touched",
+        story="Takes a kept block that has an owner again out of the index: 'it is no longer what was copied'.",
+        replace="        self.free_blocks(kept)\n",
+        by="""        self.free_blocks(kept)
+        for block in kept:
+            if block.ref_cnt > 0:
+                self._maybe_evict(block)
+""",
+        killed_by="test_task_4_a_kept_block_that_was_touched_stays_with_its_owner",
+        breaks="invariant 6: The index changes when a block is given out, never by a fork",
+    ),
+    Mutant(
+        name="frees-before-the-set-is-empty",
+        story="Empties the list and frees; the set still says that the one reference is the copy's, so the free is "
+              "refused.",
+        replace="""        self._kept_for_copy = set()
+        self.free_blocks(kept)
+""",
+        by="""        self.free_blocks(kept)
+        self._kept_for_copy = set()
+""",
+        killed_by="test_task_4_blocks_kept_for_a_copy_become_free",
+        breaks="BlockPool.finish_copies: The references of the blocks that were kept are dropped",
+    ),
+    Mutant(
         name="counts-calls",
         story="Counts every call of fork_block, though most of them find a private block.",
         replace="""        if num_owners == 1:

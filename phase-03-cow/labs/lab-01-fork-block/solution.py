@@ -9,8 +9,7 @@ The pool moves no numbers. It keeps the books and a list of copies, ``pending_co
 memory makes all of them, in no particular order, then writes the step's new tokens; ``finish_copies`` reports that the
 copies are made.
 
-The pool of lab 2.1 is the base: ``from course.base import lab_2_1`` is that lab's solution in tests and grading. In
-``course run`` it is your own file, if lab 2.1 passes.
+The pool of lab 2.1 is the base. Whose file that is in tests and in ``course run``, the lab's page says.
 """
 
 from __future__ import annotations
@@ -90,7 +89,9 @@ class BlockPool(base.BlockPool):
         last owner leaves. The copy takes that owner's reference over: ``ref_cnt`` stays 1, and the block's id goes into
         ``_kept_for_copy`` until ``finish_copies``. If it has a hash, it keeps it, and can be found and touched. While
         other owners are left, it is a block like any other: the base's ``free_blocks`` knows what to do.
-        A block may come twice if it has two owners. A reference that a copy has taken over is not an owner.
+        ``pending_copies`` stays as it is, even if neither side of a copy has an owner left.
+        ``blocks`` may be an iterator, such as ``reversed(table)``, which can be walked once. A block may come twice if
+        it has two owners. A reference that a copy has taken over is not an owner.
         Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
         then. So check all blocks before the first call of ``super().free_blocks``: its own check compares with
         ``ref_cnt``, and would drop the copy's reference.
