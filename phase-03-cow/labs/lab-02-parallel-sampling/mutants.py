@@ -19,7 +19,7 @@ MUTANTS = [
         story="Gives the child the parent's list object: the copy that one of them gets, the other has too.",
         replace="        table = list(self._tables.get(parent.request_id, []))\n",
         by="        table = self._tables.get(parent.request_id, [])\n",
-        killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
+        killed_by="test_task_2_tables_of_parent_and_child_are_two_lists",
         breaks=(
             "KVCacheManager.fork: what happens to one later does not show in the other",
             "invariant 6: Tables are lists of their own. The blocks are shared, the lists are not.",
@@ -226,8 +226,8 @@ MUTANTS = [
         story="Gives the child of a waiting parent a table without blocks: it counts as one that has its first slots.",
         replace="        if table:\n            self._tables[child.request_id] = table\n",
         by="        self._tables[child.request_id] = table\n",
-        killed_by="test_task_1_the_child_of_a_waiting_parent_asks_the_cache_itself",
-        breaks="KVCacheManager.fork: If the parent holds nothing, neither does the child",
+        killed_by="test_task_1_a_parent_without_blocks_has_a_child_without_blocks",
+        breaks="KVCacheManager.fork: If the parent holds nothing, neither does the child (no entry in _tables)",
     ),
     Mutant(
         name="writes-the-child",
@@ -368,6 +368,58 @@ MUTANTS = [
 """,
         killed_by="test_task_2_a_shared_block_is_forked_though_it_is_indexed",
         breaks="KVCacheManager.allocate_slots: and that has other owners too, is forked first",
+    ),
+    Mutant(
+        name="an-indexed-tail-is-only-read",
+        story="Forks indexed blocks in the middle of a table, and takes a full last one for finished.",
+        replace="        shared = [index for index in written if table[index].ref_cnt > 1]\n",
+        by="""        shared = [index for index in written if table[index].ref_cnt > 1
+                  and (table[index].block_hash is None or index < len(table) - 1)]
+""",
+        killed_by="test_task_2_a_shared_block_is_forked_though_it_is_indexed",
+        breaks="KVCacheManager.allocate_slots: and that has other owners too, is forked first",
+    ),
+    Mutant(
+        name="forks-two-at-most",
+        story="A step touches a block and perhaps the next, it believes: a third shared one is written in place.",
+        replace="        shared = [index for index in written if table[index].ref_cnt > 1]\n",
+        by="        shared = [index for index in written if table[index].ref_cnt > 1][:2]\n",
+        killed_by="test_task_2_several_copies_and_a_fresh_block_need_just_their_room",
+        breaks=(
+            "KVCacheManager.allocate_slots: A block of its table that the new tokens are written into",
+            "invariant 2: whoever is to write it forks it first",
+        ),
+    ),
+    Mutant(
+        name="several-copies-want-room-to-spare",
+        story="Asks for a block more when two or more are copied: what just fits gets None.",
+        replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
+        by="        if len(shared) + num_fresh + (len(shared) > 1) > self.block_pool.get_num_free_blocks():\n",
+        killed_by="test_task_2_several_copies_and_a_fresh_block_need_just_their_room",
+        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
+    ),
+    Mutant(
+        name="the-child-was-found-too",
+        story="Hands num_cached_tokens on: what the parent found is reported once for every sample.",
+        replace="        table = list(self._tables.get(parent.request_id, []))\n",
+        by="""        child.num_cached_tokens = parent.num_cached_tokens
+        table = list(self._tables.get(parent.request_id, []))
+""",
+        killed_by="test_task_1_fork_writes_neither_request",
+        breaks="KVCacheManager.fork: Neither request is written",
+    ),
+    Mutant(
+        name="the-copys-reference-is-the-childs",
+        story="Does not touch a block that is kept for a copy: 'it has a reference more than owners already'.",
+        replace="        self.block_pool.touch(table)\n",
+        by="""        kept = self.block_pool._kept_for_copy
+        self.block_pool.touch([block for block in table if block.block_id not in kept])
+""",
+        killed_by="test_task_2_a_block_that_a_copy_holds_is_shared_as_any",
+        breaks=(
+            "KVCacheManager.fork: each has one more owner (touch)",
+            "invariant 1: A pending copy may hold one reference more",
+        ),
     ),
     Mutant(
         name="reports-what-is-written",

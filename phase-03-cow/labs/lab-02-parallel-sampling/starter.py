@@ -11,8 +11,7 @@ The convention is that of lab 2.2, whose manager is the base: slots ``0 … num_
 must exist when a step runs, and position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. The
 new tokens are written to positions ``num_computed_tokens`` and up. All before that is only read.
 
-``from course.base import lab_2_2`` is that lab's solution in tests and grading. In ``course run`` it is your own file,
-if lab 2.2 passes.
+Whose file the base is in tests and in ``course run``, the lab's page says.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ class KVCacheManager(base.KVCacheManager):
         Before: the tokens of ``child`` begin with those of ``parent`` that are computed.
         After: the child's table names the same blocks, and each has one more owner (``touch``). The two tables are two
         lists: what happens to one later does not show in the other. If the parent holds nothing, neither does the
-        child. Neither request is written, and the child is no query in the statistics: it did not ask the cache.
+        child (no entry in ``_tables``). Neither request is written, and the child is no query in the statistics: it did
+        not ask the cache.
         Raises RuntimeError if ``child`` holds blocks already; nothing changes then.
         """
         raise NotImplementedError("Task 1: KVCacheManager.fork")

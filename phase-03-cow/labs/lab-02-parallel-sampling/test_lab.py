@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import pytest
 
-from mini_vllm.request import Request
+from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
 
 NUM_TOKENS_KNOWN = 50  # the fake model's vocabulary
 
@@ -62,6 +62,15 @@ def must_raise(error, call, why):
         pytest.fail(f"{call} raised {type(other).__name__}({str(other)!r}), expected a {error.__name__}: {why}",
                     pytrace=False)
     pytest.fail(f"{call} was accepted, expected a {error.__name__}: {why}", pytrace=False)
+
+
+def admit_child(manager, child):
+    """``admit`` for the child of a parent that holds nothing: these are its first slots, and given."""
+    try:
+        return admit(manager, child)
+    except NotImplementedError:
+        pytest.fail("fork() of a parent that holds nothing left an empty table for the child, and allocate_slots takes "
+                    "it for a request that has slots already: one that holds nothing has no entry", pytrace=False)
 
 
 def assert_counts(manager, requests, when):
@@ -267,9 +276,10 @@ def test_task_1_a_parent_without_blocks_has_a_child_without_blocks(lab):
     child = fork(manager, parent, "child")
     got = manager.get_block_ids("child")
     assert got == [], f"the parent holds nothing; after fork() the child's table is {got}, expected []"
-    got = ids(start(manager, child))
-    assert got == [1, 2], (f"the child of a waiting parent asks for 6 slots: allocate_slots gave the blocks {got}, "
-                           "expected [1, 2]")
+    got = ids(admit_child(manager, child)), manager.stats.num_queries
+    assert got == ([1, 2], 1), (f"the child of a waiting parent asks for 6 slots: (newly taken blocks, queries) is "
+                                f"{got}, expected ([1, 2], 1), as for any request that gets its first slots. Did "
+                                "fork() leave an empty table? One that holds nothing has no entry")
 
 
 @pytest.mark.points(1)
@@ -277,20 +287,27 @@ def test_task_1_the_child_of_a_waiting_parent_asks_the_cache_itself(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4)
     start(manager, Request("first", prompt(10)))
     child = fork(manager, Request("waiting", prompt(10)), "child")
-    admit(manager, child)
+    admit_child(manager, child)
     got = manager.get_block_ids("child"), manager.stats.num_queries, manager.stats.num_hit_tokens
     assert got == ([1, 2, 4], 2, 8), (f"the child of a request without blocks is admitted like any other: (table, "
-                                      f"queries, tokens found) is {got}, expected ([1, 2, 4], 2, 8)")
+                                      f"queries, tokens found) is {got}, expected ([1, 2, 4], 2, 8). Did fork() leave "
+                                      "an empty table? One that holds nothing has no entry")
 
 
 @pytest.mark.points(1)
 def test_task_1_fork_writes_neither_request(lab):
     manager, parent, _ = make_family(lab, num_tokens=10)
-    child = Request("c", prompt(10))
+    parent.append_output_token(7)  # so that the two differ in all that could be handed on
+    parent.priority, parent.arrival_time, parent.status = Priority.HIGH, 1.0, RequestStatus.RUNNING
+    parent.num_cached_tokens, parent.num_preemptions, parent.num_sequences = 8, 1, 2
+    child = Request("c", prompt(10), SamplingParams(seed=1))
     before = [{name: str(value) for name, value in vars(request).items()} for request in (parent, child)]
     manager.fork(parent, child)
-    after = [{name: str(value) for name, value in vars(request).items()} for request in (parent, child)]
-    assert after == before, f"fork() changed a request: {before} became {after}. The scheduler advances it, nobody else"
+    changes = [f"{who}.{name} was {was[name]}, is {value}" for who, was, request in zip(
+        ("parent", "child"), before, (parent, child)) for name, value in vars(request).items()
+        if was.get(name) != str(value)]
+    assert not changes, (f"fork(parent, child) should write neither request, but {'; '.join(changes)}. The scheduler "
+                         "advances them, nobody else")
 
 
 @pytest.mark.points(1)
@@ -362,9 +379,13 @@ def test_task_2_an_indexed_block_that_is_private_is_written_in_place(lab):
 def test_task_2_the_first_write_into_a_shared_tail_forks_it(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
     taken = ids(manager.allocate_slots(child, 1))
-    got = manager.get_block_ids("parent"), manager.get_block_ids("child 0")
-    assert got == ([1, 2, 3], [1, 2, 4]), (f"the child writes token 10 into the shared block 3: the tables are {got}, "
-                                           "expected ([1, 2, 3], [1, 2, 4]). Only the block that is written is copied")
+    got = manager.get_block_ids("child 0")
+    assert got == [1, 2, 4], (f"the child writes token 10 into the shared block 3: its table is {got}, expected "
+                              "[1, 2, 4]. Only the block that is written is copied")
+    got = manager.get_block_ids("parent")
+    assert got == [1, 2, 3], (f"the child got block 4 in the place of block 3, and the parent's table is {got}, "
+                              "expected [1, 2, 3] as before. Do both have one list? fork gives the child its own "
+                              "(task 1)")
     assert pending(manager) == [(3, 4)], f"the copies {pending(manager)} are pending, expected [(3, 4)]"
     assert taken == [4], f"allocate_slots gave {taken}, expected [4]: the copy is a block newly taken from the pool"
     assert_counts(manager, [parent, child], "after the child's write")
@@ -421,18 +442,20 @@ def test_task_2_every_shared_block_that_is_written_is_forked(lab):
 
 @pytest.mark.points(1)
 def test_task_2_a_shared_block_is_forked_though_it_is_indexed(lab):
-    manager = lab.KVCacheManager(num_blocks=8, block_size=4)
-    parent = Request("parent", prompt(10))
-    manager.allocate_slots(parent, 10)  # blocks 1 and 2 are in the index from now on
-    parent.num_computed_tokens = 5  # the step was cut short
-    child = Request("other tokens", [*prompt(5), 1, 2, 3, 4, 5])
-    child.num_computed_tokens = 5
-    manager.fork(parent, child)
-    taken, table = ids(manager.allocate_slots(child, 5)), manager.get_block_ids("other tokens")
-    assert len(taken) == 2 and table == [1, *taken], (
-        f"the parent's 10 slots are in the blocks 1, 2, 3, 5 of them computed; a child with other tokens writes "
-        f"positions 5 to 9: newly taken {taken}, table {table}, expected two blocks, in the places of 2 and 3. The "
-        "parent reads block 2, whether it is in the index or not")
+    for num_slots, num_copies in ((10, 2), (8, 1)):  # block 2, full and indexed, is in the middle; is the last
+        manager = lab.KVCacheManager(num_blocks=8, block_size=4)
+        parent = Request("parent", prompt(num_slots))
+        manager.allocate_slots(parent, num_slots)  # blocks 1 and 2 are in the index from now on
+        parent.num_computed_tokens = 5  # the step was cut short
+        child = Request("other tokens", [*prompt(5), 1, 2, 3, 4, 5][:num_slots])
+        child.num_computed_tokens = 5
+        manager.fork(parent, child)
+        taken, table = ids(manager.allocate_slots(child, num_slots - 5)), manager.get_block_ids("other tokens")
+        assert taken and len(taken) == num_copies and table == [1, *taken], (
+            f"the parent's {num_slots} slots are in the blocks {manager.get_block_ids('parent')}, 5 of them computed; "
+            f"a child with other tokens writes positions 5 to {num_slots - 1}: newly taken {taken}, table {table}, "
+            f"expected {num_copies} newly taken, after block 1. The parent reads block 2, whether it is in the index "
+            "or not")
 
 
 @pytest.mark.points(1)
@@ -461,6 +484,29 @@ def test_task_2_a_fork_counts_as_room(lab):
 
 
 @pytest.mark.points(2)
+def test_task_2_several_copies_and_a_fresh_block_need_just_their_room(lab):
+    for num_free in (3, 4):
+        manager = lab.KVCacheManager(num_blocks=5 + num_free, block_size=4, enable_caching=False)
+        parent = Request("parent", prompt(14))
+        manager.allocate_slots(parent, 14)
+        parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there
+        child = fork(manager, parent, "child")
+        before = state(manager, parent, child)
+        taken, table = ids(manager.allocate_slots(child, 12)), manager.get_block_ids("child")
+        case = (f"the child writes positions 5 to 16: copies of the shared blocks 2, 3 and 4 and a fresh one are "
+                f"needed, {num_free} blocks are free, newly taken {taken}")
+        if num_free == 3:
+            assert taken is None, f"{case}, expected None"
+            assert_unchanged(manager, before, "allocate_slots(child, 12), which returned None,", parent, child)
+        else:
+            assert taken is not None, f"{case}, expected four: they fit"
+            assert len(taken) == 4 and table == [1, *taken], (
+                f"{case}, table {table}, expected four, and a table of 1 and those four: each of the three is written")
+            expected = [*zip((2, 3, 4), taken)]
+            assert sorted(pending(manager)) == expected, f"{case}, pending {pending(manager)}, expected {expected}"
+
+
+@pytest.mark.points(2)
 def test_task_2_no_room_to_fork_is_none_and_changes_nothing(lab):
     manager, parent, child = make_family(lab, num_tokens=10, num_blocks=4)
     before = state(manager, parent, child)
@@ -471,12 +517,16 @@ def test_task_2_no_room_to_fork_is_none_and_changes_nothing(lab):
 
 @pytest.mark.points(2)
 def test_task_2_tables_of_parent_and_child_are_two_lists(lab):
-    manager, parent, child = make_family(lab, num_tokens=8)
-    manager.allocate_slots(parent, 6)
-    got = manager.get_block_ids("parent"), manager.get_block_ids("child 0")
-    assert got == ([1, 2, 3, 4], [1, 2]), (f"the parent went on for 6 tokens after the fork: the tables are {got}, "
-                                           "expected ([1, 2, 3, 4], [1, 2]). Its later blocks are not the child's")
-    assert_counts(manager, [parent, child], "after the parent's tokens")
+    family = ("parent", "child 0")
+    for writer, reader in (family, family[::-1]):
+        manager, *requests = make_family(lab, num_tokens=10)
+        before = manager.get_block_ids(reader)
+        manager.allocate_slots(requests[family.index(writer)], 6)
+        got = manager.get_block_ids(reader)
+        assert got == before, (f"{writer!r} went on for 6 tokens after the fork: the table of {reader!r} was {before}, "
+                               f"is {got}. What happens to one table does not show in the other: fork copies the list "
+                               "(task 1)")
+        assert_counts(manager, requests, f"after the tokens of {writer!r}")
 
 
 @pytest.mark.points(4)
@@ -648,6 +698,27 @@ def test_task_2_ending_while_a_copy_is_pending_harms_nobody(lab, who_ends):
 
 
 @pytest.mark.points(1)
+def test_task_2_a_block_that_a_copy_holds_is_shared_as_any(lab):
+    manager = lab.KVCacheManager(num_blocks=8, block_size=4)
+    parent = Request("parent", prompt(8))
+    manager.allocate_slots(parent, 8)  # blocks 1 and 2 are in the index from now on
+    parent.num_computed_tokens = 5  # the step was cut short
+    child = Request("other tokens", [*prompt(5), 1, 2, 3])
+    child.num_computed_tokens = 5
+    manager.fork(parent, child)
+    manager.allocate_slots(child, 3)  # the copy of block 2 is pending
+    manager.free(parent)  # and holds block 2, which has no owner now
+    found = Request("found", [*prompt(8), 9])
+    admit(manager, found)
+    fork(manager, found, "its child")
+    got = manager.get_block_ids("its child")[:2], ref_cnts(manager, [1, 2])
+    assert got == ([1, 2], [3, 3]), (
+        f"block 2 is kept for a pending copy, and was found by a request, which is forked: (the first two blocks of "
+        f"the child, ref_cnt of 1 and 2) is {got}, expected ([1, 2], [3, 3]). Block 1 is in three tables, block 2 in "
+        "two, and the copy holds a reference")
+
+
+@pytest.mark.points(1)
 def test_task_2_a_name_can_be_used_again(lab):
     manager, parent, child = make_family(lab, num_tokens=10)
     manager.free(child)
@@ -725,7 +796,7 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
 def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
     """Steps as a server makes them: fork and end, look up, make slots or be refused, copy, write, read back."""
     num_found = 0  # tokens, in all
-    for seed in range(50):
+    for seed in range(30):
         rng = random.Random(seed)
         size = rng.randint(1, 5)
         server = Server(lab, rng.randint(4, 12), size, enable_caching)
@@ -758,9 +829,8 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
                     request.num_computed_tokens += num_cached
                     num_found += num_cached
                     continue
-                assert state(manager, *server.requests) == before, (
-                    f"seed {seed}, step {step}: allocate_slots({request.request_id}, {count}) returned None, but "
-                    f"{before} became {state(manager, *server.requests)}")
+                assert_unchanged(manager, before, f"seed {seed}, step {step}: allocate_slots({request.request_id}, "
+                                 f"{count}), which returned None,", *server.requests)
                 if rng.random() < 0.5:  # make room: somebody ends, perhaps with a copy pending
                     # What a planned one was to write may have been found by others: with a cache it has to stay.
                     victim = rng.choice([other for other in server.requests if not enable_caching or other not in plan])
@@ -774,4 +844,4 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
             server.end(request)
         got = len(free_ids(manager))
         assert got == manager.block_pool.num_blocks - 1, f"seed {seed}: all have ended, but only {got} blocks are free"
-    assert (num_found > 100) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"
+    assert (num_found > 50) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"
