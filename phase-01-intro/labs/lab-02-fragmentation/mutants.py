@@ -206,7 +206,15 @@ MUTANTS = [
         by="""        if num_slots < 0:
             raise ValueError(f"allocate""",
         killed_by="test_task_3_a_run_has_at_least_one_slot",
-        breaks="ContiguousAllocator.allocate: Raises ValueError, naming num_slots, if it is below 1",
+        breaks="ContiguousAllocator.allocate: if num_slots is below 1",
+    ),
+    Mutant(
+        name="allocate-does-not-say-how-many",
+        story="An error without the number: who asked for what?",
+        replace='raise ValueError(f"allocate needs at least 1 slot, got {num_slots}")',
+        by='raise ValueError("allocate needs at least 1 slot")',
+        killed_by="test_task_3_a_run_has_at_least_one_slot",
+        breaks="ContiguousAllocator.allocate: with the number in the message",
     ),
     Mutant(
         name="allocate-tidies-up-before-it-gives-up",
@@ -302,7 +310,7 @@ MUTANTS = [
         replace='            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         by="            return\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: Raises RuntimeError, naming start, if no run begins there now",
+        breaks="ContiguousAllocator.free: Raises RuntimeError, with the number in the message, if no run begins",
     ),
     Mutant(
         name="free-does-not-say-which",
@@ -310,7 +318,7 @@ MUTANTS = [
         replace="raise RuntimeError(f\"free({start}): no allocated run starts at slot {start}\")\n",
         by="raise RuntimeError(\"free: no allocated run starts there\")\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: naming start",
+        breaks="ContiguousAllocator.free: with the number in the message",
     ),
     Mutant(
         name="free-takes-any-slot-of-a-run",
@@ -320,7 +328,18 @@ MUTANTS = [
         if start not in self._allocated:
 """,
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: if no run begins there now",
+        breaks="ContiguousAllocator.free: if no run begins at start now",
+    ),
+    Mutant(
+        name="free-of-an-empty-memory-is-ignored",
+        story="Nothing is allocated, so there is nothing to do: the last run can be freed twice.",
+        replace="        if start not in self._allocated:\n",
+        by="""        if not self._allocated:
+            return
+        if start not in self._allocated:
+""",
+        killed_by="test_task_4_invalid_free_is_refused_at_once",
+        breaks="ContiguousAllocator.free: if no run begins at start now",
     ),
     Mutant(
         name="free-raises-after-it-changed-something",

@@ -154,7 +154,7 @@ class ContiguousAllocator:
 
         They are the first slots of the leftmost hole that has at least that many. A hole that is used up is gone. More
         slots than there are in all is None, too. After None nothing has changed.
-        Raises ValueError, naming ``num_slots``, if it is below 1; nothing changes then.
+        Raises ValueError, with the number in the message, if ``num_slots`` is below 1; nothing changes then.
         """
         raise NotImplementedError("Task 3: ContiguousAllocator.allocate")
 
@@ -162,7 +162,7 @@ class ContiguousAllocator:
         """Give back the run that ``allocate`` returned as ``start``.
 
         After: its slots are a hole, merged with the hole on its left and the hole on its right, if they touch it.
-        Raises RuntimeError, naming ``start``, if no run begins there now; nothing changes then.
+        Raises RuntimeError, with the number in the message, if no run begins at ``start`` now; nothing changes then.
         """
         raise NotImplementedError("Task 4: ContiguousAllocator.free")
 
@@ -197,6 +197,10 @@ def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
             if allocator.num_free_slots >= length:
                 num_with_room += 1
                 worst = max(worst, (allocator.num_free_slots, allocator.largest_hole, length))
+            if not running:
+                raise RuntimeError(f"churn: all requests have ended, so all {num_slots} slots must be one hole. There "
+                                   f"are {len(allocator.holes)} holes, the largest has {allocator.largest_hole} slots, "
+                                   f"and allocate({length}) gave None. Do holes that touch become one?")
             allocator.free(running.pop(int(rng.integers(len(running)))))
         running.append(start)
     return ChurnReport(num_refusals, num_with_room, wanted=worst[2], num_free_slots=worst[0], largest_hole=worst[1])

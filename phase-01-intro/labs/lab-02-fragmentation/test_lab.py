@@ -138,8 +138,8 @@ def test_task_2_blocks_needed_at_the_edges(lab):
     for num_tokens, expected in [(0, 0), (1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3)]:
         got = lab.blocks_needed(num_tokens, 16)
         assert got == expected, \
-            f"blocks_needed({num_tokens}, 16) gave {got}, expected {expected}: a block more exactly when the last " \
-            "one is full"
+            f"blocks_needed({num_tokens}, 16) gave {got}, expected {expected}: a block is begun when a token " \
+            "needs it, and only then"
     got = lab.blocks_needed(10**17 + 1, 1)
     assert got == 10**17 + 1, \
         f"blocks_needed(10**17 + 1, 1) gave {got}, expected 10**17 + 1: whole-number arithmetic, no floats"
@@ -282,6 +282,13 @@ def test_task_4_invalid_free_is_refused_at_once(lab):
                    rule="only where an allocated run begins now can one be given back")
         assert allocator.holes == holes, \
             f"after free({start}) was refused the holes are {allocator.holes}, expected {holes}: nothing may change"
+    allocator, (only,) = filled(lab, [40], num_slots=40)
+    allocator.free(only)
+    holes = allocator.holes
+    must_raise(RuntimeError, "free(0), for the second time, of the only run,", allocator.free, only, named="0",
+               rule="nothing is allocated any more, so there is nothing to give back")
+    assert allocator.holes == holes, \
+        f"after free(0) was refused the holes are {allocator.holes}, expected {holes}: nothing may change"
 
 
 @pytest.mark.points(3)
