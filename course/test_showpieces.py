@@ -53,6 +53,15 @@ def test_the_demo_shows_the_same_whoever_serves_and_says_who(wanted, numbers, ma
         assert line.split(None, 1)[0] == slot and " ".join(whose.split()) in " ".join(line.split())
 
 
+def test_the_demo_says_which_blocks_come_home_and_which_can_be_found(wanted):
+    told = [line for line in wanted.splitlines() if " is done: " in line]
+    assert told == [
+        "ben is done: block 4 comes home; it cannot be found, only full blocks can; blocks 1, 2 have another owner",
+        "ada is done: blocks 5, 3, 2, 1 come home, the last one first; blocks 3, 2, 1 are full and can still be found",
+        "cleo is done: blocks 5, 4, 8, 7, 6 come home, the last one first; blocks 4, 8, 7, 6 are full and can "
+        "still be found"]
+
+
 def test_a_piece_that_fails_in_the_demo_is_told_with_its_line(tmp_path: Path):
     lab = next(lab for lab in discover() if lab.number == "2.2")
     broken = tmp_path / "broken.py"

@@ -53,8 +53,8 @@ class Demo:
             return
         request.num_computed_tokens = request.num_tokens
         self.requests[name] = request
-        found = f"{num_cached} found in blocks {_ids(hits)}, none copied" if hits else "nothing cached"
-        self.show(f"{asks}: {found}; {request.num_tokens - num_cached} computed into blocks {_ids(taken)}")
+        found = f"{num_cached} found in {_named(hits)}, none copied" if hits else "nothing cached"
+        self.show(f"{asks}: {found}; {request.num_tokens - num_cached} computed into {_named(taken)}")
 
     def decode(self, name: str, text: str) -> None:
         request = self.requests[name]
@@ -65,12 +65,23 @@ class Demo:
             assert blocks is not None, f"the script lets {name} decode only what fits"
             taken += blocks
             request.num_computed_tokens += 1
-        where = f"block {_ids(taken)} is new" if taken else "the last block had room"
+        where = _say(taken, "is new", "are new") if taken else "the last block had room"
         self.show(f"{name} decodes “{text}”: {where}")
 
     def finish(self, name: str) -> None:
+        table = [self.manager.block_pool.blocks[block_id] for block_id in self.manager.get_block_ids(name)]
         self.manager.free(self.requests.pop(name))
-        self.show(f"{name} is done: its blocks come home, the last one first, and stay findable")
+        free = [block for block in reversed(table) if block.ref_cnt == 0]
+        shared = [block for block in table if block.ref_cnt > 0]
+        findable = [block for block in free if block.block_hash is not None]
+        told = [_say(free, "comes home", "come home, the last one first")]
+        if findable:
+            told.append(_say(findable, "is full and can still be found", "are full and can still be found"))
+        elif free:
+            told.append("it cannot be found, only full blocks can" if len(free) == 1 else "none can be found")
+        if shared:
+            told.append(_say(shared, "has another owner", "have another owner"))
+        self.show(f"{name} is done: {'; '.join(told)}")
 
     def show(self, event: str) -> None:
         self.manager.check_integrity()
@@ -92,8 +103,13 @@ class Demo:
                            f"in use {pool.get_usage():.0%}\n")
 
 
-def _ids(blocks: Sequence[KVCacheBlock]) -> str:
-    return ", ".join(str(block.block_id) for block in blocks)
+def _named(blocks: Sequence[KVCacheBlock]) -> str:
+    ids = ", ".join(str(block.block_id) for block in blocks)
+    return f"block {ids}" if len(blocks) == 1 else f"blocks {ids}" if blocks else "no block"
+
+
+def _say(blocks: Sequence[KVCacheBlock], of_one: str, of_several: str) -> str:
+    return f"{_named(blocks)} {of_one if len(blocks) <= 1 else of_several}"
 
 
 def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
