@@ -214,10 +214,13 @@ class BlockPool:
     def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
         """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
 
-        This is the only place where cached content is lost to make room. Raises ValueError if fewer are free.
+        This is the only place where cached content is lost to make room. Raises ValueError if ``n`` is negative, or if
+        fewer are free.
         """
         queue = self.free_block_queue
-        if not 0 <= n <= queue.num_free_blocks:
+        if n < 0:
+            raise ValueError(f"get_new_blocks({n}): the number of blocks must be at least 0")
+        if n > queue.num_free_blocks:
             raise ValueError(f"get_new_blocks({n}): only {queue.num_free_blocks} blocks are free")
         blocks = queue.popleft_n(n)
         for block in blocks:

@@ -231,8 +231,8 @@ def test_asking_for_more_than_there_is_takes_nothing():
     pool = BlockPool(5)
     pool.get_new_blocks(2)
     before = snapshot(pool)
-    for n in (3, -1):
-        with pytest.raises(ValueError, match=rf"get_new_blocks\({n}\): only 2 blocks are free"):
+    for n, reason in ((3, "only 2 blocks are free"), (-1, "the number of blocks must be at least 0")):
+        with pytest.raises(ValueError, match=rf"get_new_blocks\({n}\): {reason}"):
             pool.get_new_blocks(n)
     assert snapshot(pool) == before
 

@@ -522,24 +522,21 @@ MUTANTS = [
     Mutant(
         name="new-blocks-as-many-as-there-are",
         story="Gives what it has, and lets the caller find out.",
-        replace="""        if not 0 <= n <= self.get_num_free_blocks():
-            raise""",
-        by="""        n = max(0, min(n, self.get_num_free_blocks()))
+        replace="        if n > self.get_num_free_blocks():\n",
+        by="""        n = min(n, self.get_num_free_blocks())
         if n < 0:
-            raise""",
+""",
         killed_by="test_task_5_asking_for_more_than_is_free_takes_nothing",
         breaks="BlockPool.get_new_blocks: Raises ValueError if ``n`` is negative or fewer are free",
     ),
     Mutant(
         name="new-blocks-one-by-one",
         story="Takes blocks until there are none left, and fails then: those it took belong to nobody.",
-        replace="""        if not 0 <= n <= self.get_num_free_blocks():
+        replace="""        if n > self.get_num_free_blocks():
             raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
         blocks = self.free_block_queue.popleft_n(n)
 """,
-        by="""        if n < 0:
-            raise ValueError(f"get_new_blocks({n})")
-        blocks = [self.free_block_queue.popleft() for _ in range(n)]
+        by="""        blocks = [self.free_block_queue.popleft() for _ in range(n)]
 """,
         killed_by="test_task_5_asking_for_more_than_is_free_takes_nothing",
         breaks=(

@@ -206,7 +206,9 @@ class BlockPool:
         Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
         """
         # TASK 5: BlockPool.get_new_blocks
-        if not 0 <= n <= self.get_num_free_blocks():
+        if n < 0:
+            raise ValueError(f"get_new_blocks({n}): the number of blocks must be at least 0")
+        if n > self.get_num_free_blocks():
             raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
         blocks = self.free_block_queue.popleft_n(n)
         for block in blocks:
