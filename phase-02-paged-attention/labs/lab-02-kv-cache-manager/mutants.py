@@ -159,6 +159,54 @@ MUTANTS = [
         breaks="PrefixCacheStats: One that was freed and comes back counts again",
     ),
     Mutant(
+        name="notes-whom-it-has-freed",
+        story="A set of all ids ever freed, to be harmless the second time: a server that grows until it is killed.",
+        replace="        table = self._tables.pop(request.request_id, [])\n",
+        by="""        table = self._tables.pop(request.request_id, [])
+        self.__dict__.setdefault("_freed", set()).add(request.request_id)
+""",
+        killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
+        breaks="KVCacheManager.free: the manager keeps nothing of it",
+    ),
+    Mutant(
+        name="an-entry-for-who-did-not-fit",
+        story="Makes an empty table first and looks for room then; those who are refused leave it behind.",
+        replace="""            return None
+
+        self.block_pool.touch(hits)
+""",
+        by="""            self._tables.setdefault(request.request_id, [])
+            return None
+
+        self.block_pool.touch(hits)
+""",
+        killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
+        breaks="KVCacheManager.allocate_slots: nothing is kept of a request that held nothing",
+    ),
+    Mutant(
+        name="the-list-returned-is-the-table",
+        story="Stores the list that it returns, and extends it at the next call: in the caller's hands.",
+        replace="        self._tables[request.request_id] = table + fresh\n",
+        by="""        if request.request_id in self._tables:
+            self._tables[request.request_id] += fresh
+        else:
+            self._tables[request.request_id] = table + fresh if hits else fresh
+""",
+        killed_by="test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers",
+        breaks="KVCacheManager.allocate_slots: Both lists, the hits and the one returned, stay the caller's",
+    ),
+    Mutant(
+        name="the-list-of-hits-is-the-table",
+        story="The hits are the beginning of the table, so their list becomes it.",
+        replace="        self._tables[request.request_id] = table + fresh\n",
+        by="""        if new_computed_blocks:
+            new_computed_blocks += fresh
+        self._tables[request.request_id] = new_computed_blocks or table + fresh
+""",
+        killed_by="test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers",
+        breaks="KVCacheManager.allocate_slots: Both lists, the hits and the one returned, stay the caller's",
+    ),
+    Mutant(
         name="frees-only-who-is-there",
         story="A request that was aborted while it waited holds nothing; that is no error.",
         replace="self._tables.pop(request.request_id, [])\n",
@@ -247,6 +295,25 @@ MUTANTS = [
         killed_by="test_task_4_blocks_filled_by_chunks_and_decoding_are_found",
         breaks=("KVCacheManager.allocate_slots: is told how many tokens are computed once this step has run",
                 "KVCacheManager._index_full_blocks: Make every block that the first num_tokens tokens fill findable"),
+    ),
+    Mutant(
+        name="indexes-only-with-fresh-blocks",
+        story="No fresh block, nothing to index: the token that fills the last block comes without one.",
+        replace="""        if self.enable_caching:
+            self._index""",
+        by="""        if self.enable_caching and fresh:
+            self._index""",
+        killed_by="test_task_4_blocks_filled_by_chunks_and_decoding_are_found",
+        breaks="KVCacheManager._index_full_blocks: Make every block that the first num_tokens tokens fill findable",
+    ),
+    Mutant(
+        name="forgets-the-tokens-of-the-hits",
+        story="num_computed_tokens does not count the hits yet; what is filled after them is not indexed in this call.",
+        replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
+        by="            self._index_full_blocks(\n"
+           "                request, min(request.num_computed_tokens + num_new_tokens, request.num_tokens))\n",
+        killed_by="test_task_5_what_is_filled_after_a_hit_is_found",
+        breaks="KVCacheManager.allocate_slots: those of the hits included",
     ),
     Mutant(
         name="each-call-begins-a-chain",
@@ -461,6 +528,14 @@ MUTANTS = [
         by="        if hits and request.request_id not in self._tables:\n",
         killed_by="test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted",
         breaks="KVCacheManager.allocate_slots: it counts in the statistics: one query",
+    ),
+    Mutant(
+        name="counts-only-with-caching",
+        story="No cache, no queries: two servers cannot be compared, one with caching and one without.",
+        replace="        if request.request_id not in self._tables:\n",
+        by="        if self.enable_caching and request.request_id not in self._tables:\n",
+        killed_by="test_task_6_with_caching_off_requests_count_and_nothing_is_found",
+        breaks="PrefixCacheStats: With caching off requests count, too",
     ),
     Mutant(
         name="counts-what-did-not-fit",

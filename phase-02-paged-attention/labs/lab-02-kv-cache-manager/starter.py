@@ -26,7 +26,7 @@ class PrefixCacheStats:
     """What the prefix cache did since the last reset.
 
     A request counts when it gets its first slots, with the tokens it has at that moment (``num_tokens``). One that was
-    freed and comes back counts again.
+    freed and comes back counts again. With caching off requests count, too, and nothing is ever found.
     """
 
     num_queries: int = 0
@@ -83,15 +83,17 @@ class KVCacheManager:
         default all they can (other values belong to a later lab). Call ``_check_arguments`` first, it is given; then,
         from task 5 on, ``_check_hits``.
         After: the request's table is its old blocks, then the hits with one more owner each (``touch``), then just as
-        many fresh blocks as the convention above asks for. If caching is on, ``_index_full_blocks`` is told how many
-        tokens are computed once this step has run: one for each slot of the convention, but no more than exist. When a
-        request that holds nothing gets slots, it counts in the statistics: one query, for ``request.num_tokens`` tokens
-        as of now, of which those of the hits were found.
-        Returns the fresh blocks, in order; the list is empty if the last block still has room.
+        many fresh blocks as the convention above asks for, with the tokens of the hits among the computed ones. If
+        caching is on, ``_index_full_blocks`` is told how many tokens are computed once this step has run: one for each
+        slot of the convention, those of the hits included, but no more than exist. When a request that holds nothing
+        gets slots, it counts in the statistics: one query, for ``request.num_tokens`` tokens as of now, of which those
+        of the hits were found.
+        Returns the fresh blocks, in order; the list is empty if the last block still has room. Both lists, the hits and
+        the one returned, stay the caller's: a later call does not change them.
         Returns None if too few blocks are free for these tokens, and nothing has changed: neither tables, owners, queue
-        order and index, nor the statistics. What the rest of the request will need does not matter yet. A hit that
-        stands in the free queue is about to leave it, so it is no room for fresh blocks. A hit that is in use takes no
-        room.
+        order and index, nor the statistics, and nothing is kept of a request that held nothing. What the rest of the
+        request will need does not matter yet. A hit that stands in the free queue is about to leave it, so it is no
+        room for fresh blocks. A hit that is in use takes no room.
         """
         raise NotImplementedError("Task 2: KVCacheManager.allocate_slots")
 
@@ -117,7 +119,8 @@ class KVCacheManager:
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, last one first: others share the head of a sequence, so keep it longest.
 
-        After: it holds nothing. Harmless when it held nothing before.
+        After: it holds nothing; the manager keeps nothing of it, or a server would grow with every request it served.
+        Harmless when it held nothing before.
         """
         raise NotImplementedError("Task 3: KVCacheManager.free")
 

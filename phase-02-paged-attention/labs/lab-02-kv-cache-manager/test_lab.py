@@ -1,6 +1,7 @@
 """Lab 2.2, the KV cache manager. Each test pins one rule; its failure says which."""
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -276,6 +277,32 @@ def test_task_3_free_is_harmless_when_nothing_is_held(lab):
     assert got == 5, f"free() before the first slots, and twice at the end: {got} blocks are free, expected all 5"
 
 
+@pytest.mark.points(1)
+def test_task_3_nothing_is_kept_of_a_request_that_holds_nothing(lab):
+    manager = lab.KVCacheManager(num_blocks=2, block_size=4, enable_caching=False)
+
+    def refuse(name):
+        manager.allocate_slots(Request(name, prompt(8)), 8)
+
+    def serve(name):
+        request = Request(name, prompt(4))
+        start(manager, request)
+        manager.free(request)
+
+    for what, run in (("refused (allocate_slots gave None)", refuse), ("served and freed", serve)):
+        run("the first")  # what is set up once is not counted
+        tracemalloc.start()
+        try:
+            for i in range(50):
+                run(f"{i:01000}")  # a long id, so that an entry shows
+            grown, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert grown < 20_000, (f"50 requests with ids of 1,000 characters were {what}, and the memory in use grew by "
+                                f"{grown:,} bytes, expected fewer than 20,000: a request that holds nothing has no "
+                                "entry, not even an empty one")
+
+
 # ---- Task 4
 
 
@@ -287,6 +314,19 @@ def test_task_4_full_blocks_of_a_prompt_are_found(lab):
     assert (ids(hits), num_cached) == ([1, 2], 8), (f"10 tokens are in blocks 1, 2, 3; the same prompt again hits "
                                                     f"{ids(hits)} with {num_cached} tokens, expected [1, 2] with 8: "
                                                     "block 3 is not full")
+
+
+@pytest.mark.points(2)
+def test_task_4_blocks_filled_by_chunks_and_decoding_are_found(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    request = Request("a", prompt(7))
+    for chunk in (3, 3, 1):
+        start(manager, request, chunk)
+    decode(manager, request, 50)
+    hits, num_cached = manager.get_computed_blocks(Request("b", [*prompt(7), 50, 51]))
+    assert (ids(hits), num_cached) == ([1, 2], 8), (
+        f"chunks of 3, 3, 1 and a decoded token fill blocks 1 and 2; hit {ids(hits)} with {num_cached} tokens, "
+        "expected [1, 2] with 8: a block is indexed in the call that fills it, also if that call took no fresh block")
 
 
 @pytest.mark.points(3)
@@ -325,9 +365,10 @@ def test_task_4_a_decoded_token_does_not_hash_the_sequence_again(lab, monkeypatc
     for token in range(1000, 1008):
         decode(manager, request, token)
     got = sum(map(len, hashed))
+    rule = ("a block is indexed in the call that fills it" if got < 8 else
+            "blocks that have a block_hash keep it, and it is the parent for the next")
     assert got == 8, (f"the 60 full blocks of a request were indexed, then 8 tokens were decoded and filled two more, "
-                      f"of 4 tokens each: {got} tokens were hashed for it, expected 8. Blocks that have a block_hash "
-                      "keep it, and it is the parent for the next")
+                      f"of 4 tokens each: {got} tokens were hashed for it, expected 8: {rule}")
 
 
 @pytest.mark.points(1)
@@ -364,20 +405,6 @@ def test_task_4_equal_tokens_after_another_prefix_are_no_hit(lab):
     hits, _ = manager.get_computed_blocks(Request("b", prompt(5, 100)))
     assert hits == [], (f"the tokens 100 to 103 were cached after tokens 0 to 3, and are hit without them in blocks "
                         f"{ids(hits)}: their K/V depends on what came before")
-
-
-@pytest.mark.points(2)
-def test_task_4_blocks_filled_by_chunks_and_decoding_are_found(lab):
-    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
-    request = Request("a", prompt(7))
-    for chunk in (3, 3, 1):
-        start(manager, request, chunk)
-    for token in (50, 51):
-        decode(manager, request, token)
-    hits, num_cached = manager.get_computed_blocks(Request("b", [*prompt(7), 50, 51]))
-    assert (ids(hits), num_cached) == ([1, 2], 8), (
-        f"chunks of 3, 3, 1 and two decoded tokens fill blocks 1 and 2; hit {ids(hits)} with {num_cached} tokens, "
-        "expected [1, 2] with 8: a block that becomes full in any call must be indexed then")
 
 
 @pytest.mark.points(2)
@@ -461,6 +488,48 @@ def test_task_5_hits_are_shared_not_copied(lab):
     assert_counts(manager, a, b)
     manager.free(a)
     assert_counts(manager, a, b)
+
+
+@pytest.mark.points(2)
+def test_task_5_what_is_filled_after_a_hit_is_found(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(8)))
+    admit(manager, Request("b", prompt(13)))
+    hits, num_cached = manager.get_computed_blocks(Request("c", prompt(13)))
+    assert (ids(hits), num_cached) == ([1, 2, 3], 12), (
+        f"a computed tokens 0 … 7 into blocks 1 and 2; b adopted these and computed tokens 8 … 12 into blocks 3 and 4. "
+        f"The same 13 tokens again hit {ids(hits)} with {num_cached} tokens, expected [1, 2, 3] with 12: b filled "
+        "block 3. The tokens that _index_full_blocks is told of are those of the hits and the new ones")
+
+
+@pytest.mark.points(1)
+def test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers(lab):
+    manager = lab.KVCacheManager(num_blocks=10, block_size=4)
+    admit(manager, Request("a", prompt(8)))
+    b = Request("b", prompt(11))
+    hits, num_cached = manager.get_computed_blocks(b)
+    taken = manager.allocate_slots(b, 3, hits)
+    b.num_computed_tokens = 11
+    c = Request("c", prompt(3, 100))
+    only = start(manager, c)
+    for i in range(2):
+        decode(manager, b, 50 + i)
+        decode(manager, c, 50 + i)
+    for call, rule, got, expected in [
+            ("allocate_slots(b, 3, hits) was given the hits [1, 2]", "the table is a list of its own, not the list of "
+             "hits", ids(hits), [1, 2]),
+            ("allocate_slots(b, 3, hits) returned [3]", "the table is a list of its own", ids(taken), [3]),
+            ("allocate_slots(c, 3) returned [4]", "the table is a list of its own, not the list returned", ids(only),
+             [4])]:
+        assert got == expected, (f"{call}; the request then decoded two tokens, which took another block, and the list "
+                                 f"reads {got}, expected {expected}: {rule}")
+    hits.clear()
+    taken.clear()
+    only.clear()
+    got = manager.get_block_ids("b"), manager.get_block_ids("c")
+    assert got == ([1, 2, 3, 5], [4, 6]), (f"the caller cleared the lists of hits and of fresh blocks that it had; the "
+                                           f"tables read {got}, expected ([1, 2, 3, 5], [4, 6]): a table is a list of "
+                                           "its own")
 
 
 @pytest.mark.points(4)
@@ -624,7 +693,7 @@ def test_task_5_two_requests_of_one_step_share(lab):
 def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
     """A memory that stores, a slot, the whole prefix written there. Every table must read back its own request."""
     num_hits = 0
-    for seed in range(30):
+    for seed in range(15):
         rng = random.Random(seed)
         size = rng.randint(1, 4)
         manager = lab.KVCacheManager(num_blocks=rng.randint(3, 9), block_size=size)
@@ -665,7 +734,7 @@ def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
             manager.free(request)
         num_used = manager.block_pool.num_blocks - 1 - manager.block_pool.get_num_free_blocks()
         assert num_used == 0, f"seed {seed}: all requests are freed, but {num_used} blocks are in use, expected 0"
-    assert num_hits > 0, ("in 30 runs of random traffic with much repetition get_computed_blocks found 0 blocks, "
+    assert num_hits > 0, ("in 15 runs of random traffic with much repetition get_computed_blocks found 0 blocks, "
                           "expected some: nothing was shared, so nothing was tested")
 
 
@@ -685,6 +754,19 @@ def test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted(lab):
     admit(manager, Request("c", prompt(16, 100)))
     got = manager.stats.num_evicted_blocks
     assert got == 2, f"16 other tokens fill the pool; {got} evictions are counted, expected 2, the cached blocks"
+
+
+@pytest.mark.points(1)
+def test_task_6_with_caching_off_requests_count_and_nothing_is_found(lab):
+    manager = lab.KVCacheManager(num_blocks=5, block_size=4, enable_caching=False)
+    for name in "ab":
+        request = Request(name, prompt(10))
+        admit(manager, request)
+        manager.free(request)
+    got = counts(manager)
+    assert got == (2, 20, 0, 0), (f"caching is off, a 10-token prompt twice: (queries, tokens asked, tokens found, "
+                                  f"evicted) is {got}, expected (2, 20, 0, 0): requests count, too, and nothing is "
+                                  "found")
 
 
 @pytest.mark.points(2)
