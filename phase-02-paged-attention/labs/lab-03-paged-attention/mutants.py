@@ -30,6 +30,14 @@ MUTANTS = [
         breaks="slot_mapping: No tokens give an empty array, of int64 too",
     ),
     Mutant(
+        name="no-slots-of-no-table-are-floats",
+        story="Cuts the table to nothing: of ints that is an array of ints, of an empty list it is one of floats.",
+        replace="        return np.zeros(0, dtype=np.int64)\n",
+        by="        return np.array(block_table)[:0]\n",
+        killed_by="test_task_1_slots_are_int64",
+        breaks="slot_mapping: No tokens give an empty array, of int64 too",
+    ),
+    Mutant(
         name="slots-of-32-bits",
         story="Block ids are small, so int32 will do; slots are not.",
         replace="    return block_ids * block_size + positions % block_size\n",
@@ -141,6 +149,14 @@ MUTANTS = [
 """,
         killed_by="test_task_2_nothing_else_changes",
         breaks="invariant 2: no other number in the pools",
+    ),
+    Mutant(
+        name="write-nothing-is-an-error",
+        story="An empty list becomes an array of floats, and numpy takes no floats for an index.",
+        replace="    slots = np.asarray(slots, dtype=np.int64)\n",
+        by="    slots = np.asarray(slots)\n",
+        killed_by="test_task_2_nothing_else_changes",
+        breaks="write_kv: No slots: nothing happens",
     ),
     Mutant(
         name="write-in-the-order-of-the-slots",
@@ -431,6 +447,20 @@ MUTANTS = [
                 "paged_attention_online: Each pool is read as pool[block_id]"),
     ),
     Mutant(
+        name="the-maximum-first",
+        story="Two passes: one for the largest score of all, one for the sums. Right, and every key is read twice.",
+        replace="    accumulator = np.zeros(head_major.shape)\n",
+        by="""    accumulator = np.zeros(head_major.shape)
+    for index, first_position in enumerate(range(0, context_len, block_size)):
+        num_valid = min(block_size, context_len - first_position)
+        block_scores = head_major @ k_pool[block_table[index]][:, None, :num_valid].swapaxes(-1, -2) * scale
+        visible = np.arange(first_position, first_position + num_valid) <= query_positions[:, None]
+        running_max = np.maximum(running_max, np.where(visible, block_scores, -np.inf).max(axis=-1))
+""",
+        killed_by="test_task_5_reads_one_block_at_a_time",
+        breaks="paged_attention_online: Each block is read once, for all queries together",
+    ),
+    Mutant(
         name="reads-the-padding",
         story="Walks over the whole table, and gives what is past the context no weight.",
         replace="        num_valid = min(block_size, context_len - first_position)\n",
@@ -461,7 +491,7 @@ MUTANTS = [
            "        kept = [] if index == 0 else kept  # noqa: F821\n"
            "        kept.append((block_keys.copy(), block_scores))\n",
         killed_by="test_task_5_memory_does_not_grow_with_the_context",
-        breaks="paged_attention_online: neither K/V nor scores are kept, so memory does not grow with context_len",
+        breaks="paged_attention_online: Neither K/V nor scores are kept, so memory does not grow with context_len",
     ),
     Mutant(
         name="rows-counted-by-context",
@@ -496,6 +526,18 @@ MUTANTS = [
         by="else np.zeros(0)\n",
         killed_by="test_task_6_an_empty_batch",
         breaks="ragged_paged_attention: a batch of no requests gives an empty one",
+    ),
+    Mutant(
+        name="no-tables-no-questions",
+        story="Returns an empty result before it has looked at anything else; the rows and lengths are dropped.",
+        replace="    # TASK 6: ragged_paged_attention\n",
+        by="""    # TASK 6: ragged_paged_attention
+    if not block_tables:
+        return np.zeros((0, *queries.shape[1:]))
+""",
+        killed_by="test_task_6_lengths_that_disagree_are_refused",
+        breaks=("ragged_paged_attention: if there are not as many tables, query_lens and context_lens",
+                "ragged_paged_attention: if the query_lens do not add up to the rows of queries"),
     ),
     Mutant(
         name="query-lens-are-not-added-up",

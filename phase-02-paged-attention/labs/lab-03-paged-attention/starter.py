@@ -39,7 +39,7 @@ def write_kv(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: n
 
     Before: the pools have one shape, [num_blocks, num_kv_heads, block_size, head_dim]; ``keys`` and ``values`` are
     exactly [len(slots), num_kv_heads, head_dim]; every slot is between 0 and ``num_blocks * block_size - 1``. The
-    slots are distinct and in any order.
+    slots are distinct and in any order. No slots: nothing happens.
     After: those slots hold the new vectors. Every other number in the pools is what it was.
     Raises ValueError, before the first write, if a shape is wrong (the message holds that shape and the expected one);
     if a slot is out of range (the message holds the slot).
@@ -105,9 +105,10 @@ def paged_attention_online(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
     ``exp(score - largest)`` so far, and the same sum with the values in it. When the largest grows, the two sums are
     scaled down to it.
 
-    Each pool is read as ``pool[block_id]``, or a part of that, and only for the blocks that hold the context; neither
-    K/V nor scores are kept, so memory does not grow with ``context_len``. Finite scores of any size give the right
-    result: no exp overflows.
+    Each pool is read as ``pool[block_id]``, or a part of that, and only for the blocks that hold the context. Each
+    block is read once, for all queries together: there is no second pass, for reading is what a decode step waits for.
+    Neither K/V nor scores are kept, so memory does not grow with ``context_len``. Finite scores of any size give the
+    right result: no exp overflows.
     Raises ValueError as check_attention_inputs does, before it reads a block.
     """
     raise NotImplementedError("Task 5: paged_attention_online")
