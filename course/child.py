@@ -36,7 +36,8 @@ class Child:
         self.current: str | None = None
         self.latest: str | None = None
         self._started = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+        # Nobody reads these tracebacks, and pytest's own parse the whole file for every failure; Python's do not.
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=native", "-p", "no:cacheprovider",
                    "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
                    "--time-limit", str(time_limit_s), "--report", str(self._report.path),
                    "--already-stuck", str(num_already_stuck), "--file-limit", str(MAX_FILE_BYTES)]

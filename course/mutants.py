@@ -44,8 +44,9 @@ class Mutant:
         return text
 
     def write(self, solution: str, folder: Path) -> Path:
+        """Put into ``folder`` what ``apply`` has accepted; it is not looked at again."""
         path = folder / f"{self.name}.py"
-        path.write_text(self.apply(solution), encoding="utf-8")
+        path.write_text(solution.replace(self.replace, self.by), encoding="utf-8")
         return path
 
 

@@ -84,6 +84,7 @@ class LabSession:
         self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
+        self._impls: dict[Lab, list[Impl]] = {}
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
@@ -97,10 +98,13 @@ class LabSession:
     # ---- what is tested
 
     def impls(self, lab: Lab) -> list[Impl]:
-        try:
-            return self.choice.impls(lab)
-        except LabError as error:
-            raise pytest.UsageError(str(error)) from None
+        """What of the lab is tested. Found once: every test asks, and a gallery of mutants is long."""
+        if lab not in self._impls:
+            try:
+                self._impls[lab] = self.choice.impls(lab)
+            except LabError as error:
+                raise pytest.UsageError(str(error)) from None
+        return self._impls[lab]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
