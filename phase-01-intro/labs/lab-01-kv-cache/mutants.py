@@ -521,4 +521,59 @@ def decode_with_cache""",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
         breaks="num_tokens_that_fit: if the budget is negative",
     ),
+    Mutant(
+        name="attention-wants-a-query",
+        story="0 queries look like a mistake; a step in which a request computes nothing has them.",
+        replace="    if num_queries > num_keys:\n",
+        by="    if num_queries == 0 or num_queries > num_keys:\n",
+        killed_by="test_task_2_no_queries_are_no_error",
+        breaks="causal_attention: 0 queries over some keys are no error",
+    ),
+    Mutant(
+        name="append-looks-at-two-axes-of-the-values",
+        story="Compares rows and heads; one number a head is silently written head_dim times.",
+        replace=" or values.shape != keys.shape:\n",
+        by=" or values.shape[:2] != keys.shape[:2]:\n",
+        killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
+        breaks="KVCache.append: if either shape is not",
+    ),
+    Mutant(
+        name="append-writes-the-keys-first",
+        story="Looks at the keys and writes them, then finds that the values do not fit.",
+        replace="""        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
+            raise""",
+        by="""        if keys.shape[1:] == (self.num_heads, self.head_dim) and self.lengths[layer] + len(keys) <= self.capacity:
+            self.keys[layer][self.lengths[layer]:self.lengths[layer] + len(keys)] = keys
+        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
+            raise""",
+        killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
+        breaks=(
+            "KVCache.append: and changes nothing",
+            "invariant 5: A call that raises has changed nothing",
+        ),
+    ),
+    Mutant(
+        name="append-wants-a-row",
+        story="0 rows look like a mistake, and are refused.",
+        replace="        if end > self.capacity:\n",
+        by="        if end == start or end > self.capacity:\n",
+        killed_by="test_task_3_no_rows_are_no_error",
+        breaks="KVCache.append: which may be 0",
+    ),
+    Mutant(
+        name="decode-looks-at-some-layers",
+        story="Looks at the smallest length and at one layer more.",
+        replace="    if any(cache.lengths):\n",
+        by="    if cache.num_tokens or cache.lengths[1]:\n",
+        killed_by="test_task_4_bad_requests_are_refused_before_any_work",
+        breaks="decode_with_cache: if any layer of the cache holds a token",
+    ),
+    Mutant(
+        name="formula-gives-a-float",
+        story="The number is right and its kind is not: a float of 1.8e11 is still exact, one of 1e17 is not.",
+        replace="        linear=last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
+        by="        linear=1.0 * last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
+        killed_by="test_task_5_formulas_stay_exact_after_a_very_long_prompt",
+        breaks="multiply_adds_with_cache: Exact Python integers",
+    ),
 ]

@@ -89,7 +89,7 @@ def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) 
     Per head: ``weights = softmax(q . k / sqrt(head_dim))`` over the keys a query sees; the output is the weighted sum
     of the values. Returns ``[num_queries, num_heads, head_dim]``. The arguments are not changed.
     Raises ValueError if ``keys`` and ``values`` differ in shape, if ``queries`` and ``keys`` differ in ``num_heads`` or
-    ``head_dim``, or if there are more queries than keys.
+    ``head_dim``, or if there are more queries than keys; 0 queries over some keys are no error.
     """
     # TASK 2: causal_attention
     num_queries, num_heads, head_dim = queries.shape
@@ -149,8 +149,8 @@ class KVCache:
         After: ``lengths[layer]`` is ``num_new`` more; what was written before is untouched; the cache holds copies, so
         the caller may reuse its arrays. Filling the cache to exactly ``capacity`` is allowed.
         Raises ValueError, and changes nothing, if either shape is not ``[num_new, num_heads, head_dim]`` with one
-        ``num_new`` for both, or if the layer would hold more than ``capacity`` tokens. That message names how many it
-        would hold and the capacity.
+        ``num_new``, which may be 0, for both, or if the layer would hold more than ``capacity`` tokens. That message
+        names how many it would hold and the capacity.
         """
         # TASK 3: KVCache.append
         if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
@@ -331,9 +331,9 @@ def _sum_of_squares_to(n: int) -> int:
 
 # END SOLUTION ONLY
 def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
-    """What ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model, from a formula.
+    """What ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model, without running one.
 
-    Exact Python integers at any size, without running a model. 0 new tokens cost 0.
+    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do. 0 new tokens cost 0.
     """
     # TASK 5: multiply_adds_without_cache
     first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1
@@ -347,9 +347,9 @@ def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_n
 
 
 def multiply_adds_with_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
-    """What ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model, from a formula.
+    """What ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model, without running one.
 
-    Exact Python integers at any size, without running a model. 0 new tokens cost 0.
+    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do. 0 new tokens cost 0.
     """
     # TASK 5: multiply_adds_with_cache
     if num_new_tokens == 0:

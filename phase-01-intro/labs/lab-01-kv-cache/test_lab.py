@@ -146,6 +146,19 @@ def test_task_2_equal_scores_give_the_mean_of_the_visible_values(lab):
 
 
 @pytest.mark.points(4)
+def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
+    queries, keys, values = random_qkv(8, 8)
+    whole = lab.causal_attention(queries, keys, values)
+    for num_queries in (2, 1, 7):
+        first = 8 - num_queries
+        error = np.abs(lab.causal_attention(queries[first:], keys, values) - whole[first:]).max()
+        assert error < 1e-9, \
+            f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these rows of " \
+            f"the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 of " \
+            f"{num_queries} stands at position {first}"
+
+
+@pytest.mark.points(4)
 def test_task_2_agrees_with_attention_in_slow_motion(lab):
     for num_queries, num_keys in [(1, 1), (6, 6), (2, 7), (1, 9)]:
         queries, keys, values = random_qkv(num_queries, num_keys, num_heads=3, head_dim=5, seed=num_keys)
@@ -194,27 +207,26 @@ def test_task_2_the_arguments_are_not_changed(lab):
             f"causal_attention of 3 queries over 5 keys changed its {name} by up to {change:.2g}, expected 0"
 
 
-@pytest.mark.points(4)
-def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
-    queries, keys, values = random_qkv(8, 8)
-    whole = lab.causal_attention(queries, keys, values)
-    for num_queries in (1, 3, 7):
-        chunk = lab.causal_attention(queries[-num_queries:], keys, values)
-        error = np.abs(chunk - whole[-num_queries:]).max()
-        assert error < 1e-9, \
-            f"the last {num_queries} queries alone over 8 keys differ from their rows in the whole by {error:.2g}, " \
-            "expected 0: the last query belongs to the last key, so query i stands at num_keys - num_queries + i"
-
-
 @pytest.mark.points(2)
 def test_task_2_refuses_shapes_that_do_not_fit(lab):
     queries, keys, values = random_qkv(3, 3)
     lab.causal_attention(queries, keys, values)
     for bad in [(queries, keys[:2], values[:2]), (queries, keys, values[:1]), (queries, keys, values[:, :1]),
                 (queries, keys, values[:, :, :3]), (queries[:, :1], keys, values), (queries[:, :, :1], keys, values)]:
-        shapes = " and ".join(f"{name} {list(array.shape)}" for name, array in zip(("queries", "keys", "values"), bad))
-        with must_refuse(f"causal_attention of {shapes}"):
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(("queries", "keys", "values"), bad))
+        with must_refuse(f"causal_attention of the shapes {shapes}"):
             lab.causal_attention(*bad)
+
+
+@pytest.mark.points(1)
+def test_task_2_no_queries_are_no_error(lab):
+    queries, keys, values = random_qkv(0, 8)
+    try:
+        got = lab.causal_attention(queries, keys, values).shape
+    except ValueError as error:
+        pytest.fail(f"causal_attention of 0 queries over 8 keys raised ValueError: {error}; expected 0 rows",
+                    pytrace=False)
+    assert got == (0, 2, 4), f"causal_attention of 0 queries over 8 keys has the shape {got}, expected (0, 2, 4)"
 
 
 # ---------------------------------------------------------------------------------------------- Task 3
@@ -308,14 +320,33 @@ def test_task_3_append_refuses_shapes_that_do_not_fit(lab):
     cache = small_cache(lab, capacity=8)
     cache.append(0, rows(0, 1), rows(100, 1))
     for keys, values in [(rows(1, 3), rows(101, 1)), (rows(1, 1), rows(101, 3)), (rows(1, 2, head_dim=1), rows(101, 2)),
-                         (rows(1, 2), rows(101, 2, num_heads=1)), (rows(1, 2, num_heads=1), rows(101, 2, num_heads=1)),
+                         (rows(1, 2), rows(101, 2, num_heads=1)), (rows(1, 2), rows(101, 2, head_dim=1)),
+                         (rows(1, 2, num_heads=1), rows(101, 2, num_heads=1)),
                          (np.zeros(8), np.zeros(8)), (np.array(1.0), np.array(1.0))]:
-        call = f"append(0, keys {list(keys.shape)}, values {list(values.shape)}) to a cache of 4 heads of 8"
+        call = f"append(0, keys, values) of the shapes {keys.shape} and {values.shape} to a cache of 4 heads of 8"
         with must_refuse(call):
             cache.append(0, keys, values)
         got = tuple(row_numbers(array) for array in cache.get(0))
         assert got == ([0], [100]), \
             f"{call} raised, as it should, but get(0) reads {got}, expected ([0], [100]): nothing may change"
+        got = tuple(row_numbers(storage[0]) for storage in (cache.keys, cache.values))
+        assert got == ([0] * 8, [100] + [0] * 7), \
+            f"{call} raised, as it should, but cache.keys[0] and cache.values[0] hold {got}, expected 100 in the first " \
+            "row of the values and 0 in all others: check both shapes before the first write"
+
+
+@pytest.mark.points(1)
+def test_task_3_no_rows_are_no_error(lab):
+    cache = small_cache(lab, capacity=2)
+    cache.append(0, rows(0, 2), rows(100, 2))
+    for layer, expected in ((0, ([0, 1], [100, 101])), (1, ([], []))):
+        call = f"append({layer}, keys, values) of 0 rows each to a layer of {len(expected[0])} tokens of 2"
+        try:
+            cache.append(layer, rows(2, 0), rows(102, 0))
+        except ValueError as error:
+            pytest.fail(f"{call} raised ValueError: {error}; num_new may be 0", pytrace=False)
+        got = tuple(row_numbers(array) for array in cache.get(layer))
+        assert got == expected, f"{call}: get({layer}) reads {got} afterwards, expected {expected}"
 
 
 @pytest.mark.points(4)
@@ -412,12 +443,17 @@ def test_task_4_a_prompt_of_one_token(lab):
 @pytest.mark.points(2)
 def test_task_4_zero_new_tokens_cost_nothing(lab):
     model, cache = small_model(lab), small_cache(lab, capacity=0)
-    results = {"decode_without_cache": lab.decode_without_cache(model, PROMPT, 0),
-               "decode_with_cache": lab.decode_with_cache(model, PROMPT, 0, cache)}
-    for name, result in results.items():
+    for call, decode in (
+            ("decode_without_cache of 0 tokens after 5", lambda: lab.decode_without_cache(model, PROMPT, 0)),
+            ("decode_with_cache of 0 tokens after 5 in a capacity of 0",
+             lambda: lab.decode_with_cache(model, PROMPT, 0, cache))):
+        try:
+            result = decode()
+        except ValueError as error:
+            pytest.fail(f"{call} raised ValueError: {error}; 0 new tokens need no forward call and no slot",
+                        pytrace=False)
         assert result.token_ids == [] and result.logits.shape == (0, 97), \
-            f"{name} of 0 tokens gave {result.token_ids} and logits of shape {result.logits.shape}, expected [] and " \
-            "(0, 97)"
+            f"{call} gave {result.token_ids} and logits of shape {result.logits.shape}, expected [] and (0, 97)"
     assert model.forward_lengths == [] and cache.num_tokens == 0, \
         f"decoding 0 tokens made forward calls of {model.forward_lengths} tokens and left {cache.num_tokens} in the " \
         "cache, expected none and 0: nothing was asked for"
@@ -436,12 +472,13 @@ def test_task_4_a_cache_of_exactly_the_right_size_is_enough(lab):
 
 @pytest.mark.points(3)
 def test_task_4_bad_requests_are_refused_before_any_work(lab):
-    used, torn = small_cache(lab), small_cache(lab)
+    used, torn = small_cache(lab), [small_cache(lab) for _ in range(3)]
     lab.decode_with_cache(small_model(lab), PROMPT, 1, used)
-    torn.append(1, rows(0, 2), rows(0, 2))
+    for layer in range(3):
+        torn[layer].append(layer, rows(0, 2), rows(0, 2))
     for prompt, num_new_tokens, cache in [([], 3, small_cache(lab)), ([], 0, small_cache(lab)),
                                           (PROMPT, -1, small_cache(lab)), (PROMPT, 4, small_cache(lab, 7)),
-                                          (PROMPT, 4, used), (PROMPT, 0, used), (PROMPT, 4, torn)]:
+                                          (PROMPT, 4, used), (PROMPT, 0, used), *((PROMPT, 4, each) for each in torn)]:
         model, before = small_model(lab), list(cache.lengths)
         call = f"decode_with_cache(model, {prompt}, {num_new_tokens}, a cache of capacity {cache.capacity} whose " \
                f"layers hold {before} tokens)"
@@ -507,31 +544,43 @@ def test_task_5_zero_new_tokens_cost_zero(lab):
             f"{name}(shape, 5, 0) gave (linear, attention) = {as_pair(got)}, expected (0, 0): nothing is decoded"
 
 
+def why_wrong(numbers, small_call, small, small_expected):
+    """Why large numbers are wrong: their kind, or their size, if the same call is right where numbers are small."""
+    kinds = sorted({type(number).__name__ for number in numbers if type(number) is not int})
+    if kinds:
+        return f"{' and '.join(kinds)} where Python's int is expected. A float has 53 bits, use // instead of /"
+    if small == small_expected:
+        return (f"{small_call} is right, so it is the size. Python's int is exact at any size; a float on the way to it "
+                "has 53 bits (use //), a number of numpy's 64")
+    return f"it is not the size, {small_call} is wrong, too: {small}, expected {small_expected}"
+
+
 @pytest.mark.points(2)
 def test_task_5_formulas_stay_exact_at_real_sizes(lab):
     shape = lab.ModelShape(num_layers=3, num_heads=7, head_dim=11, ffn_dim=13, vocab_size=17)
-    without = lab.multiply_adds_without_cache(shape, 1, 500_001)
-    cached = lab.multiply_adds_with_cache(shape, 1, 500_001)
-    expected_pairs = {"without": 41_667_041_667_750_001, "with": 125_000_750_001}
-    for name, counts in (("without", without), ("with", cached)):
-        expected = 3 * 2 * 77 * expected_pairs[name]
-        assert counts.attention == expected and isinstance(counts.attention, int), \
-            f"attention {name} a cache for 1 + 500,001 tokens is {counts.attention!r}, expected the int " \
-            f"{expected}: use whole-number arithmetic (//), a float has only 53 bits"
+    for name, num_pairs, num_pairs_of_3 in (("without", 41_667_041_667_750_001, 14), ("with", 125_000_750_001, 6)):
+        formula = getattr(lab, f"multiply_adds_{name}_cache")
+        got, small = formula(shape, 1, 500_001).attention, formula(shape, 1, 3).attention
+        expected, small_expected = (3 * 2 * 77 * number for number in (num_pairs, num_pairs_of_3))
+        assert got == expected and type(got) is int, \
+            f"the attention of multiply_adds_{name}_cache for 1 + 500,001 tokens is {got!r}, expected {expected}; " \
+            + why_wrong([got], "for 1 + 3 tokens it", small, small_expected)
 
 
 @pytest.mark.points(2)
 def test_task_5_formulas_stay_exact_after_a_very_long_prompt(lab):
     shape = lab.ModelShape(num_layers=1, num_heads=1, head_dim=1, ffn_dim=1, vocab_size=1)
-    num_prompt = 10**10 + 1
-    lengths = {"without": range(num_prompt, num_prompt + 3), "with": [num_prompt, 1, 1]}
-    for name, sent in lengths.items():
-        got = as_pair(getattr(lab, f"multiply_adds_{name}_cache")(shape, num_prompt, 3))
-        num_keys = range(num_prompt, num_prompt + 3)
-        expected = (6 * sum(sent) + 3, 2 * sum(a * b for a, b in zip(sent, num_keys)))
-        assert got == expected, \
-            f"multiply_adds_{name}_cache(a shape of sizes 1, {num_prompt}, 3) gave (linear, attention) = {got}, " \
-            f"expected {expected}: Python's whole numbers are exact at any size, numpy's 64 bits and floats are not"
+    for name in ("without", "with"):
+        pairs = []
+        for num_prompt in (10**10 + 1, 2):
+            num_keys = range(num_prompt, num_prompt + 3)
+            sent = num_keys if name == "without" else [num_prompt, 1, 1]
+            pairs += [as_pair(getattr(lab, f"multiply_adds_{name}_cache")(shape, num_prompt, 3)),
+                      (6 * sum(sent) + 3, 2 * sum(a * b for a, b in zip(sent, num_keys)))]
+        got, expected, small, small_expected = pairs
+        assert got == expected and all(type(number) is int for number in got), \
+            f"multiply_adds_{name}_cache(a shape of sizes 1, {10**10 + 1}, 3) gave (linear, attention) = {got}, " \
+            f"expected {expected}; " + why_wrong(got, "with 2 instead it", small, small_expected)
 
 
 @pytest.mark.points(3)
@@ -582,11 +631,14 @@ def test_task_6_impossible_shapes_are_refused(lab):
 
 @pytest.mark.points(2)
 def test_task_6_tokens_that_fit_are_whole_tokens(lab):
-    for budget, per_token, expected in [(0, 10, 0), (9, 10, 0), (10, 10, 1), (19, 10, 1), (16 * 2**30, 2**19, 32768),
-                                        (10**18 - 1, 10, 10**17 - 1)]:
+    for budget, per_token, expected in [(0, 10, 0), (9, 10, 0), (10, 10, 1), (19, 10, 1), (16 * 2**30, 2**19, 32768)]:
         got = lab.num_tokens_that_fit(budget, per_token)
         assert got == expected, \
             f"num_tokens_that_fit({budget}, {per_token}) gave {got}, expected {expected}: half a token is no token"
+    got = lab.num_tokens_that_fit(10**18 - 1, 10)
+    assert got == 10**17 - 1, \
+        f"num_tokens_that_fit({10**18 - 1}, 10) gave {got}, expected {10**17 - 1}, while small numbers are right: a / b " \
+        "is a float and has 53 bits, a // b is exact"
     for budget, per_token, name, bad in [(-7, 10, "budget_bytes", -7), (10, 0, "bytes_per_token", 0),
                                          (10, -3, "bytes_per_token", -3)]:
         with must_refuse(f"num_tokens_that_fit({budget}, {per_token})") as refused:
