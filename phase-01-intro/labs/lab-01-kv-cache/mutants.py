@@ -542,8 +542,9 @@ def decode_with_cache""",
         story="Looks at the keys and writes them, then finds that the values do not fit.",
         replace="""        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
             raise""",
-        by="""        if keys.shape[1:] == (self.num_heads, self.head_dim) and self.lengths[layer] + len(keys) <= self.capacity:
-            self.keys[layer][self.lengths[layer]:self.lengths[layer] + len(keys)] = keys
+        by="""        start = self.lengths[layer]
+        if keys.shape[1:] == (self.num_heads, self.head_dim) and start + len(keys) <= self.capacity:
+            self.keys[layer][start:start + len(keys)] = keys
         if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
             raise""",
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",

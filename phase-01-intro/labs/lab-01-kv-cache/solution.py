@@ -333,7 +333,8 @@ def _sum_of_squares_to(n: int) -> int:
 def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
     """What ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model, without running one.
 
-    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do. 0 new tokens cost 0.
+    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do.
+    0 new tokens cost 0.
     """
     # TASK 5: multiply_adds_without_cache
     first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1
@@ -349,7 +350,8 @@ def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_n
 def multiply_adds_with_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
     """What ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model, without running one.
 
-    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do. 0 new tokens cost 0.
+    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do.
+    0 new tokens cost 0.
     """
     # TASK 5: multiply_adds_with_cache
     if num_new_tokens == 0:

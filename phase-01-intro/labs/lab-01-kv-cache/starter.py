@@ -262,7 +262,8 @@ def decode_with_cache(
 def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
     """What ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model, without running one.
 
-    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do. 0 new tokens cost 0.
+    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do.
+    0 new tokens cost 0.
     """
     raise NotImplementedError("Task 5: multiply_adds_without_cache")
 
@@ -270,7 +271,8 @@ def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_n
 def multiply_adds_with_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
     """What ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model, without running one.
 
-    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do. 0 new tokens cost 0.
+    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do.
+    0 new tokens cost 0.
     """
     raise NotImplementedError("Task 5: multiply_adds_with_cache")
 

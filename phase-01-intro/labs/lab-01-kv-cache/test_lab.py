@@ -153,8 +153,8 @@ def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
         first = 8 - num_queries
         error = np.abs(lab.causal_attention(queries[first:], keys, values) - whole[first:]).max()
         assert error < 1e-9, \
-            f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these rows of " \
-            f"the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 of " \
+            f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these rows " \
+            f"of the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 of " \
             f"{num_queries} stands at position {first}"
 
 
@@ -331,8 +331,8 @@ def test_task_3_append_refuses_shapes_that_do_not_fit(lab):
             f"{call} raised, as it should, but get(0) reads {got}, expected ([0], [100]): nothing may change"
         got = tuple(row_numbers(storage[0]) for storage in (cache.keys, cache.values))
         assert got == ([0] * 8, [100] + [0] * 7), \
-            f"{call} raised, as it should, but cache.keys[0] and cache.values[0] hold {got}, expected 100 in the first " \
-            "row of the values and 0 in all others: check both shapes before the first write"
+            f"{call} raised, as it should, but cache.keys[0] and cache.values[0] hold {got}, expected 100 in the " \
+            "first row of the values and 0 in all others: check both shapes before the first write"
 
 
 @pytest.mark.points(1)
@@ -550,8 +550,8 @@ def why_wrong(numbers, small_call, small, small_expected):
     if kinds:
         return f"{' and '.join(kinds)} where Python's int is expected. A float has 53 bits, use // instead of /"
     if small == small_expected:
-        return (f"{small_call} is right, so it is the size. Python's int is exact at any size; a float on the way to it "
-                "has 53 bits (use //), a number of numpy's 64")
+        return (f"{small_call} is right, so it is the size. Python's int is exact at any size; a float on the way to "
+                "it has 53 bits (use //), a number of numpy's 64")
     return f"it is not the size, {small_call} is wrong, too: {small}, expected {small_expected}"
 
 
@@ -637,8 +637,8 @@ def test_task_6_tokens_that_fit_are_whole_tokens(lab):
             f"num_tokens_that_fit({budget}, {per_token}) gave {got}, expected {expected}: half a token is no token"
     got = lab.num_tokens_that_fit(10**18 - 1, 10)
     assert got == 10**17 - 1, \
-        f"num_tokens_that_fit({10**18 - 1}, 10) gave {got}, expected {10**17 - 1}, while small numbers are right: a / b " \
-        "is a float and has 53 bits, a // b is exact"
+        f"num_tokens_that_fit({10**18 - 1}, 10) gave {got}, expected {10**17 - 1}, while small numbers are right: a / " \
+        "b is a float and has 53 bits, a // b is exact"
     for budget, per_token, name, bad in [(-7, 10, "budget_bytes", -7), (10, 0, "bytes_per_token", 0),
                                          (10, -3, "bytes_per_token", -3)]:
         with must_refuse(f"num_tokens_that_fit({budget}, {per_token})") as refused:
