@@ -24,7 +24,7 @@ MUTANTS = [
         story="Takes the last, short piece for a block: a half-filled tail is counted as block_size tokens.",
         replace="        while (len(blocks) + 1) * size <= len(token_ids):\n",
         by="        while len(blocks) * size < len(token_ids):\n",
-        killed_by="test_task_4_the_tail_of_a_finished_request_is_found",
+        killed_by="test_task_1_a_half_filled_block_is_no_whole_block",
         breaks="PrefixTree.match: when less than a whole block of tokens is left",
     ),
     Mutant(
@@ -191,7 +191,7 @@ MUTANTS = [
         name="stale-nodes-stay-up",
         story="Looks at a copy of the list and takes the stale ones out of that; the next lookup meets them all again.",
         replace="            self._take_down(child.block_id)\n",
-        by="            siblings = [other for other in siblings if other is not child]\n",
+        by="            siblings = list(siblings)\n            siblings.remove(child)\n",
         killed_by="test_task_3_stale_children_are_met_once",
         breaks="PrefixTree._longest_child: taken down: nobody meets them twice",
     ),
@@ -237,7 +237,25 @@ MUTANTS = [
         breaks="PrefixTree.insert: do not start from the front",
     ),
     Mutant(
-        name="a-half-filled-key-is-the-last-word",
+        name="goes-on-only-from-keys-that-are-true",
+        story="Asks ``not block.block_hash``: a block whose key is 0 counts as not indexed, and is indexed again.",
+        replace="        while start > 0 and (blocks[start - 1].block_hash is None\n",
+        by="        while start > 0 and (not blocks[start - 1].block_hash\n",
+        killed_by="test_task_2_insert_goes_on_from_a_key_that_is_zero",
+        breaks=("README: It is an int, so 0 is possible: compare with None",
+                "PrefixTree.insert: go on from its block_hash"),
+    ),
+    Mutant(
+        name="a-key-of-zero-does-not-grow",
+        story="Asks ``if block.block_hash``: a tail whose key is 0 keeps it, and the pool refuses the longer one.",
+        replace="        if block.block_hash is not None and block.block_hash != key:\n",
+        by="        if block.block_hash and block.block_hash != key:\n",
+        killed_by="test_task_4_tails_are_proved_not_just_hashed",
+        breaks=("README: It is an int, so 0 is possible: compare with None",
+                "PrefixTree._insert_one: take the old one out first"),
+    ),
+    Mutant(
+        name="a-half-filled-key-counts-as-full",
         story="A tail that was adopted and filled up counts as indexed already, so its new tokens are never found.",
         replace="        while start > 0 and (blocks[start - 1].block_hash is None\n"
                 "                             or len(blocks[start - 1].block_hash.token_ids) < size):\n",
@@ -304,6 +322,14 @@ MUTANTS = [
         breaks="PrefixTree.donate: The last block goes first",
     ),
     Mutant(
+        name="turns-the-table-round",
+        story="Reverses the list that it was given: the caller's table is upside down afterwards.",
+        replace="        self.block_pool.free_blocks(reversed(blocks))\n",
+        by="        blocks.reverse()\n        self.block_pool.free_blocks(blocks)\n",
+        killed_by="test_task_5_the_last_block_is_given_back_first",
+        breaks="PrefixTree.donate: blocks itself, the caller's list, is as it was",
+    ),
+    Mutant(
         name="frees-before-it-inserts",
         story="A free block's content is nobody's; the pool refuses to index it.",
         replace="        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)\n"
@@ -354,6 +380,15 @@ MUTANTS = [
         breaks="PrefixTree.evict: free blocks that hold nothing cached do not count",
     ),
     Mutant(
+        name="evicts-only-keys-that-are-true",
+        story="Asks ``if block.block_hash``: a BlockHash is an int, and one that is 0 is never evicted.",
+        replace="                  if block.block_hash is not None]\n        victims",
+        by="                  if block.block_hash]\n        victims",
+        killed_by="test_task_6_a_key_may_be_zero",
+        breaks=("README: It is an int, so 0 is possible: compare with None",
+                "PrefixTree.evict: Forget the content of up to num_blocks blocks nobody uses"),
+    ),
+    Mutant(
         name="clears-while-in-use",
         story="Forgets content that running requests rely on to be shared.",
         replace="        self.block_pool.reset_prefix_cache()\n",
@@ -376,6 +411,15 @@ MUTANTS = [
         by="sum(block.ref_cnt > 0 for block in self.block_pool.blocks))\n",
         killed_by="test_task_7_stats_count_nodes_tokens_and_nodes_in_use",
         breaks="PrefixTree.stats: how many of them are in use",
+    ),
+    Mutant(
+        name="counts-only-keys-that-are-true",
+        story="Asks ``if block.block_hash``: a node whose key is 0 is left out.",
+        replace="in self.block_pool.blocks if block.block_hash is not None]\n",
+        by="in self.block_pool.blocks if block.block_hash]\n",
+        killed_by="test_task_7_stats_count_a_node_whose_key_is_zero",
+        breaks=("README: It is an int, so 0 is possible: compare with None",
+                "PrefixTree.stats: a node is a block that has a block_hash"),
     ),
     Mutant(
         name="counts-block-size-for-every-node",

@@ -252,7 +252,8 @@ class PrefixTree:
         """A request is done: its ``num_tokens`` computed tokens stay findable, its references go.
 
         After: all of ``num_tokens``, the half-filled tail included, can be matched; every block of ``blocks`` has one
-        owner less. The last block goes first, so that the head of a prompt, which most others share, is evicted last.
+        owner less; ``blocks`` itself, the caller's list, is as it was.
+        The last block goes first, so that the head of a prompt, which most others share, is evicted last.
         """
         # TASK 5: PrefixTree.donate
         self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
