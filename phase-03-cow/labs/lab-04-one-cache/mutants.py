@@ -99,6 +99,23 @@ MUTANTS = [
                 "KVCacheManager._must_fork: or none yet"),
     ),
     Mutant(
+        name="compares-with-the-prompt",
+        story="Compares with the prompt only: a preempted request that comes back copies what it has said itself.",
+        replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
+        by="        return named != tuple(request.prompt_token_ids[start + offset:start + offset + len(named)])\n",
+        killed_by="test_task_2_what_a_request_has_said_is_compared_too",
+        breaks="KVCacheManager._must_fork: one that the request has not at that position",
+    ),
+    Mutant(
+        name="kept-for-a-copy-is-nobodys",
+        story="Takes a block that a pending copy keeps for one without owners: two who adopt it write the same slot.",
+        replace="        if block.ref_cnt + is_hit > 1:\n",
+        by="        if block.ref_cnt + is_hit > 1 and block.block_id not in self.block_pool._kept_for_copy:\n",
+        killed_by="test_task_2_a_block_that_a_copy_keeps_may_have_owners_too",
+        breaks=("invariant 2: A block is written by its only owner",
+                "KVCacheManager._must_fork: It must if anybody else owns it, whatever is written"),
+    ),
+    Mutant(
         name="every-block-from-the-same-offset",
         story="Takes the offset of the first slot for all blocks: what later blocks name at their beginning is not "
               "compared.",
@@ -213,6 +230,14 @@ MUTANTS = [
         story="Counts a query for every step of a request: the hit rate drowns in decoding.",
         replace="        if not held:\n            self._count_query",
         by="        if True:\n            self._count_query",
+        killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
+        breaks="KVCacheManager.allocate_slots: If the request held nothing, it is counted",
+    ),
+    Mutant(
+        name="counts-until-something-is-computed",
+        story="Takes num_computed_tokens for what the request holds: slots that are asked for twice are two queries.",
+        replace="        if not held:\n            self._count_query",
+        by="        if request.num_computed_tokens == 0:\n            self._count_query",
         killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
         breaks="KVCacheManager.allocate_slots: If the request held nothing, it is counted",
     ),
@@ -406,7 +431,7 @@ MUTANTS = [
         story="Keeps the table after free: an abort after the end drops references that others have.",
         replace="        table = self._tables.pop(request.request_id, None)\n",
         by="        table = self._tables.get(request.request_id)\n",
-        killed_by="test_task_5_the_last_block_is_freed_first",
+        killed_by="test_task_5_to_free_what_holds_nothing_is_harmless",
         breaks="KVCacheManager.free: After: the request holds nothing",
     ),
     Mutant(
@@ -417,7 +442,7 @@ MUTANTS = [
             return
 """,
         by="        table = self._tables.pop(request.request_id, [])\n",
-        killed_by="test_task_5_the_last_block_is_freed_first",
+        killed_by="test_task_5_to_free_what_holds_nothing_is_harmless",
         breaks="KVCacheManager.free: Harmless when it held nothing before",
     ),
     Mutant(
@@ -454,6 +479,14 @@ MUTANTS = [
            "                                         if table[index].ref_cnt == 1)\n",
         killed_by="test_task_5_planned_blocks_leave_the_index_though_others_have_them",
         breaks="KVCacheManager.free: Every one, also if others own it",
+    ),
+    Mutant(
+        name="what-is-not-trusted-leaves",
+        story="Takes all blocks after the trusted tokens out of the index, also written ones that others share.",
+        replace="            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)\n",
+        by="        self.block_pool.evict_blocks(block.block_id for block in table[num_trusted // self.block_size:])\n",
+        killed_by="test_task_5_what_is_written_stays_in_the_index",
+        breaks="KVCacheManager.free: And no other: what is written stays findable",
     ),
     Mutant(
         name="evicts-after-donating",

@@ -167,12 +167,13 @@ class KVCacheManager(base.KVCacheManager):
         """Give the blocks of ``request`` back, and leave what it computed to be found, the half-filled tail included.
 
         The tree's ``donate`` does both. It takes the request's tokens, its table, how many of its tokens can be
-        trusted, and its ``extra_keys``. Those are the first ``num_computed_tokens``; but if the step being planned is
-        to write into the table (``_num_written``), then only what lies before the first position that it is to write:
-        with this request gone, perhaps nobody writes the rest. And every block of the table that is in ``_num_written``
-        is taken out of the index before the tree is told (``block_pool.evict_blocks``, by block id): full ones are in
-        it since they were planned. Every one, also if others own it: nobody new may find it. (If
-        it was adopted from a request that still runs, that one does write it. To forget it costs a hit at most.)
+        trusted, and its ``extra_keys``. Those are the first ``num_computed_tokens``; and if the step being planned is
+        to write into the table (``_num_written``), of these only what lies before the first position that it is to
+        write. That is the smaller of the two numbers: with this request gone, perhaps nobody writes the rest.
+        And every block of the table that is in ``_num_written`` is taken out of the index before the tree is told
+        (``block_pool.evict_blocks``, by block id): full ones are in it since they were planned. Every one, also if
+        others own it: nobody new may find it. (If it was adopted from a request that still runs, that one does write
+        it. To forget it costs a hit at most.) And no other: what is written stays findable.
         The notes stay until ``finish_step``: others may have these blocks, too.
 
         After: the request holds nothing. Harmless when it held nothing before.

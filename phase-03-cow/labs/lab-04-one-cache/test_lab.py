@@ -162,10 +162,11 @@ def test_task_1_without_a_tree_the_base_looks(lab, more):
     with_tree, manager = make(lab), lab.KVCacheManager(num_blocks=10, block_size=4, **more)
     leave(with_tree, COUNT[:10])
     manager.allocate_slots(Request("a", COUNT[:10]), 10)
-    got = lookup(with_tree, COUNT[:10]), lookup(manager, COUNT[:10]), manager.prefix_tree
-    expected = ([1, 2, 3], 9), ([], 0) if "enable_caching" in more else ([1, 2], 8), None
-    assert got == expected, (f"10 tokens are in blocks 1, 2, 3. (what a manager with a tree finds, what one made with "
-                             f"{more} finds, its prefix_tree) is {got}, expected {expected}")
+    prompt = [*COUNT[:10], 50]
+    got = lookup(with_tree, prompt), lookup(manager, prompt), manager.prefix_tree
+    expected = ([1, 2, 3], 10), ([], 0) if "enable_caching" in more else ([1, 2], 8), None
+    assert got == expected, (f"10 tokens of {prompt} are in blocks 1, 2, 3. (what a manager with a tree finds, what "
+                             f"one made with {more} finds, its prefix_tree) is {got}, expected {expected}")
 
 
 # ---- Task 2: adopted, and written
@@ -243,6 +244,20 @@ def test_task_2_the_same_tokens_are_written_again_in_place(lab):
         "expected ([3], [(2, 3)]). What others own is not written, not even with the same tokens")
 
 
+@pytest.mark.points(1)
+def test_task_2_a_block_after_the_last_slot_is_not_copied(lab):
+    manager = make(lab)
+    parent = Request("parent", COUNT[:12])
+    admit(manager, parent)  # blocks 1, 2, 3
+    child = fork(manager, parent, Request("child", COUNT[:12]))
+    child.num_computed_tokens = 5
+    taken = ids(manager.allocate_slots(child, 2))
+    got = taken, manager.get_block_ids("child"), pending(manager)
+    assert got == ([4], [1, 4, 3], [(2, 4)]), (
+        f"parent and child share blocks 1, 2, 3, and the child writes positions 5 and 6, in block 2: (taken, table, "
+        f"copies) is {got}, expected ([4], [1, 4, 3], [(2, 4)]). Block 3 is not written now, and not copied")
+
+
 @pytest.mark.points(2)
 def test_task_2_a_private_block_is_copied_for_the_index_too(lab):
     """A child goes on from inside what its parent had, and the parent's blocks are in the index."""
@@ -258,6 +273,37 @@ def test_task_2_a_private_block_is_copied_for_the_index_too(lab):
     assert (taken, pending(manager)) == ([4], [(2, 4)]), (
         f"the child writes 70 at position 5, into block 2, which it alone owns and which is found as 5 6 7 8: (taken, "
         f"copies) is {(taken, pending(manager))}, expected ([4], [(2, 4)]). The index is a reader too")
+
+
+@pytest.mark.points(1)
+def test_task_2_what_a_request_has_said_is_compared_too(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:8])
+    request = Request("r", COUNT[:5])
+    for token_id in COUNT[5:8]:  # it was preempted after three tokens of its answer
+        request.append_output_token(token_id)
+    taken = ids(admit(manager, request))
+    got = taken, manager.get_block_ids("r"), pending(manager)
+    assert got == ([], [1, 2], []), (
+        f"1 … 8 are cached. A request with a prompt of 5 and an answer of 3 tokens, {request.all_token_ids}, adopts 7 "
+        f"and computes token 8 again, into the slot that holds it: (taken, table, copies) is {got}, expected ([], "
+        "[1, 2], []). Its answer is part of its text: compare with all its tokens")
+
+
+@pytest.mark.points(1)
+def test_task_2_a_block_that_a_copy_keeps_may_have_owners_too(lab):
+    manager = make(lab)
+    leave(manager, COUNT[:10])
+    tables = {}
+    for name, prompt in (("x", [*COUNT[:9], 70]), ("y", [*COUNT[:10], 50]), ("z", [*COUNT[:10], 60])):
+        admit(manager, Request(name, prompt))
+        tables[name] = manager.get_block_ids(name)
+    assert tables["x"][-1] != 3, (f"'x' writes 70 where block 3 holds 10, and its table is {tables['x']}: no copy was "
+                                  "made")
+    assert tables["y"][-1] != tables["z"][-1], (
+        f"in one step come 'x', for whose 70 block 3 is copied; 'y', 1 … 10 50; and 'z', 1 … 10 60. The tables are "
+        f"{tables}: 'y' and 'z' both write offset 2 of block {tables['y'][-1]}. A block that a pending copy keeps has "
+        "owners all the same, once somebody adopts it: ref_cnt counts them")
 
 
 @pytest.mark.points(2)
@@ -297,25 +343,11 @@ def test_task_2_every_block_that_is_written_is_asked_about(lab):
     parent.num_computed_tokens = 6  # it has 10 slots, and 6 of its tokens are computed
     child = fork(manager, parent, Request("child", COUNT[:10]))
     taken = ids(manager.allocate_slots(child, 4))
-    got = taken, manager.get_block_ids("child"), pending(manager)
-    assert got == ([4, 5], [1, 4, 5], [(2, 4), (3, 5)]), (
+    got = taken, manager.get_block_ids("child"), sorted(pending(manager))
+    assert got in (([4, 5], [1, 4, 5], [(2, 4), (3, 5)]), ([5, 4], [1, 5, 4], [(2, 5), (3, 4)])), (
         f"parent and child share blocks 1, 2, 3, and the child writes positions 6 to 9, in blocks 2 and 3: (taken, "
         f"table, copies) is {got}, expected ([4, 5], [1, 4, 5], [(2, 4), (3, 5)]). Ask _must_fork about every block "
         "that has a position to be written, not about the first only")
-
-
-@pytest.mark.points(1)
-def test_task_2_a_block_after_the_last_slot_is_not_copied(lab):
-    manager = make(lab)
-    parent = Request("parent", COUNT[:12])
-    admit(manager, parent)  # blocks 1, 2, 3
-    child = fork(manager, parent, Request("child", COUNT[:12]))
-    child.num_computed_tokens = 5
-    taken = ids(manager.allocate_slots(child, 2))
-    got = taken, manager.get_block_ids("child"), pending(manager)
-    assert got == ([4], [1, 4, 3], [(2, 4)]), (
-        f"parent and child share blocks 1, 2, 3, and the child writes positions 5 and 6, in block 2: (taken, table, "
-        f"copies) is {got}, expected ([4], [1, 4, 3], [(2, 4)]). Block 3 is not written now, and not copied")
 
 
 @pytest.mark.points(2)
@@ -360,7 +392,8 @@ def test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none(lab):
                                                    f"{state(manager, request)}: count first, then change")
     request = Request("r", [*COUNT[:6], *range(70, 76)])
     got = ids(admit(manager, request))
-    assert got == [3, 4], f"6 new tokens need a copy and one fresh block, and 2 are free: got {got}, expected [3, 4]"
+    assert got in ([3, 4], [4, 3]), (f"6 new tokens need a copy and one fresh block, and blocks 3 and 4 are free: "
+                                     f"allocate_slots gave {got}, expected these two")
 
 
 @pytest.mark.points(2)
@@ -420,6 +453,12 @@ def test_task_2_statistics_count_the_tokens_that_were_found(lab):
     got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
     assert got == (2, 13, 6), (f"then a prompt of 5 tokens found none: (queries, tokens, found) is {got}, expected "
                                "(2, 13, 6). A request that finds nothing is a query too, or the hit rate is a lie")
+    ahead = Request("ahead", COUNT[30:35])
+    manager.allocate_slots(ahead, 3)
+    manager.allocate_slots(ahead, 5)  # before a step has run: nothing of it is computed yet
+    got = (manager.stats.num_queries, manager.stats.num_query_tokens, manager.stats.num_hit_tokens)
+    assert got == (3, 18, 6), (f"then a prompt of 5 tokens got 3 slots, and 5 before a step had run: (queries, tokens, "
+                               f"found) is {got}, expected (3, 18, 6). It is counted when it held nothing, so once")
 
 
 @pytest.mark.points(1)
@@ -467,7 +506,7 @@ def test_task_3_a_tail_that_has_grown_full_is_found_as_a_whole(lab):
 def test_task_3_a_copy_is_indexed_not_what_it_was_copied_from(lab):
     manager = make(lab)
     leave(manager, COUNT[:8])
-    admit(manager, Request("r", [*COUNT[:6], 70, 71, 72]))
+    admit(manager, Request("r", [*COUNT[:6], 70, 71]))
     manager.block_pool.finish_copies()
     got = named(manager, 2, 3)
     assert got[1] is not None, ("block 2 was copied into block 3, which 70 71 fill: block 3 has no key. Does "
@@ -476,11 +515,11 @@ def test_task_3_a_copy_is_indexed_not_what_it_was_copied_from(lab):
         f"block 2 was copied into block 3, which 70 71 fill: their keys are of {got}, expected [(5, 6, 7, 8), "
         "(5, 6, 70, 71)]. The table names the copy by the time that it is indexed")
     parent = Request("parent", COUNT[20:26])
-    admit(manager, parent)  # blocks 5 and 6
-    grow(manager, fork(manager, parent, Request("child", COUNT[20:26])), 80, 81)  # block 6 is copied into block 7
-    got = named(manager, 6, 7)
+    admit(manager, parent)  # blocks 4 and 5
+    grow(manager, fork(manager, parent, Request("child", COUNT[20:26])), 80, 81)  # block 5 is copied into block 6
+    got = named(manager, 5, 6)
     assert got == [None, (25, 26, 80, 81)], (
-        f"a child fills its copy of the parent's half-filled block 6: the keys of blocks 6 and 7 are of {got}, "
+        f"a child fills its copy of the parent's half-filled block 5: the keys of blocks 5 and 6 are of {got}, "
         "expected [None, (25, 26, 80, 81)]. Index what the table names after the copies, not before")
 
 
@@ -533,6 +572,9 @@ def test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied(lab)
     manager = after_a_step(lab)
     admit(manager, Request("a", COUNT[:9]))
     got = lookup(manager, COUNT[:9]), lookup(manager, [*COUNT[:6], 70, 71])
+    assert got[1] != ([1, 2], 4), (
+        f"nothing of block 2 is written yet. A prompt that shares 6 tokens finds {got[1]}, expected ([1], 4): a block "
+        "of which nothing counts is left out")
     assert got == (([1, 2], 8), ([1], 4)), (
         f"blocks 1 and 2 are planned, not written. The same prompt, and one that parts from it after 6 tokens, find "
         f"{got}, expected (([1, 2], 8), ([1], 4)): the step writes before it reads, but it copies before it writes. "
@@ -554,7 +596,7 @@ def test_task_4_the_written_part_of_a_block_may_be_copied(lab):
     assert got == ([1, 2], 6), (f"block 2 holds 5 6, and 7 8 are to be written in this step; a prompt that shares 7 "
                                 f"tokens finds {got}, expected ([1, 2], 6): the written part, and no more")
     taken = ids(admit(manager, Request("b", [*COUNT[:7], 70, 71])))
-    assert (taken, pending(manager)) == ([3, 4], [(2, 3)]), (
+    assert (taken, pending(manager)) in (([3, 4], [(2, 3)]), ([4, 3], [(2, 4)])), (
         f"'b' adopts these 6 tokens and writes 7 70 71: (taken, copies) is {(taken, pending(manager))}, expected "
         "([3, 4], [(2, 3)]): a copy of block 2, and a fresh block")
 
@@ -638,12 +680,25 @@ def test_task_5_the_last_block_is_freed_first(lab):
     manager.free(request)
     got = free_ids(manager)
     assert got == [4, 5, 3, 2, 1], f"free() of the table [1, 2, 3] left the queue {got}, expected [4, 5, 3, 2, 1]"
+
+
+@pytest.mark.points(1)
+def test_task_5_to_free_what_holds_nothing_is_harmless(lab):
+    manager = make(lab, num_blocks=6)
+    request = Request("a", COUNT[:10])
+    admit(manager, request)
+    manager.finish_step()
+    manager.free(request)
+    got = free_ids(manager)
     for gone in (request, Request("nobody", COUNT[:10])):
         who = "a request that was freed before" if gone is request else "one that never had a slot"
         try:
             manager.free(gone)
+        except NotImplementedError:
+            raise
         except Exception as error:
-            pytest.fail(f"free() of {who} raised {error!r}: the request holds nothing, and nothing is to happen")
+            pytest.fail(f"free() of {who} raised {error!r}: it holds nothing, and nothing is to happen. Take its table "
+                        "out of _tables, and return before the tree is asked if there was none", pytrace=False)
         assert free_ids(manager) == got, f"free() of {who} changed the queue from {got} to {free_ids(manager)}"
 
 
@@ -732,6 +787,23 @@ def test_task_5_what_was_taken_back_is_not_left(lab):
     assert got == ([1, 2], 5), (f"6 tokens were written, slots for 8 more were made, and num_computed_tokens was set "
                                 f"back to 5: free() left {got}, expected ([1, 2], 5). The note says what lies before "
                                 "the planned step; of that, the first num_computed_tokens can be trusted")
+
+
+@pytest.mark.points(1)
+def test_task_5_what_is_written_stays_in_the_index(lab):
+    manager = make(lab)
+    admit(manager, Request("first", COUNT[:12]))  # writes blocks 1, 2, 3, and goes on running
+    manager.finish_step()
+    second = Request("second", COUNT[:13])
+    admit(manager, second)  # adopts them, and writes block 4
+    manager.finish_step()
+    second.num_computed_tokens = 5  # the others are to be computed again
+    manager.free(second)
+    got = lookup(manager, COUNT[:13])
+    assert got == ([1, 2, 3], 12), (
+        f"'first' wrote blocks 1, 2, 3 in a step that has run, and still has them. 'second' shared them, was set back "
+        f"to 5 computed tokens and freed. A third request finds {got}, expected ([1, 2, 3], 12): only noted blocks "
+        "leave the index, and nothing is noted here")
 
 
 @pytest.mark.points(2)
@@ -946,7 +1018,7 @@ def act(server, rng, name):
 def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
     """Requests come, find what is cached, go on, fork, end, and are aborted while a step is planned."""
     num_found = 0
-    for seed in range(60):
+    for seed in range(40):
         rng = random.Random(seed)
         server = Server(lab, rng.randint(5, 14), rng.randint(1, 5))
         for step in range(30):
@@ -959,4 +1031,4 @@ def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
             server.manager.free(request)
         got = server.manager.block_pool.get_usage()
         assert got == 0.0, f"seed {seed}: all have ended, and {got:.0%} of the pool is in use"
-    assert num_found > 500, f"only {num_found} tokens were found in all: this test should find many hundreds"
+    assert num_found > 250, f"only {num_found} tokens were found in all: this test should find some hundreds"
