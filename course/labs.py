@@ -174,7 +174,10 @@ class Lab:
         path = self.root / (module.replace(".", "/") + ".py")
         if path.is_file():
             return path
-        found = importlib.util.find_spec(module)  # a course that was laid down from an installed package
+        try:
+            found = importlib.util.find_spec(module)  # a course that was laid down from an installed package
+        except ModuleNotFoundError:
+            return path
         return Path(found.origin) if found is not None and found.origin else path
 
     def relative(self, path: Path) -> str:
