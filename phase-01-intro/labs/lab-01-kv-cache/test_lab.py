@@ -153,9 +153,9 @@ def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
         first = 8 - num_queries
         error = np.abs(lab.causal_attention(queries[first:], keys, values) - whole[first:]).max()
         assert error < 1e-9, \
-            f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these rows " \
-            f"of the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 of " \
-            f"{num_queries} stands at position {first}"
+            f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these " \
+            f"rows of the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 " \
+            f"of {num_queries} stands at position {first}"
 
 
 @pytest.mark.points(4)
@@ -637,8 +637,8 @@ def test_task_6_tokens_that_fit_are_whole_tokens(lab):
             f"num_tokens_that_fit({budget}, {per_token}) gave {got}, expected {expected}: half a token is no token"
     got = lab.num_tokens_that_fit(10**18 - 1, 10)
     assert got == 10**17 - 1, \
-        f"num_tokens_that_fit({10**18 - 1}, 10) gave {got}, expected {10**17 - 1}, while small numbers are right: a / " \
-        "b is a float and has 53 bits, a // b is exact"
+        f"num_tokens_that_fit({10**18 - 1}, 10) gave {got}, expected {10**17 - 1}, while small numbers are right: a " \
+        "/ b is a float and has 53 bits, a // b is exact"
     for budget, per_token, name, bad in [(-7, 10, "budget_bytes", -7), (10, 0, "bytes_per_token", 0),
                                          (10, -3, "bytes_per_token", -3)]:
         with must_refuse(f"num_tokens_that_fit({budget}, {per_token})") as refused:
