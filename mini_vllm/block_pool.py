@@ -307,7 +307,8 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable, ``blocks[i]`` under ``hashes[i]``; hashes beyond the last block are ignored.
 
-        Raises ValueError for too few hashes or None, RuntimeError for a block that is free or has another hash.
+        Raises ValueError for too few hashes or None, TypeError for what ``hash()`` refuses, RuntimeError for a block
+        that is free or has another hash.
         """
         if not self.enable_caching:
             return
@@ -318,6 +319,7 @@ class BlockPool:
             self._check_mine(block, "cache_full_blocks")
             if block_hash is None:
                 raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
+            hash(block_hash)  # raises TypeError for what the index could not hold
             if block.ref_cnt == 0:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
             held = given.setdefault(block.block_id, block_hash) if block.block_hash is None else block.block_hash

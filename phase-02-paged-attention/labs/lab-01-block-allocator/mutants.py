@@ -669,7 +669,7 @@ MUTANTS = [
         story="Refuses hashes beyond the last block, which a half-filled last block always has.",
         replace="        if len(hashes) < len(blocks):\n",
         by="        if len(hashes) != len(blocks):\n",
-        killed_by="test_task_7_caching_with_fewer_hashes_than_blocks_fails_at_once",
+        killed_by="test_task_7_hashes_beyond_the_last_block_are_ignored",
         breaks="BlockPool.cache_full_blocks: Hashes beyond the last block are ignored",
     ),
     Mutant(
@@ -735,6 +735,64 @@ MUTANTS = [
                 raise RuntimeError(f"cache_full""",
         killed_by="test_task_7_only_owned_blocks_of_the_pool_can_be_cached",
         breaks="BlockPool.cache_full_blocks: RuntimeError if a block is free",
+    ),
+    Mutant(
+        name="what-is-indexed-need-not-be-owned",
+        story="A block that is indexed under this very hash is passed over before anybody asks whether it is free.",
+        replace="""            if block.ref_cnt == 0:
+                raise RuntimeError(f"cache_full""",
+        by="""            if block.ref_cnt == 0 and block.block_hash != block_hash:
+                raise RuntimeError(f"cache_full""",
+        killed_by="test_task_7_only_owned_blocks_of_the_pool_can_be_cached",
+        breaks="BlockPool.cache_full_blocks: whatever it is indexed under",
+    ),
+    Mutant(
+        name="hashed-when-it-is-too-late",
+        story="Finds out that a list cannot be hashed when the blocks before it are indexed already.",
+        replace="            hash(block_hash)  # raises TypeError for what the index could not hold\n",
+        by="",
+        killed_by="test_task_7_a_hash_that_cannot_be_hashed_changes_nothing",
+        breaks="BlockPool.cache_full_blocks: TypeError if a block's hash is something that ``hash()`` refuses",
+    ),
+    Mutant(
+        name="no-hash-may-be-none",
+        story="Looks at all hashes, those beyond the last block, too.",
+        replace="        given: dict[int, Hashable] = {}\n",
+        by="""        if any(block_hash is None for block_hash in hashes):
+            raise ValueError("cache_full_blocks: a hash is None")
+        given: dict[int, Hashable] = {}
+""",
+        killed_by="test_task_7_hashes_beyond_the_last_block_are_ignored",
+        breaks="BlockPool.cache_full_blocks: Hashes beyond the last block are ignored",
+    ),
+    Mutant(
+        name="caching-keeps-a-copy-of-the-index",
+        story="Copies the whole index, to put it back should something go wrong.",
+        replace="        given: dict[int, Hashable] = {}\n",
+        by="        given, before = {}, dict(self._cached)\n",
+        killed_by="test_task_7_caching_and_finding_cost_the_same_in_a_large_pool",
+        breaks="BlockPool: O(1) for each block that it takes or gives",
+    ),
+    Mutant(
+        name="free-keeps-a-copy-of-the-pool",
+        story="Makes a list of all blocks, which reads none of them and takes 8 bytes for each.",
+        replace="""        blocks = list(blocks)
+        num_drops""",
+        by="""        blocks, everything = list(blocks), list(self.blocks)
+        num_drops""",
+        killed_by="test_task_5_giving_out_and_taking_back_cost_the_same_in_a_large_pool",
+        breaks="BlockPool: O(1) for each block that it takes or gives",
+    ),
+    Mutant(
+        name="touch-walks-the-pool",
+        story="Asks every block of the pool whether it is the one, by `is`, which reads nothing of it.",
+        replace='            self._check_mine(block, "touch")\n',
+        by="""            self._check_mine(block, "touch")
+            if not any(each is block for each in self.blocks):
+                raise RuntimeError(f"touch: block {block.block_id} is not a block of this pool")
+""",
+        killed_by="test_task_6_touch_costs_the_same_in_a_large_pool",
+        breaks="BlockPool: O(1) for each block that it takes or gives",
     ),
     Mutant(
         name="strangers-can-be-cached",
@@ -919,6 +977,17 @@ MUTANTS = [
         breaks="BlockPool.evict_blocks: A block that is not indexed is left alone",
     ),
     Mutant(
+        name="evict-blocks-refuses-an-id-that-comes-twice",
+        story="Takes it for a mistake, though the second time there is merely nothing left to forget.",
+        replace="        block_ids = list(block_ids)\n",
+        by="""        block_ids = list(block_ids)
+        if len(set(block_ids)) < len(block_ids):
+            raise ValueError(f"evict_blocks: an id comes twice in {block_ids}")
+""",
+        killed_by="test_task_8_evict_blocks_leaves_owners_and_queue_alone",
+        breaks="BlockPool.evict_blocks: and an id may come twice",
+    ),
+    Mutant(
         name="evict-blocks-counts-from-the-end",
         story="blocks[-1] is the last block in Python, and no block of the pool.",
         replace="""            if not 0 <= block_id < self.num_blocks:
@@ -944,7 +1013,15 @@ MUTANTS = [
         replace="refused, {num_used} of {self.num_blocks - 1} blocks are in use",
         by="refused, blocks are in use",
         killed_by="test_task_8_reset_is_refused_while_blocks_are_in_use",
-        breaks="BlockPool.reset_prefix_cache: which says how many",
+        breaks="BlockPool.reset_prefix_cache: which says how many blocks",
+    ),
+    Mutant(
+        name="reset-counts-the-owners",
+        story="A block with two owners is two owners, and one block.",
+        replace="        num_used = self.num_blocks - 1 - self.get_num_free_blocks()\n",
+        by="        num_used = sum(block.ref_cnt for block in self.blocks)\n",
+        killed_by="test_task_8_reset_is_refused_while_blocks_are_in_use",
+        breaks="BlockPool.reset_prefix_cache: which says how many blocks",
     ),
     Mutant(
         name="reset-forgets-before-it-looks",

@@ -202,7 +202,8 @@ class BlockPool:
         """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
 
         One that still holds cached content (``block_hash`` is set) is evicted from the index now, by ``_maybe_evict``,
-        and ``num_evictions`` is one more: this is the only place where cached content is lost to make room.
+        and ``num_evictions`` is one more: this is the only place where cached content is lost to make room. Call
+        ``_maybe_evict`` for no other block: it is Task 8, and before Task 7 no block has a hash.
         Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
         """
         # TASK 5: BlockPool.get_new_blocks
@@ -262,9 +263,9 @@ class BlockPool:
         After: each block has its hash and stands in the index under it, beside its twins. Hashes beyond the last block
         are ignored. A block indexed under the same hash already stays as it is. Any hash but None will do, 0 too.
         Does nothing, whatever it is given, if caching is off.
-        Raises ValueError if there are fewer hashes than blocks or a block's hash is None; RuntimeError if a block is
-        free, is the null block, is not of this pool, or is or would be indexed under another hash; nothing changes
-        then.
+        Raises ValueError if there are fewer hashes than blocks or a block's hash is None; TypeError if a block's hash
+        is something that ``hash()`` refuses; RuntimeError if a block is free, whatever it is indexed under, is the
+        null block, is not of this pool, or is or would be indexed under another hash; nothing changes then.
         """
         # TASK 7: BlockPool.cache_full_blocks
         if not self.enable_caching:
@@ -276,6 +277,7 @@ class BlockPool:
             self._check_mine(block, "cache_full_blocks")
             if block_hash is None:
                 raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
+            hash(block_hash)  # raises TypeError for what the index could not hold
             if block.ref_cnt == 0:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
             held = given.setdefault(block.block_id, block_hash) if block.block_hash is None else block.block_hash
@@ -312,7 +314,8 @@ class BlockPool:
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
 
-        A block that is not indexed is left alone. Nothing is given out, so ``num_evictions`` stays as it is.
+        A block that is not indexed is left alone, and an id may come twice. Nothing is given out, so ``num_evictions``
+        stays as it is.
         Raises ValueError if an id is not one of the pool's; nothing changes then.
         """
         # TASK 8: BlockPool.evict_blocks
@@ -327,7 +330,7 @@ class BlockPool:
     def reset_prefix_cache(self) -> None:
         """Forget all cached content: the index is empty and no block has a hash. ``num_evictions`` stays as it is.
 
-        Raises RuntimeError, which says how many, while any block is in use; nothing changes then.
+        Raises RuntimeError, which says how many blocks, while any block is in use; nothing changes then.
         """
         # TASK 8: BlockPool.reset_prefix_cache
         num_used = self.num_blocks - 1 - self.get_num_free_blocks()

@@ -149,7 +149,8 @@ class BlockPool:
         """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
 
         One that still holds cached content (``block_hash`` is set) is evicted from the index now, by ``_maybe_evict``,
-        and ``num_evictions`` is one more: this is the only place where cached content is lost to make room.
+        and ``num_evictions`` is one more: this is the only place where cached content is lost to make room. Call
+        ``_maybe_evict`` for no other block: it is Task 8, and before Task 7 no block has a hash.
         Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
         """
         raise NotImplementedError("Task 5: BlockPool.get_new_blocks")
@@ -177,9 +178,9 @@ class BlockPool:
         After: each block has its hash and stands in the index under it, beside its twins. Hashes beyond the last block
         are ignored. A block indexed under the same hash already stays as it is. Any hash but None will do, 0 too.
         Does nothing, whatever it is given, if caching is off.
-        Raises ValueError if there are fewer hashes than blocks or a block's hash is None; RuntimeError if a block is
-        free, is the null block, is not of this pool, or is or would be indexed under another hash; nothing changes
-        then.
+        Raises ValueError if there are fewer hashes than blocks or a block's hash is None; TypeError if a block's hash
+        is something that ``hash()`` refuses; RuntimeError if a block is free, whatever it is indexed under, is the
+        null block, is not of this pool, or is or would be indexed under another hash; nothing changes then.
         """
         raise NotImplementedError("Task 7: BlockPool.cache_full_blocks")
 
@@ -198,7 +199,8 @@ class BlockPool:
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
 
-        A block that is not indexed is left alone. Nothing is given out, so ``num_evictions`` stays as it is.
+        A block that is not indexed is left alone, and an id may come twice. Nothing is given out, so ``num_evictions``
+        stays as it is.
         Raises ValueError if an id is not one of the pool's; nothing changes then.
         """
         raise NotImplementedError("Task 8: BlockPool.evict_blocks")
@@ -206,7 +208,7 @@ class BlockPool:
     def reset_prefix_cache(self) -> None:
         """Forget all cached content: the index is empty and no block has a hash. ``num_evictions`` stays as it is.
 
-        Raises RuntimeError, which says how many, while any block is in use; nothing changes then.
+        Raises RuntimeError, which says how many blocks, while any block is in use; nothing changes then.
         """
         raise NotImplementedError("Task 8: BlockPool.reset_prefix_cache")
 
