@@ -131,4 +131,5 @@ def print_allocator(cold: bool, rounds: int = NUM_ROUNDS, pool_class: type[Block
         worst = max(worst, ratio if name != "look" else 0.0)
         small_rate, large_rate = OPERATIONS_PER_ROUND / small_s, OPERATIONS_PER_ROUND / large_s
         print(f"{name.replace('_', ' '):<20} {small_rate:>16,.0f} {large_rate:>18,.0f} {ratio:>10.2f}x")
-    print(f"In a pool {large // small:,} times larger an operation costs at most {worst:.2f} times as much.")
+    print(f"In a pool {large // small:,} times larger an operation costs at most {worst:.2f} times as much "
+          f"(the median of {rounds} rounds in turns; on a busy machine this is noise).")
