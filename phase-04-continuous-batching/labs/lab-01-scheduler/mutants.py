@@ -11,6 +11,15 @@ ADMISSION = """        while len(self.waiting) and step.budget:
             self.waiting.get()
 """
 
+TOKENS_TO_COMPUTE = "        num_new_tokens = min(request.num_tokens - num_cached, step.budget)\n"
+
+ASK_FOR_ROOM = """        while not self._has_room(request, hits, num_cached):
+            num_half = num_cached % self.kv_cache.block_size
+            if num_half == 0:
+                return 0
+            hits, num_cached = hits[:-1], num_cached - num_half
+""" + TOKENS_TO_COMPUTE
+
 MUTANTS = [
     Mutant(
         name="asks-only-the-queue",
@@ -133,6 +142,20 @@ MUTANTS = [
         killed_by="test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need",
         breaks=("Scheduler._complete: until now slots were counted from the old number",
                 "invariant 3: after the slots were made"),
+    ),
+    Mutant(
+        name="moves-on-one-by-one",
+        story="Moves each request on as soon as it has its slots, and takes that back for _complete. Whoever extends "
+              "the class and lets another method do this round moves nobody.",
+        replace="            step.budget -= num_new_tokens\n        # END TASK\n\n    def _complete",
+        by="            step.budget -= num_new_tokens\n"
+           "            request.num_computed_tokens += num_new_tokens\n"
+           "        for request_id, num_new_tokens in step.plan.items():\n"
+           "            self.requests[request_id].num_computed_tokens -= num_new_tokens\n"
+           "        # END TASK\n\n    def _complete",
+        killed_by="test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need",
+        breaks=("Scheduler._complete: This happens here and nowhere else",
+                "Scheduler._schedule_running: running and the requests themselves do not change here"),
     ),
     Mutant(
         name="never-advances",
@@ -384,6 +407,23 @@ MUTANTS = [
         breaks="Scheduler._admit: try once more without that last block",
     ),
     Mutant(
+        name="counts-before-half-a-hit-is-given-up",
+        story="Counts the tokens to compute when it has looked into the cache. Then the half block is given up, and "
+              "its tokens come a step later.",
+        replace=ASK_FOR_ROOM,
+        by=TOKENS_TO_COMPUTE + ASK_FOR_ROOM.replace(TOKENS_TO_COMPUTE, ""),
+        killed_by="test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit",
+        breaks="Scheduler._admit: make slots for as many further tokens as step.budget allows",
+    ),
+    Mutant(
+        name="just-enough-is-too-little",
+        story="`<` for `<=`: the last free block is never given out to a newcomer.",
+        replace="self._num_blocks_set_aside(request) <= num_free\n",
+        by="self._num_blocks_set_aside(request) < num_free\n",
+        killed_by="test_task_5_what_just_fits_is_admitted",
+        breaks="Scheduler._has_room: Whether all tokens of a waiting request fit",
+    ),
+    Mutant(
         name="came-but-is-not-in-the-books",
         story="It waits, and the scheduler says that nobody is left: the server goes to sleep.",
         replace="        self.waiting.put(request)\n"
@@ -527,7 +567,7 @@ MUTANTS = [
            "            if num_new_tokens == 0:\n"
            "                continue\n",
         killed_by="test_task_3_who_finds_no_block_gets_nothing_and_costs_nothing",
-        breaks="Scheduler._schedule_running: Each gets all its tokens to go, or what step.budget leaves",
+        breaks="Scheduler._schedule_running: no smaller chunk is tried then",
     ),
     Mutant(
         name="who-has-spoken-decodes",

@@ -162,7 +162,8 @@ class Scheduler:
         ``allocate_slots`` answers with the blocks that are new. An empty list is not None: the request had room in its
         last block, and goes on.
         Who gets nothing is not in the plan: because the budget is spent, or because there is no block (allocate_slots
-        gave None). Those behind it are served all the same. ``running`` and the requests themselves do not change here.
+        gave None; no smaller chunk is tried then). Those behind it are served all the same. ``running`` and the
+        requests themselves do not change here.
         """
         raise NotImplementedError("Task 3: Scheduler._schedule_running")
 
