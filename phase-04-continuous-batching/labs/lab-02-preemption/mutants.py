@@ -324,23 +324,23 @@ MUTANTS = [
     Mutant(
         name="counts-the-tokens-to-come-twice",
         story="num_tokens has them already: a request in the middle of its prompt ends without a word.",
-        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
+        replace="        if self._has_outgrown(request.num_tokens):\n",
         by="        if self._has_outgrown(request.num_tokens + num_new_tokens):\n",
         killed_by="test_task_5_who_is_in_the_middle_of_its_prompt_has_not_outgrown_the_pool",
-        breaks="Scheduler._make_room: These are not added to num_tokens",
+        breaks="Scheduler._make_room: The new ones are not added: they are among num_tokens",
     ),
     Mutant(
         name="outgrown-means-alone",
         story="Ends who finds no block when nobody else runs. Samples that share the pool preempt each other first.",
-        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
+        replace="        if self._has_outgrown(request.num_tokens):\n",
         by="        if len(self.running) == 1:\n",
         killed_by="test_task_5_samples_that_share_the_pool_outgrow_it_together",
-        breaks="Scheduler._make_room: if the whole pool could not hold the tokens computed so far and these",
+        breaks="Scheduler._make_room: if the whole pool could not hold the num_tokens tokens of request",
     ),
     Mutant(
         name="preempts-for-what-can-never-fit",
         story="Takes everybody's blocks for a request that the empty pool could not hold.",
-        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n"
+        replace="        if self._has_outgrown(request.num_tokens):\n"
                 "            self._end_outgrown(request, step)\n            return False\n",
         by="",
         killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
@@ -374,7 +374,7 @@ MUTANTS = [
         replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
         by="        return self._num_blocks_for(num_tokens) >= self.num_blocks\n",
         killed_by="test_task_5_who_just_fits_comes_back",
-        breaks="Scheduler._has_outgrown: Whether the whole pool, with nobody else in it, could not hold",
+        breaks="Scheduler._has_outgrown: Whether num_tokens tokens are more than the whole pool can hold",
     ),
     Mutant(
         name="counts-the-null-block-as-room",
@@ -382,7 +382,7 @@ MUTANTS = [
         replace="        return self._num_blocks_for(num_tokens) > self.num_blocks\n",
         by="        return self._num_blocks_for(num_tokens) > self.kv_cache.block_pool.num_blocks\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
-        breaks="Scheduler._has_outgrown: Whether the whole pool, with nobody else in it, could not hold",
+        breaks="Scheduler._has_outgrown: Whether num_tokens tokens are more than the whole pool can hold",
     ),
     Mutant(
         name="ends-it-on-paper-only",
@@ -508,11 +508,11 @@ MUTANTS = [
     ),
     Mutant(
         name="outgrown-by-the-token-to-come",
-        story="Counts one token more than is computed now. One that fills the pool to the last slot ends.",
-        replace="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):\n",
-        by="        if self._has_outgrown(request.num_computed_tokens + num_new_tokens + 1):\n",
+        story="Counts the token that comes next, too. One that fills the pool to the last slot ends.",
+        replace="        if self._has_outgrown(request.num_tokens):\n",
+        by="        if self._has_outgrown(request.num_tokens + 1):\n",
         killed_by="test_task_3_room_may_be_made_without_a_new_block",
-        breaks="Scheduler._make_room: if the whole pool could not hold the tokens computed so far and these",
+        breaks="Scheduler._make_room: if the whole pool could not hold the num_tokens tokens of request",
     ),
     Mutant(
         name="one-token-comes-back",

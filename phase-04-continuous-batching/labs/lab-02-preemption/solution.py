@@ -10,8 +10,8 @@ chunks, admission and abort. The new rules:
     may be the one that asks. Its blocks go, its output stays, nothing of it counts as computed, and it waits in front
     of its equals. Tokens that it was given in this step return to the budget.
  2. A step that preempted admits nobody.
- 3. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, are to be computed
-    again, except what the prefix cache still has of them.
+ 3. **Resuming.** A preempted request is admitted like any other. All its tokens, prompt and output, are to be computed,
+    except what the prefix cache still has of them.
  4. **What cannot fit** ends at once: a prompt larger than the pool was refused when it came, and a request that has
     grown until the whole pool could not hold it ends as FINISHED_KV_CACHE_FULL, with its output. Nobody is preempted
     for it.
@@ -55,7 +55,7 @@ class Scheduler(base.Scheduler):
         self.num_preemptions = 0
 
     def _has_outgrown(self, num_tokens: int) -> bool:
-        """Whether the whole pool, with nobody else in it, could not hold ``num_tokens`` tokens. Given."""
+        """Whether ``num_tokens`` tokens are more than the whole pool can hold. Given."""
         return self._num_blocks_for(num_tokens) > self.num_blocks
 
     # ---- Task 1: a step
@@ -177,11 +177,11 @@ class Scheduler(base.Scheduler):
         victims are in ``step.preempted``, in that order.
 
         Task 4: a victim that is in ``step.plan`` already is taken back (``_take_back``) *before* it is preempted.
-        Task 5: if the whole pool could not hold the tokens computed so far and these (``_has_outgrown``), nobody gives
-        way: ``_end_outgrown``, and return False. These are not added to ``num_tokens``: they are among them already.
+        Task 5: if the whole pool could not hold the ``num_tokens`` tokens of ``request`` (``_has_outgrown``), nobody
+        gives way: ``_end_outgrown``, and return False. The new ones are not added: they are among ``num_tokens``.
         """
         # TASK 3: Scheduler._make_room
-        if self._has_outgrown(request.num_computed_tokens + num_new_tokens):
+        if self._has_outgrown(request.num_tokens):
             self._end_outgrown(request, step)
             return False
         while self.kv_cache.allocate_slots(request, num_new_tokens) is None:
