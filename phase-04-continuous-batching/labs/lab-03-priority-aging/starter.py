@@ -2,11 +2,13 @@
 
     effective priority = base priority - seconds waited * aging rate          the smallest is served first
 
-    HIGH 0 ─┬───────────────●─────────▶     at rate 0.1 a LOW request that has waited 20 s
-            │           ·                   stands level with a HIGH one that has just come,
-    NORMAL 1│      ·                        and goes first, because it came first
-            │  ·
-    LOW 2 ──●─────────────────────────▶ seconds waited
+       LOW 2 │●                             at rate 0.1 a LOW request that has waited 20 s
+             │    ·                         stands level with a HIGH one that has just come,
+    NORMAL 1 │        ·                     and goes first, because it came first
+             │            ·
+      HIGH 0 │                ●
+             └─────────────────────▶ seconds waited
+              0       10      20
 
 All requests age at the same rate, so two of them never change places while they wait. Some number that does not change
 orders them for good, and a plain heap does the rest in O(log n). Nothing is sorted again as time goes by.
@@ -27,7 +29,10 @@ DEFAULT_AGING_RATE = 0.1
 
 
 class PriorityQueueWithAging:
-    """Waiting requests, the one to serve next in front. ``put``, ``get``, ``requeue`` and ``remove`` are O(log n).
+    """Waiting requests, the one to serve next in front.
+
+    However many wait, no call looks at all of them: ``put``, ``get``, ``requeue`` and ``remove`` are O(log n),
+    ``peek``, ``len`` and ``in`` O(1). Only going through the queue, and a ``remove`` now and then, costs more.
 
     A request ages from its ``arrival_time``, which ``put`` sets if it has none. It keeps that for good: one that was
     served and comes back by ``requeue`` is as old as ever.
@@ -52,8 +57,9 @@ class PriorityQueueWithAging:
     def effective_priority(self, request: Request) -> float:
         """Its priority now: the base (``request.priority``), less what it has gained by waiting since it arrived.
 
-        A request without an ``arrival_time`` (None) has not waited. 0.0 is a time like any other. Nothing is stored:
-        asked later, the answer is another.
+        A request without an ``arrival_time`` (None) has not waited. 0.0 is a time like any other. One whose arrival is
+        still to come has waited less than 0 seconds, and its number is above its base. Nothing is stored: asked later,
+        the answer is another.
         """
         raise NotImplementedError("Task 1: PriorityQueueWithAging.effective_priority")
 
@@ -79,7 +85,7 @@ class PriorityQueueWithAging:
         raise NotImplementedError("Task 2: PriorityQueueWithAging.put")
 
     def peek(self) -> Request:
-        """The request to serve next; it stays. Raises IndexError if nobody waits.
+        """The request to serve next; it stays. O(1). Raises IndexError if nobody waits.
 
         Task 4 comes back here: the first entry of the heap may be dead then. Drop it and look again.
         """
@@ -90,7 +96,7 @@ class PriorityQueueWithAging:
         raise NotImplementedError("Task 2: PriorityQueueWithAging.get")
 
     def __len__(self) -> int:
-        """How many requests wait."""
+        """How many requests wait. O(1)."""
         raise NotImplementedError("Task 2: PriorityQueueWithAging.__len__")
 
     # ---- Task 3: coming back
@@ -108,7 +114,7 @@ class PriorityQueueWithAging:
     # ---- Task 4: leaving from the middle
 
     def __contains__(self, request: Request) -> bool:
-        """Whether this very request waits. Another one of the same id is another request."""
+        """Whether this very request waits. Another one of the same id is another request. O(1)."""
         raise NotImplementedError("Task 4: PriorityQueueWithAging.__contains__")
 
     def remove(self, request: Request) -> None:
@@ -118,8 +124,8 @@ class PriorityQueueWithAging:
         A heap can only give up its first entry cheaply, so leave the entry where it is, *dead*, and let ``peek`` drop
         it when it comes to the front. A dead entry never speaks for anybody, not even for a request of the same id that
         is put in later.
-        Entries that never come to the front must not pile up: when more than half of the heap is dead (and more than a
-        few entries, 8 say), make the heap anew from the living. That is O(n), and happens once in n removals.
+        Entries that never come to the front must not pile up: when more of them are dead than alive, and a few more (8,
+        say; 100 are too many), make the heap anew from the living. That is O(n), and happens once in n removals.
         """
         raise NotImplementedError("Task 4: PriorityQueueWithAging.remove")
 
