@@ -12,8 +12,10 @@ does not know what will be asked for.
 from __future__ import annotations
 
 import gc
+import re
+import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -75,32 +77,75 @@ class IllegalEviction(Exception):
     """A policy named a block that cannot go."""
 
 
-def num_hits(trace: Trace, policy_class: PolicyClass) -> int:
-    """How many blocks of ``trace`` are found in the cache if a new policy of this class says what is forgotten.
+class Served(NamedTuple):
+    """What became of one request."""
 
-    If a block goes before its descendants, these are still there, but no hit reaches them. A request that asks for
-    them computes them again, in their old places: the policy hears ``taken``, and it is no hit.
-    Raises IllegalEviction for an answer that is no block, or one that is in use or not cached.
-    """
-    policy = policy_class(trace.num_blocks)
-    cached: dict[int, Block] = {}
-    hits = 0
-    for number, chain in enumerate(trace.requests, start=1):
-        hits += next((depth for depth, block in enumerate(chain) if block.key not in cached), len(chain))
+    num_hits: int
+    #: The blocks that went to make room for it, in this order.
+    gone: list[Block]
+
+
+class PrefixCache:
+    """A cache, and a new policy that says what it forgets. It is handed one request at a time."""
+
+    # The future does not lie in the open: of the functions of this module, none that runs while a policy is asked has a
+    # variable with the trace or its requests. This keeps out who looks at the frame that called, and no more. Who calls
+    # num_hits has the trace, an iterator can be copied, the garbage collector finds everything, and a file may import
+    # the traces: in one process there is no hiding. A lab's test compares two traces that differ in their second half.
+
+    def __init__(self, name: str, num_blocks: int, policy_class: PolicyClass) -> None:
+        """``name`` is for messages: what the requests are of."""
+        self._name = name
+        self._num_blocks = num_blocks
+        self._policy = policy_class(num_blocks)
+        self._cached: dict[int, Block] = {}
+        self._num_served = 0
+
+    def serve(self, chain: Chain) -> Served:
+        """Run one request to its end.
+
+        If a block went before its descendants, these are still there, but no hit reaches them. A request that asks for
+        them computes them again, in their old places: the policy hears ``taken``, and it is no hit.
+        Raises IllegalEviction for an answer that is no block, or one that is in use or not cached.
+        """
+        policy, cached = self._policy, self._cached
+        self._num_served += 1
+        num_hits = next((depth for depth, block in enumerate(chain) if block.key not in cached), len(chain))
         missing = [block for block in chain if block.key not in cached]
         for block in chain:
             if block.key in cached:
                 policy.taken(block)
         in_use = {block.key for block in chain}
+        gone = []
         for block in missing:
-            if len(cached) == trace.num_blocks:
-                gone = policy.evict()
-                _check_answer(gone, cached, in_use, f"request {number} of {trace.name!r} needs room, evict()")
-                del cached[gone.key]
+            if len(cached) == self._num_blocks:
+                gone.append(policy.evict())
+                _check_answer(gone[-1], cached, in_use,
+                              f"request {self._num_served} of {self._name!r} needs room, evict()")
+                del cached[gone[-1].key]
             cached[block.key] = block
         for block in reversed(chain):
             policy.freed(block)
-    return hits
+        return Served(num_hits, gone)
+
+
+def play(trace: Trace, policy_class: PolicyClass) -> Iterator[Served]:
+    """Serve the requests of ``trace`` one after the other, from an empty cache; see ``PrefixCache``."""
+    name, num_blocks, requests = trace.name, trace.num_blocks, iter(trace.requests)
+    del trace
+    cache = PrefixCache(name, num_blocks, policy_class)
+    for chain in requests:
+        yield cache.serve(chain)
+
+
+def num_hits(trace: Trace, policy_class: PolicyClass) -> int:
+    """How many blocks of ``trace`` are found in the cache if a new policy of this class says what is forgotten.
+
+    Raises IllegalEviction for an answer that is no block, or one that is in use or not cached.
+    """
+    run = play(trace, policy_class)
+    del trace
+    return sum(served.num_hits for served in run)
 
 
 def _check_answer(block: object, cached: dict[int, Block], in_use: set[int], call: str) -> None:
@@ -113,20 +158,63 @@ def _check_answer(block: object, cached: dict[int, Block], in_use: set[int], cal
         raise IllegalEviction(f"{call} returned {block}, which is not in the cache: it went before, or never was there")
 
 
+# ---------------------------------------------------------------------------------------------- what a policy keeps
+
+#: What leads out of a policy: into other modules, and to whoever called it.
+_NOT_FOLLOWED = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
+
+
 def remembered_keys(policy: object, keys: set[int]) -> set[int]:
-    """Which of these keys can be reached from ``policy``, in whatever it keeps: blocks, keys, lists, dictionaries.
+    """Which of these keys ``policy`` keeps, in whatever form: as blocks, numbers or text, in lists or dictionaries.
 
     Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as itself;
     that it names its parent does not count.
     """
     found: set[int] = set()
-    seen: set[int] = set()
-    todo: list[object] = [policy]
+    for thing in _kept(policy):
+        if isinstance(thing, Block):
+            found.add(thing.key)
+        elif isinstance(thing, (int, float)):
+            found.update(keys & {thing})
+        elif isinstance(thing, str):
+            found.update(int(number) for number in re.findall(r"\d{1,18}", thing))
+    return found & keys
+
+
+def num_kept(policy: object) -> int:
+    """How much ``policy`` keeps, as a number of references: an item of a list is one. Text and arrays count by size."""
+    return sum(len(_referents(thing)) or sys.getsizeof(thing) // 64 for thing in _kept(policy))
+
+
+def _kept(policy: object) -> Iterator[object]:
+    """All that can be reached from ``policy``, its class and the variables of its module, each thing once.
+
+    Not what it leaves in other modules, such as an attribute of this one.
+    """
+    variables = getattr(getattr(type(policy), "evict", None), "__globals__", {})
+    todo = [policy, *(value for name, value in variables.items() if not name.startswith("__"))]
+    seen: dict[int, object] = {}
     while todo:
         thing = todo.pop()
-        if isinstance(thing, (int, Block)):
-            found.update({thing.key if isinstance(thing, Block) else thing} & keys)
-        elif id(thing) not in seen and not isinstance(thing, (type, types.FunctionType, types.ModuleType)):
-            seen.add(id(thing))
-            todo += gc.get_referents(thing)
-    return found
+        if id(thing) in seen:
+            continue
+        if isinstance(thing, type) and thing.__module__ != type(policy).__module__:
+            continue
+        if isinstance(thing, types.FunctionType) and thing.__globals__ is not variables:
+            continue
+        if isinstance(thing, _NOT_FOLLOWED) or type(thing).__module__.partition(".")[0] == "logging":
+            continue
+        seen[id(thing)] = thing
+        yield thing
+        todo += _referents(thing)
+
+
+def _referents(thing: object) -> list[object]:
+    """What ``thing`` refers to. A block is one thing; a class has its attributes, and a function what it holds."""
+    if isinstance(thing, Block):
+        return []
+    if isinstance(thing, type):
+        return [type(thing), *thing.__mro__[1:], *vars(thing).values()]
+    if isinstance(thing, types.FunctionType):
+        return [thing.__defaults__, thing.__kwdefaults__, vars(thing), *(thing.__closure__ or ())]
+    return gc.get_referents(thing)

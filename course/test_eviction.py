@@ -2,13 +2,15 @@
 
 import itertools
 import random
+import sys
 from collections import OrderedDict
 from functools import cache
 
 import pytest
 
+from course import eviction_arena
 from course.eviction import ScoreLine, main, naive, optimum, reference, score, table, total
-from course.eviction_arena import Block, IllegalEviction, Trace, num_hits, remembered_keys
+from course.eviction_arena import Block, IllegalEviction, Trace, num_hits, num_kept, remembered_keys
 from course.eviction_traces import fixed_traces, random_trace
 from course.labs import discover, find_lab
 from course.loading import load_file
@@ -111,6 +113,78 @@ def test_a_block_cannot_go_twice():
 def test_a_request_that_cannot_be_served_is_no_trace(chain, words):
     with pytest.raises(ValueError, match=words):
         Trace("t", 2, [chain])
+
+
+def test_what_calls_a_policy_in_the_arena_has_no_variable_with_the_requests():
+    requests = [(A, B, C), (A, B), (D,)]
+    num_seen = 0
+
+    class Looks(Lru):
+        def look(self):
+            nonlocal num_seen
+            frame = sys._getframe(1)
+            while frame:
+                if frame.f_code.co_filename == eviction_arena.__file__:
+                    num_seen += 1
+                    for name, value in frame.f_locals.items():
+                        assert not isinstance(value, Trace) and value is not requests, f"{frame.f_code}: {name}"
+                frame = frame.f_back
+
+        def __init__(self, num_blocks):
+            super().__init__(num_blocks)
+            self.look()
+
+        def evict(self):
+            self.look()
+            return super().evict()
+
+    num_hits(Trace("t", 3, requests), Looks)
+    assert num_seen >= 6, "made once and asked once, each time below num_hits, play and the cache"
+
+
+FORGETS_NOTHING = """
+from collections import OrderedDict
+from functools import cache
+
+everything = []
+
+def noted(block, keys=[]):
+    keys.append(block.key)
+
+def closed_over():
+    texts = set()
+    return lambda block: texts.add(f"block {block.key}")
+
+add_text = closed_over()
+
+@cache
+def depth(key):
+    return key * 0
+
+class Policy:
+    of_all = {}
+
+    def freed(self, block):
+        {note}
+
+    def evict(self):
+        pass
+"""
+
+
+@pytest.mark.parametrize("note", [
+    "everything.append(block)", "noted(block)", "add_text(block)", "depth(block.key)", "self.of_all[block.key] = 1",
+    "self.__dict__.setdefault('own', []).append([float(block.key)])",
+    "self.last = (block.key, getattr(self, 'last', None))"])
+def test_what_a_policy_keeps_is_found_beside_it_too(tmp_path, note):
+    (tmp_path / "policy.py").write_text(FORGETS_NOTHING.replace("{note}", note), "utf-8")
+    policy = load_file(tmp_path / "policy.py").Policy()
+    keys = range(10**9, 10**9 + 100)
+    before = num_kept(policy)
+    for key in keys:
+        policy.freed(Block(key, None, 0))
+    assert remembered_keys(policy, set(keys)) == set(keys)
+    assert before + 100 <= num_kept(policy) < 2000
 
 
 def test_remembered_keys_are_found_wherever_they_are_kept():

@@ -188,6 +188,32 @@ MUTANTS = [
         breaks=("EvictionPolicy: two policies know nothing of each other", "invariant 3: by its own calls alone"),
     ),
     Mutant(
+        name="ghosts-for-all-policies",
+        story="Keeps its ghosts in a variable of the module. A new policy clears it, for all the others, too.",
+        replace="        self._ghosts: OrderedDict[int, None] = OrderedDict()\n",
+        by="        self._ghosts = globals().setdefault('_ghosts_of_all', OrderedDict())\n"
+           "        self._ghosts.clear()\n",
+        killed_by="test_task_3_the_same_calls_get_the_same_answers",
+        breaks=("EvictionPolicy: two policies know nothing of each other", "invariant 3: another policy is not heard"),
+    ),
+    Mutant(
+        name="reads-the-requests-to-come",
+        story="Finds the trace in the variables of whoever called, and lets blocks go that are never asked for again.",
+        replace="        block = queue.popitem(last=False)[0]\n",
+        by="        frame = None if hasattr(self, '_last') else __import__('sys')._getframe()\n"
+           "        self._last = getattr(self, '_last', {})\n"
+           "        while frame and not self._last:\n"
+           "            for trace in frame.f_locals.values():\n"
+           "                for number, each in enumerate(getattr(trace, 'requests', ())):\n"
+           "                    self._last.update((block.key, number) for block in each)\n"
+           "            frame = frame.f_back\n"
+           "        block = min(queue, key=lambda each: self._last.get(each.key, 0))\n"
+           "        del queue[block]\n",
+        killed_by="test_task_3_the_requests_to_come_change_nothing",
+        breaks=("EvictionPolicy: gives the same answers, whatever comes later",
+                "invariant 3: the requests to come are not known"),
+    ),
+    Mutant(
         name="draws-lots",
         story="Now and then lets another one go, against bad luck: no two runs have the same score.",
         replace="        block = queue.popitem(last=False)[0]\n",
@@ -212,6 +238,35 @@ MUTANTS = [
         by="",
         killed_by="test_task_3_it_remembers_a_bounded_number_of_blocks",
         breaks="invariant 5: remembers at most",
+    ),
+    Mutant(
+        name="notes-every-block-in-its-file",
+        story="The policy is bounded, and a list beside it is not.",
+        replace="        if block not in self._in_use and block.key not in self._ghosts:\n",
+        by="        globals().setdefault('_all_blocks', []).append(block)\n"
+           "        if block not in self._in_use and block.key not in self._ghosts:\n",
+        killed_by="test_task_3_it_remembers_a_bounded_number_of_blocks",
+        breaks=("EvictionPolicy: wherever it keeps them",
+                "invariant 5: the variables of its class and its file included"),
+    ),
+    Mutant(
+        name="writes-down-the-names-of-what-went",
+        story="Keeps what went as text. The blocks are gone, their names are not.",
+        replace="        self._ghosts[block.key] = None\n",
+        by="        self._ghosts[block.key] = None\n"
+           "        self.__dict__.setdefault('_names', set()).add(f'block {block.key}')\n",
+        killed_by="test_task_3_it_remembers_a_bounded_number_of_blocks",
+        breaks="EvictionPolicy: in whatever form",
+    ),
+    Mutant(
+        name="keeps-a-list-of-depths",
+        story="Notes how deep each block stood that went, for a mean. No block is named; the list grows for weeks.",
+        replace="        self._ghosts[block.key] = None\n",
+        by="        self._ghosts[block.key] = None\n"
+           "        self.__dict__.setdefault('_depths', []).append(block.depth)\n",
+        killed_by="test_task_3_what_it_keeps_does_not_grow",
+        breaks=("EvictionPolicy: what it keeps does not grow with the number of requests",
+                "invariant 5: does not grow with the number of requests"),
     ),
     # ---- Task 3: better counts
     Mutant(

@@ -6,6 +6,8 @@
 
 A block may go if it was freed and not taken since. A block that the cache does not hold may come in at any time, also
 one that went before: the policy hears of it when its request ends, by ``freed``. A request frees its last block first.
+``taken`` is not always a hit: of the request A ─ B ─ C, if A went and B and C are still there, all three are computed
+again, B and C in their old places. The policy hears taken(B), taken(C), and in the end freed(C), freed(B), freed(A).
 All three policies are asked the same questions. Nobody tells them what comes next.
 """
 
@@ -108,9 +110,10 @@ PROTECTED_SHARE = 0.8
 class EvictionPolicy:
     """Your own. It must be legal, and forget; beyond that, better counts: the steps are in the README.
 
-    A policy that is asked the same gives the same answers; two policies know nothing of each other. At any time it
-    remembers at most ``4 * num_blocks`` different blocks, those that went included. Numbers of its own that name no
-    block do not count.
+    A policy that is asked the same gives the same answers, whatever comes later; two policies know nothing of each
+    other. At any time it remembers at most ``4 * num_blocks`` different blocks, those that went included, in whatever
+    form and wherever it keeps them. Numbers of its own that name no block do not count, but what it keeps does not grow
+    with the number of requests.
     """
 
     # SOLUTION ONLY
