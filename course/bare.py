@@ -78,9 +78,10 @@ def _kept(docstring: str, also: list[str]) -> list[str]:
     """The first sentence, those that say what is refused, and those in which one of the quotes ``also`` stands."""
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", docstring).strip())
     refused = [sentence for sentence in promising_sentences(docstring) if "After:" not in sentence]
-    return [re.sub(r"^After: (.)", lambda match: match[1].upper(), sentence) for number, sentence in enumerate(sentences)
+    kept = [sentence for number, sentence in enumerate(sentences)
             if number == 0 or any(sentence in other or other in sentence for other in refused)
             or any(quote in sentence for quote in also)]
+    return [re.sub(r"^After: (.)", lambda match: match[1].upper(), sentence) for sentence in kept]
 
 
 def _as_docstring(text: str, indent: int) -> list[str]:
