@@ -269,7 +269,39 @@ MUTANTS = [
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
         breaks="LLMEngine.compute: With nobody to sample for, it is not called",
     ),
+    Mutant(
+        name="a-step-without-rows-is-left-to-mlx",
+        story="Calls _rows_to_sample where there is a row to take. A chunk's K/V is then noted, and computed later.",
+        replace="        logits = self._rows_to_sample(plan, steps, self.runner.step(steps, plan.copies))\n",
+        by="        logits = self.runner.step(steps, plan.copies)\n"
+           "        if any(step.needs_logits or step.needs_all_logits for step in steps):\n"
+           "            logits = self._rows_to_sample(plan, steps, logits)\n",
+        killed_by="test_task_2_a_step_without_tokens_is_computed_too",
+        breaks="LLMEngine.compute: After that the K/V of the step has been computed",
+    ),
+    Mutant(
+        name="returns-before-prompts-are-scored",
+        story="Returns early when nobody gets a token: of a prompt in chunks only the last is scored.",
+        replace="        logits = self._rows_to_sample(plan, steps, self.runner.step(steps, plan.copies))\n",
+        by="        logits = self.runner.step(steps, plan.copies)\n"
+           "        if not any(step.needs_logits for step in steps):\n"
+           "            mx.eval(self.runner.cache.pools)\n"
+           "            return StepResult()\n"
+           "        logits = self._rows_to_sample(plan, steps, logits)\n",
+        killed_by="test_task_2_a_prompt_can_be_scored_chunk_by_chunk",
+        breaks="LLMEngine.compute: self._rows_to_sample(plan, steps, logits), in every step",
+    ),
     # ---- Task 3
+    Mutant(
+        name="a-step-without-tokens-never-ends",
+        story="Calls the scheduler if there are tokens to append. After a step of chunks the KV cache takes the copies "
+              "of that step for planned, makes them again, and keeps their blocks.",
+        replace="        self.scheduler.update_from_output(plan, result.token_ids)\n",
+        by="        if result.token_ids:\n            self.scheduler.update_from_output(plan, result.token_ids)\n",
+        killed_by="test_task_3_a_step_without_tokens_is_over_too",
+        breaks=("LLMEngine.deliver: It is called in every step, also in one without tokens",
+                "invariant 5: An aborted one leaves no block"),
+    ),
     Mutant(
         name="looks-before-it-appends",
         story="Takes the tokens before the scheduler appends them: max_tokens is reached one token too late.",

@@ -122,8 +122,9 @@ class LLMEngine(EngineFrame):
 
         1. ``self.runner.step(steps, plan.copies)``, once, with a RequestStep for each of ``plan.requests``, in that
            order. ``plan.num_scheduled_tokens[request_id]`` says how many tokens each of them computes.
-        2. ``self._rows_to_sample(plan, steps, logits)``: of what the runner returned, one row for each request whose
-           step needs logits, in the order of the plan. The others are in the middle of their prompt: no row, no token.
+        2. ``self._rows_to_sample(plan, steps, logits)``, in every step: of what the runner returned, one row for each
+           request whose step needs logits, in the order of the plan. The others are in the middle of their prompt: no
+           row, no token. After that the K/V of the step has been computed, or a token depends on it.
         3. ``self.sampler.sample(logits, rows)``, once, with ``row`` of each such request's sequence,
            ``self.live.sequence(request_id)``. It returns ``token_ids`` and ``logprobs``, both in the order of the rows;
            a logprob is None if the request did not ask. With nobody to sample for, it is not called.
@@ -179,13 +180,14 @@ class LLMEngine(EngineFrame):
         """The step that was planned has been computed: tokens are appended, texts grow, what is over is let go.
 
         1. ``scheduler.update_from_output(plan, result.token_ids)`` tells the KV cache that the step is over, and
-           appends to each request its token.
+           appends to each request its token. It is called in every step, also in one without tokens.
         2. ``_take_tokens``.
-        3. An output of each group that moved, ``group.to_output()``: one, even if two of its sequences got a token. A
-           group that just waits, or is in the middle of its prompt, has none.
+        3. An output of each group that moved, ``group.to_output()``: one, even if two of its sequences got a token
+           (compare groups by ``request_id``; a group cannot be in a set). A group that just waits, or is in the middle
+           of its prompt, has none.
         4. A group whose output is ``finished`` is let go: ``self.let_go(group)``. It has been told for the last time.
 
-        Returns these outputs.
+        Returns these outputs, in any order.
 
         Task 5: ``_fork``, before 2: a sequence must run, and have its token, before it can end. (Whether before 1 or
         after it makes no difference.)
