@@ -378,6 +378,15 @@ MUTANTS = [
         breaks="_scores: all of them if that is 0, or above vocab_size",
     ),
     Mutant(
+        name="top-k-of-0-is-an-index-of-minus-1",
+        story="Takes 0 as it is. Place -1 is the last one, so all but the least likely token stay, and nobody sees it.",
+        replace="min(p.top_k or vocab_size, vocab_size)",
+        by="min(p.top_k, vocab_size)",
+        killed_by="test_task_4_a_row_without_top_k_keeps_all_beside_one_that_has_it",
+        breaks=("_scores: all of them if that is 0, or above vocab_size",
+                "_keep_most_likely: So num_kept must be from 1 to vocab_size, and whoever calls this sees to that"),
+    ),
+    Mutant(
         name="dropped-means-0",
         story="Writes 0 over what is dropped, as one would do with probabilities. A score of 0 is the likeliest.",
         replace="<= num_equal_kept)), scores, -math.inf)\n",
