@@ -283,6 +283,14 @@ MUTANTS = [
                 "invariant 4: What lies after a context has no say, NaN included"),
     ),
     Mutant(
+        name="nan-is-taken-for-garbage",
+        story="Puts 0 wherever a value is not finite, whoever wrote it: a network that has gone wrong looks sound.",
+        replace="    values = mx.where(mx.array(is_written)[:, None], values, 0)",
+        by="    values = mx.where(mx.isnan(values) | mx.isinf(values), 0, values)",
+        killed_by="test_task_4_what_stands_in_a_context_shows_even_if_it_is_nan",
+        breaks="_attend_alike: NaN in a value that a query sees shows in its result",
+    ),
+    Mutant(
         name="garbage-is-masked-by-adding",
         story="Adds -inf to the scores of garbage keys instead of replacing them: NaN minus inf is NaN.",
         replace="mask=mx.array(sees)[:, None])\n",

@@ -150,7 +150,8 @@ def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequ
     Query ``j`` of request ``i`` stands at position ``context_lens[i] - num_queries + j`` and attends to all tokens of
     its request up to that position; with a ``window``, to this many of the last of these, itself included. Head ``h``
     reads KV head ``h // (num_heads // num_kv_heads)``. Scores are multiplied by ``scale``. What the slots after a
-    context hold does not matter, even if it is NaN.
+    context hold does not matter, even if it is NaN. What those of the context hold does: NaN in a value that a query
+    sees shows in its result.
     """
     # TASK 4: attention of requests that are alike
     num_requests, num_queries, _, _ = queries.shape
