@@ -119,7 +119,9 @@ def _report(version_before: str, changes: _Changes, backups: Path) -> None:
     if not changes.brought and not changes.stayed:
         print(f"The course is up to date: version {mini_vllm.__version__}.")
         return
-    print(f"Version {version_before} → {mini_vllm.__version__}: {len(changes.brought)} files brought.")
+    now = mini_vllm.__version__
+    versions = now if version_before == now else f"{version_before} → {now}"
+    print(f"Version {versions}: {len(changes.brought)} files brought.")
     for name, signatures in changes.stayed.items():
         print(f"  {name}: yours stays; the new one lies beside it as {BESIDE}")
         print("".join(f"    {line}\n" for line in signatures), end="")
