@@ -13,21 +13,7 @@ import types
 
 import pytest
 
-
-@contextlib.contextmanager
-def must_raise(error, call):
-    """The call must be refused. An unwritten body is no refusal, though NotImplementedError is a RuntimeError."""
-    caught = types.SimpleNamespace(error=None)
-    try:
-        yield caught
-    except NotImplementedError:
-        raise
-    except error as refusal:
-        caught.error = refusal
-        return
-    except Exception as other:
-        pytest.fail(f"{call} raised {other!r}, expected a {error.__name__}", pytrace=False)
-    pytest.fail(f"{call} was accepted, expected a {error.__name__}", pytrace=False)
+from course.expecting import must_raise
 
 
 @contextlib.contextmanager

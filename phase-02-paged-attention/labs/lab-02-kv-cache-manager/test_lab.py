@@ -5,6 +5,7 @@ import tracemalloc
 
 import pytest
 
+from course.expecting import must_answer
 from mini_vllm.request import Request
 
 
@@ -91,16 +92,6 @@ def must_raise(expected, call, function, *args, rule):
                              f"{rule}") from error
     raise AssertionError(f"{call} returned {ids(got) if isinstance(got, list) else got!r}, expected a "
                          f"{expected.__name__}: {rule}")
-
-
-def must_answer(call, function, *args, rule):
-    """What ``function(*args)``, told as ``call``, returns; it must not raise. An unwritten body speaks for itself."""
-    try:
-        return function(*args)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected an answer: {rule}") from error
 
 
 def assert_counts(manager, *requests):

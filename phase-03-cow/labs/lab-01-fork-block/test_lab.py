@@ -3,11 +3,12 @@
 The pool keeps the books. ``Memory`` below keeps the contents, numbers [num_blocks, block_size], as the runner does.
 """
 
-import contextlib
 import random
 
 import numpy as np
 import pytest
+
+from course.expecting import must_raise
 
 BLOCK_SIZE = 4
 NOTHING = -1
@@ -45,21 +46,6 @@ def assert_sound(pool, when):
         assert (block.block_id in free) == (block.ref_cnt == 0), (
             f"{when}: block {block.block_id} has ref_cnt {block.ref_cnt} and is "
             f"{'' if block.block_id in free else 'not '}in the free queue: a block is free iff its count is 0")
-
-
-@contextlib.contextmanager
-def must_raise(error, call, why):
-    """The call must be refused by ``error``; a task that is not written yet is no refusal."""
-    try:
-        yield
-    except NotImplementedError:
-        raise
-    except error:
-        return
-    except (ValueError, RuntimeError) as other:
-        pytest.fail(f"{call} raised {type(other).__name__}({str(other)!r}), expected a {error.__name__}: {why}",
-                    pytrace=False)
-    pytest.fail(f"{call} was accepted, expected a {error.__name__}: {why}", pytrace=False)
 
 
 def fork_private(pool, block):

@@ -4,13 +4,13 @@
 scores are a hash of what it *reads* through the block table. A slot that holds somebody else's K/V gives other tokens.
 """
 
-import contextlib
 import random
 import zlib
 
 import numpy as np
 import pytest
 
+from course.expecting import must_raise
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
 
 NUM_TOKENS_KNOWN = 50  # the fake model's vocabulary
@@ -47,21 +47,6 @@ def assert_unchanged(manager, before, call, *requests):
     after = state(manager, *requests)
     changes = "; ".join(f"{name} was {before[name]}, is {after[name]}" for name in after if after[name] != before[name])
     assert not changes, f"{call} should change nothing, but {changes}. Count and check first, then change"
-
-
-@contextlib.contextmanager
-def must_raise(error, call, why):
-    """The call must be refused by ``error``; a task that is not written yet is no refusal."""
-    try:
-        yield
-    except NotImplementedError:
-        raise
-    except error:
-        return
-    except (ValueError, RuntimeError) as other:
-        pytest.fail(f"{call} raised {type(other).__name__}({str(other)!r}), expected a {error.__name__}: {why}",
-                    pytrace=False)
-    pytest.fail(f"{call} was accepted, expected a {error.__name__}: {why}", pytrace=False)
 
 
 def admit_child(manager, child):

@@ -6,11 +6,11 @@ run during a call.
 """
 
 import random
-import sys
 from dataclasses import dataclass, field
 
 import pytest
 
+from course.expecting import num_lines
 from mini_vllm.block_pool import BlockHash, BlockPool
 
 
@@ -141,24 +141,6 @@ def use_up(server, block_id):
         block = server.pool.get_new_blocks(1)[0]
         if block.block_id == block_id:
             return block
-
-
-def num_lines(call):
-    """How many lines of Python, and calls of functions, run during ``call()``."""
-    count = 0
-
-    def trace(frame, event, argument):
-        nonlocal count
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def refused(call, words):

@@ -5,26 +5,14 @@ before it: copies are reported by the pool until task 4, and requests give nothi
 """
 
 import random
-from contextlib import contextmanager
 
 import pytest
 
+from course.expecting import must_raise
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
 
 COUNT = list(range(1, 40))
-
-
-@contextmanager
-def must_raise(error, call):
-    """The call must be refused. An unwritten body is no refusal, though NotImplementedError is a RuntimeError."""
-    try:
-        yield
-    except NotImplementedError:
-        raise
-    except error:
-        return
-    pytest.fail(f"{call} was accepted, expected a {error.__name__}", pytrace=False)
 
 
 def ids(blocks):

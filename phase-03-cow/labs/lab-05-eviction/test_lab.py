@@ -11,20 +11,7 @@ import pytest
 from course.eviction import naive, optimum, reference
 from course.eviction_arena import Block, IllegalEviction, PrefixCache, Trace, num_hits, num_kept, play, remembered_keys
 from course.eviction_traces import fixed_traces, random_trace
-
-
-@contextlib.contextmanager
-def must_raise(error, call):
-    """The call must be refused. An unwritten body is no refusal, though NotImplementedError is a RuntimeError."""
-    try:
-        yield
-    except NotImplementedError:
-        raise
-    except error:
-        return
-    except Exception as other:
-        pytest.fail(f"{call} raised {other!r}, expected a {error.__name__}", pytrace=False)
-    pytest.fail(f"{call} was accepted, expected a {error.__name__}", pytrace=False)
+from course.expecting import must_raise
 
 
 def chain(*keys):

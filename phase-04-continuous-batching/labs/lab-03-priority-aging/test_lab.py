@@ -10,12 +10,12 @@ import gc
 import math
 import random
 import statistics
-import sys
 import tracemalloc
 import types
 
 import pytest
 
+from course.expecting import num_lines
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Priority, Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
@@ -330,26 +330,6 @@ def counted_queue(lab):
     requests = [request(f"r{i}", rng.choice(PRIORITIES), Counting(rng.randrange(8000) / 8)) for i in range(NUM_WAITING)]
     counted("put(request)", queue.put, [(each,) for each in requests], clock, NOTHING_TO_SORT)
     return queue, clock, requests
-
-
-def num_lines(call):
-    """How many lines of Python, and calls of functions, run during ``call()``, those of this file not counted."""
-    count = 0
-
-    def trace(frame, event, argument):
-        nonlocal count
-        if frame.f_globals is globals():
-            return None
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def num_bytes(call):
