@@ -470,10 +470,10 @@ MUTANTS = [
         breaks="PriorityQueueWithAging.remove: nothing changes then",
     ),
     Mutant(
-        name="three-dead-to-one-living",
-        story="Makes the heap anew when three quarters of it are dead.",
+        name="two-dead-to-one-living",
+        story="Makes the heap anew when two thirds of it are dead.",
         replace="        if len(self._heap) > 2 * len(self._waiting) + 8:\n",
-        by="        if len(self._heap) > 4 * len(self._waiting) + 8:\n",
+        by="        if len(self._heap) > 3 * len(self._waiting) + 8:\n",
         killed_by="test_task_4_no_more_are_dead_than_wait",
         breaks=("invariant 5: A remove leaves at most as many dead entries in the heap as requests wait",
                 "PriorityQueueWithAging.remove: when more of them are dead than alive"),
