@@ -154,6 +154,8 @@ def test_from_a_wheel_the_course_is_laid_down_and_worked_on(installed, tmp_path)
     assert tested.returncode == 0 and "Passed." in tested.stdout, tested.stdout + tested.stderr
     engine = far_away(installed, mine, "-m", "pytest", "-q", str(lab), "--impl", "engine", "-k", "task_1")
     assert engine.returncode == 0 and "lab 2.1 tests" in engine.stdout, engine.stdout
+    capstone = far_away(installed, mine, "-m", "pytest", "-q", "phase-05-mlx-engine/capstone", "-k", "32_requests")
+    assert capstone.returncode == 0 and "1 passed" in capstone.stdout, capstone.stdout
     assert "up to date" in course(mine, "update").stdout
 
 

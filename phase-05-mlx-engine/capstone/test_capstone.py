@@ -7,21 +7,24 @@
 The engine runs in a process of its own, so that a piece which hangs or crashes costs one test.
 """
 
+from pathlib import Path
+
 import pytest
 
 from course.engine_run import find_blame, run_pieces
 from course.engine_spec import Spec
-from course.labs import PROJECT_ROOT, discover
+from course.labs import discover
 from course.running import CAPSTONE, WORKLOADS
 
-LABS = discover(PROJECT_ROOT)
+ROOT = Path(__file__).resolve().parents[2]
+LABS = discover(ROOT)
 
 
 def run(pieces, *workloads):
     spec = Spec(workloads=workloads)
-    outcome = run_pieces(PROJECT_ROOT, pieces, spec)
+    outcome = run_pieces(ROOT, pieces, spec)
     if outcome.problem is not None:
-        blame = find_blame(PROJECT_ROOT, pieces, spec, outcome.problem, LABS)
+        blame = find_blame(ROOT, pieces, spec, outcome.problem, LABS)
         labs = ", ".join(str(lab) for lab in blame.labs)
         who = f"It is the piece of lab {labs}" if blame.is_alone else f"Only together do the pieces of labs {labs} fail"
         pytest.fail(f"{outcome.problem.sentence()}.\n{who}: {blame.problem.sentence()}", pytrace=False)
