@@ -28,6 +28,11 @@ def questions_of(readme: str) -> list[Question]:
     return questions
 
 
+def is_question(name: str) -> bool:
+    """Whether this may be the name of a question: ``2`` or ``interview``, but not ``2.1``."""
+    return re.fullmatch(rf"\d+|{INTERVIEW}", name) is not None
+
+
 def parse_answers(text: str) -> dict[str, str]:
     """The name of a question → its answer. Headings are ``## Stretch 1`` and ``## Interview``."""
     pieces = re.split(r"^## (?:Stretch (\d+)|(Interview))\b[^\n]*\n", text, flags=re.M)

@@ -9,23 +9,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from course.answers import INTERVIEW, parse_answers, questions_of
+from course.answers import is_question
 from course.authoring import check_labs, check_pages, sync_starters
-from course.bare import bare_starter
 from course.board import show_board
 from course.graded import graded_tests
-from course.hints import LEVELS, parse_hints, task_titles
+from course.helping import Help
 from course.labs import NO_COURSE, Lab, LabError, discover, find_lab, find_root, lab_of_path
 from course.progress import LabProgress, Progress, State
 from course.runner import LabRunFailed, run_lab
 from course.running import RunCommand, Wish, choose_pieces, show_whose
 from course.showing import VerdictLines, bar, state_text
 from course.showpieces import Showpieces
-from course.starters import clean_solution, is_as_shipped, shipped_starter
 from course.verdicts import OnPoll
 from course.watching import SavedMeanwhile, Saves
 
@@ -38,6 +35,7 @@ class Course:
         self.labs = discover(self.root)
         self.progress = Progress(self.root)
         self.console = console or Console(highlight=False, soft_wrap=True)
+        self.help = Help(self.progress, self.console)
         if not self.labs:
             raise LabError(NO_COURSE)
 
@@ -187,83 +185,18 @@ class Course:
     # ---- help
 
     def hint(self, name: str | None, level: int, task: int | None) -> int:
-        lab = self._lab(name)
-        hints = parse_hints(lab.hints.read_text(encoding="utf-8"))
-        if task is None:
-            row = self.progress.of(lab)
-            if row.broken:
-                self.console.print(Text(f"{row.broken.message}\n(--task N shows a hint anyway.)"))
-                return 0
-            if row.detour:
-                self.console.print(Text(row.detour, style="dim"))
-            task = row.next_task
-            if task is None:
-                self.console.print(f"Lab {lab} passes; there is nothing left to hint at. (--task N shows one anyway.)")
-                return 0
-        if task not in hints:
-            raise LabError(f"Lab {lab} has no task {task}; its tasks are {', '.join(map(str, sorted(hints)))}.")
-        title = task_titles(lab.hints.read_text(encoding="utf-8")).get(task, "")
-        self.console.print(f"[bold]Lab {lab.number}, task {task}[/]: {title}  [dim](hint {level} of {len(LEVELS)})[/]")
-        self.console.print()
-        self._print_markdown(hints[task][level])
-        if level < max(LEVELS):
-            self.console.print(f"\n[dim]More: course hint {lab.number} --task {task} --level {level + 1}[/]")
-        return 0
-
-    def _print_markdown(self, text: str) -> None:
-        # Rich cuts code at the width of the terminal. A line is never cut; the terminal may fold it.
-        code = [line for block in re.findall(r"```.*?```", text, flags=re.S) for line in block.splitlines()]
-        self.console.width = max(self.console.width, max(map(len, code), default=0) + 4)
-        self.console.print(Markdown(text))
-
-    def solution(self, name: str | None, spoil: bool) -> int:
-        lab = self._lab(name)
-        row = self.progress.of(lab)
-        if not spoil and row.state is not State.PASSED:
-            raise LabError(f"Lab {lab} is {state_text(row)}; its solution opens when it passes, or with --spoil. "
-                           f"Perhaps a hint first: course hint {lab.number} --level 3")
-        print(clean_solution(lab.solution.read_text(encoding="utf-8")), end="")
-        return 0
+        return self.help.hint(self._lab(name), level, task)
 
     def answer(self, name: str | None, question: str | None) -> int:
-        if name is not None and question is None and re.fullmatch(rf"\d+|{INTERVIEW}", name):
+        if name is not None and question is None and is_question(name):
             name, question = None, name
-        lab = self._lab(name)
-        questions = {each.name: each.text for each in questions_of(lab.readme.read_text(encoding="utf-8"))}
-        if not lab.answers.is_file() or not questions:
-            raise LabError(f"Lab {lab} has no questions with answers.")
-        if question is None:
-            self.console.print(f"[bold]Lab {lab.number}[/]: think first, then ask.\n")
-            for each, text in questions.items():
-                self.console.print(Text(text))
-                self.console.print(f"  [dim]course answer {lab.number} {each}[/]\n")
-            return 0
-        if question not in questions:
-            raise LabError(f"Lab {lab} has no question {question!r}; its questions are {', '.join(questions)}.")
-        self.console.print(Text(f"{questions[question]}\n", style="bold"))
-        self._print_markdown(parse_answers(lab.answers.read_text(encoding="utf-8"))[question])
-        return 0
+        return self.help.answer(self._lab(name), question)
+
+    def solution(self, name: str | None, spoil: bool) -> int:
+        return self.help.solution(self._lab(name), spoil)
 
     def reset(self, name: str | None, is_bare: bool = False) -> int:
-        lab = self._lab(name)
-        shipped = bare_starter(lab) if is_bare else shipped_starter(lab)
-        how = "bare" if is_bare else "as shipped"
-        if lab.starter.is_file() and lab.starter.read_text(encoding="utf-8", errors="replace") == shipped:
-            self.console.print(f"{lab.relative(lab.starter)} is {how} already; nothing to reset.")
-            return 0
-        if lab.starter.is_file() and not is_as_shipped(lab):
-            name = f"{lab.number}-{time.strftime('%Y-%m-%d-%H%M%S')}.py"
-            backup = _free_name(self.root / ".course" / "backups" / name)
-            backup.parent.mkdir(parents=True, exist_ok=True)
-            backup.write_bytes(lab.starter.read_bytes())
-            self.console.print(f"Your work is kept in {lab.relative(backup)}")
-        lab.starter.write_text(shipped, encoding="utf-8")
-        self.console.print(f"{lab.relative(lab.starter)} is {how if is_bare else 'as shipped again'}.")
-        if is_bare:
-            self.console.print(f"What to write, what it refuses and the invariants are there; how is up to you.\n"
-                               f"  check  course test {lab.number}\n"
-                               f"  the recipe again: course reset {lab.number}")
-        return 0
+        return self.help.reset(self._lab(name), is_bare)
 
     # ---- the open lab
 
@@ -305,14 +238,6 @@ class Course:
             num_problems += check_pages(self.root, self.console)
         self.console.print(f"{len(labs)} labs checked, {num_problems} problems")
         return 1 if num_problems else 0
-
-
-def _free_name(path: Path) -> Path:
-    candidate, count = path, 1
-    while candidate.exists():
-        count += 1
-        candidate = path.with_stem(f"{path.stem}-{count}")
-    return candidate
 
 
 def _duration(lab: Lab) -> str:

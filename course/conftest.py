@@ -1,10 +1,13 @@
 """A small project with two labs, for the tests of the classroom itself."""
 
+import io
 import textwrap
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from course.commands import Course
 from course.labs import discover
 from course.starters import shipped_starter
 
@@ -99,3 +102,15 @@ def lab1(project):
 @pytest.fixture
 def lab2(project):
     return discover(project)[1]
+
+
+@pytest.fixture
+def terminal():
+    """What the commands of ``course`` print."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def course(project, terminal, monkeypatch):
+    monkeypatch.chdir(project)
+    return Course(project, Console(file=terminal, width=120, highlight=False, soft_wrap=True))

@@ -1,13 +1,10 @@
 """``course answer``: questions of a lab's page, and their answers, folded away."""
 
-import io
 
 import pytest
-from rich.console import Console
 
 from course.answers import Question, parse_answers, questions_of
 from course.check import check_lab
-from course.commands import Course
 from course.labs import LabError
 
 PAGE = """
@@ -34,17 +31,6 @@ def asked(lab1):
     lab1.readme.write_text(lab1.readme.read_text() + PAGE)
     lab1.answers.write_text(ANSWERS)
     return lab1
-
-
-@pytest.fixture
-def terminal():
-    return io.StringIO()
-
-
-@pytest.fixture
-def course(project, terminal, monkeypatch):
-    monkeypatch.chdir(project)
-    return Course(project, Console(file=terminal, width=80, highlight=False, soft_wrap=True))
 
 
 def test_questions_and_answers_are_found_by_their_headings():

@@ -1,10 +1,8 @@
 """``course board``: scores of one's own, kept; whatever a policy does, the command survives it."""
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 import course.board
 from course.board import score
@@ -36,14 +34,9 @@ def scored(lab1):
 
 
 @pytest.fixture
-def terminal():
-    return io.StringIO()
-
-
-@pytest.fixture
-def classroom(project, scored, terminal, monkeypatch):
-    monkeypatch.chdir(project)
-    return Course(project, Console(file=terminal, width=80, highlight=False, soft_wrap=True))
+def classroom(scored, course):
+    """The commands; what they print is in ``terminal``."""
+    return course
 
 
 def test_before_one_begins_the_board_shows_what_others_get(classroom, terminal):

@@ -1,6 +1,5 @@
 """The ``course`` command, as a student types it."""
 
-import io
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ import time
 from functools import partial
 
 import pytest
-from rich.console import Console
 
 from course.cli import COMMANDS, main, make_parser
 from course.commands import NO_COURSE, Course
@@ -24,17 +22,6 @@ from course.side_by_side import Stopped, side_by_side
 from course.test_running import write_starter
 from course.verdicts import Verdict
 from course.watching import Saves
-
-
-@pytest.fixture
-def terminal():
-    return io.StringIO()
-
-
-@pytest.fixture
-def course(project, terminal, monkeypatch):
-    monkeypatch.chdir(project)
-    return Course(project, Console(file=terminal, width=120, highlight=False, soft_wrap=True))
 
 
 def half_done(lab):
