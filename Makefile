@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 
-.PHONY: test demo lint check map install clean
+.PHONY: test demo lint check map notebooks lab install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
@@ -18,6 +18,12 @@ test: $(INSTALLED)
 	$(RUN) -m mypy
 	$(RUN) -m course.cli check
 	$(RUN) -m pytest -q -n auto --dist worksteal mini_vllm course phase-05-mlx-engine/capstone
+	$(NBVAL)
+
+# Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
+SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
+NBVAL := $(RUN) -m pytest -q -n auto --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
+	--nbval-sanitize-with $(SANITIZE) notebooks
 
 demo: $(INSTALLED)
 	$(RUN) -m mini_vllm.demo
@@ -32,6 +38,20 @@ check: $(INSTALLED)
 # The lines that docs/engine.md links to, set anew.
 map: $(INSTALLED)
 	$(RUN) tools/line_links.py docs/engine.md
+
+# Runs the notebooks and keeps their outputs.
+notebooks: $(INSTALLED)
+	$(RUN) tools/notebooks.py $(ONLY)
+
+# Jupyter, opened on the tour. What is committed was made here: to trust it shows the pictures before anything is run.
+LAB := .venv/.lab
+lab: $(LAB)
+	.venv/bin/jupyter trust notebooks/*.ipynb
+	.venv/bin/jupyter lab --notebook-dir . notebooks/00-tour.ipynb
+
+$(LAB): $(INSTALLED)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[notebooks]"
+	@touch $@
 
 install: $(INSTALLED)
 

@@ -2,6 +2,9 @@
 
 It is the student's own file if its lab passes, on the student's own bases where these pass; else the reference's. A
 line on standard error says which. A file that was changed since its last test is tested first.
+
+``load`` is the same for a notebook: it says whose on standard output, and where the student's does not pass it gives
+the engine's own module, so that a notebook shows the engine. ``load_parts`` does so for a whole engine.
 """
 
 from __future__ import annotations
@@ -9,11 +12,19 @@ from __future__ import annotations
 import re
 import sys
 import types
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course import base
-from course.labs import discover, find_lab, find_root
-from course.pieces import bases_of
+from course.labs import PROJECT_ROOT, Lab, LabError, discover, find_lab, find_root
+from course.loading import import_together
+from course.material import PACKED
+from course.pieces import Pieces, bases_of, build, choose
 from course.progress import Progress, State
+from course.runner import LabRunFailed
+
+if TYPE_CHECKING:
+    from mini_vllm.engine_config import EngineParts
 
 _NAME = re.compile(r"lab_(\d+)_(\d+)")
 
@@ -25,10 +36,63 @@ def __getattr__(name: str) -> types.ModuleType:
     root = find_root()
     labs = discover(root)
     lab = find_lab(f"{number[1]}.{number[2]}", labs)
-    progress = Progress(root)
-    own = {each.number for each in (lab, *bases_of(lab, labs)) if progress.of(each).state is State.PASSED}
-    files = {each.number: each.starter if each.number in own else each.solution for each in (lab, *bases_of(lab, labs))}
-    whose = "your own" if lab.number in own else "the reference's, until yours passes"
+    files = _files_of(lab, labs, Progress(root))
+    whose = "your own" if files[lab.number] == lab.starter else "the reference's, until yours passes"
     print(f"lab {lab.number}: {whose} ({lab.relative(files[lab.number])})", file=sys.stderr)
     with base.using(files):
         return base.load_base(lab.number)
+
+
+def load(number: str) -> types.ModuleType:
+    """The module of a lab. Raises LabError if there is no such lab."""
+    root = _root_or_package()
+    labs = discover(root)
+    lab = find_lab(number, labs)
+    try:
+        files = _files_of(lab, labs, Progress(root))
+    except LabRunFailed as error:
+        print(f"lab {lab.number}: your starter.py could not be tested ({error})")
+        files = {lab.number: lab.solution}
+    if files[lab.number] == lab.starter:
+        print(f"lab {lab.number}, {lab.title}: yours ({lab.relative(lab.starter)})")
+        with base.using(files):
+            return base.load_base(lab.number)
+    names = " and ".join(lab.engine) or lab.relative(lab.solution)
+    print(f"lab {lab.number}, {lab.title}: the reference's ({names}), until yours passes")
+    if lab.engine:
+        return import_together(lab.engine)
+    with base.using(files):
+        return base.load_base(lab.number)
+
+
+def load_parts() -> EngineParts:
+    """The parts of an engine, chosen as ``course run`` chooses them."""
+    from mini_vllm.joints.fit import fit
+    root = _root_or_package()
+    labs, progress = discover(root), Progress(root)
+    try:
+        pieces = choose(labs, lambda lab: _passes(lab, progress), lambda lab: lab.starter)
+    except LabRunFailed as error:
+        print(f"your work could not be tested ({error})")
+        pieces = Pieces([])
+    own = [f"{seat.slot} (lab {seat.lab.number})" for seat in pieces.seats if seat.lab is not None]
+    print(f"the engine's parts: {'yours are ' + ', '.join(own) if own else 'all the reference’s, until a lab passes'}")
+    return fit(build(pieces.files, pieces.labs))
+
+
+def _root_or_package() -> Path:
+    """The course that one stands in, or the one that the package holds."""
+    try:
+        return find_root()
+    except LabError:
+        return PACKED if PACKED.is_dir() else PROJECT_ROOT
+
+
+def _files_of(lab: Lab, labs: list[Lab], progress: Progress) -> dict[str, Path]:
+    """The file of a lab and of each of its bases: the student's own where it passes, else the reference's."""
+    return {each.number: each.starter if _passes(each, progress) else each.solution
+            for each in (lab, *bases_of(lab, labs))}
+
+
+def _passes(lab: Lab, progress: Progress) -> bool:
+    return progress.of(lab).state is State.PASSED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.trace.recorder import StepTrace
-from mini_vllm.trace.svg import draw_trace
 
 
 def run_trace(arguments: argparse.Namespace) -> int:

@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).parents[1]
 LAYERS = (
     "checks", "backend", "request", "request_queue", "block_pool", "caching", "prefix_tree", "kv_cache", "scheduler",
     "stopping", "attention", "fast", "models", "sampling", "sampler", "model_runner", "sequences", "trace",
-    "engine_config", "joints", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams", "beam_search",
-    "llm", "output_stream", "engine_thread", "async_engine", "benchmark", "fuzz", "cli", "demo", "__main__",
-    "__init__", "tests",
+    "pictures", "engine_config", "joints", "lookahead", "engine_room", "recovery", "engine", "simulation", "beams",
+    "beam_search", "llm", "output_stream", "engine_thread", "async_engine", "benchmark", "fuzz", "cli", "demo",
+    "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
 #: top; this one may be imported from everywhere.

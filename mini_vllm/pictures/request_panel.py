@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mini_vllm.pictures.elements import BAD_END, COLOURS, END, INK, PAPER, SHADES, cross, shade, text_width
+from mini_vllm.pictures.sheet import MARGIN, Sheet
 from mini_vllm.trace.history import DECODE, FORKED, IDLE, PREEMPTED, WAITING, Run, count
-from mini_vllm.trace.shapes import BAD_END, COLOURS, END, INK, PAPER, SHADES, cross, shade, text_width
-from mini_vllm.trace.sheet import MARGIN, Sheet
 
 #: Statuses by which a request comes to its own end.
 GOOD_ENDS = ("stop", "length")

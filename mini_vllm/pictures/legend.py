@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from mini_vllm.pictures.elements import COLOURS, INK, PAPER, SHADES, cross, shade, text_width
+from mini_vllm.pictures.request_panel import GOOD_ENDS, draw_end, draw_line
+from mini_vllm.pictures.sheet import MARGIN, Sheet
 from mini_vllm.trace.history import (
     AGAIN,
     CACHED,
@@ -18,9 +21,6 @@ from mini_vllm.trace.history import (
     WAITING,
     count,
 )
-from mini_vllm.trace.request_panel import GOOD_ENDS, draw_end, draw_line
-from mini_vllm.trace.shapes import COLOURS, INK, PAPER, SHADES, cross, shade, text_width
-from mini_vllm.trace.sheet import MARGIN, Sheet
 
 
 def draw_title(sheet: Sheet) -> None:

@@ -16,13 +16,13 @@ attributes, not in a style sheet: a picture inside a notebook must not restyle t
 
 from __future__ import annotations
 
-from mini_vllm.trace.block_panel import draw_blocks
+from mini_vllm.pictures.block_panel import draw_blocks
+from mini_vllm.pictures.legend import draw_legend, draw_title
+from mini_vllm.pictures.request_panel import draw_requests
+from mini_vllm.pictures.sheet import Sheet
+from mini_vllm.pictures.token_panel import draw_axis, draw_tokens
 from mini_vllm.trace.history import History
-from mini_vllm.trace.legend import draw_legend, draw_title
 from mini_vllm.trace.recorder import StepTrace
-from mini_vllm.trace.request_panel import draw_requests
-from mini_vllm.trace.sheet import Sheet
-from mini_vllm.trace.token_panel import draw_axis, draw_tokens
 
 
 def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from mini_vllm.trace.history import History
-from mini_vllm.trace.shapes import (
+from mini_vllm.pictures.elements import (
     FAINT,
     GRID,
     INK,
@@ -19,6 +18,7 @@ from mini_vllm.trace.shapes import (
     shorten,
     text_width,
 )
+from mini_vllm.trace.history import History
 
 MARGIN = 16
 

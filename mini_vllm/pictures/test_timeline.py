@@ -9,15 +9,15 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.pictures import block_panel
+from mini_vllm.pictures.elements import COLOURS
+from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.simulation import Clock, Simulation
-from mini_vllm.trace import block_panel
 from mini_vllm.trace.files import FORMAT, STEP_FIELDS, TraceError
 from mini_vllm.trace.recorder import StepTrace
-from mini_vllm.trace.shapes import COLOURS
-from mini_vllm.trace.svg import draw_trace
 
 SIZE = 4
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mini_vllm.pictures.elements import COLOURS, GRID, INK, PAPER, round_up, shade, text_width
+from mini_vllm.pictures.sheet import MARGIN, Sheet
 from mini_vllm.trace.history import AGAIN, DECODE, PROMPT, Totals, count
-from mini_vllm.trace.shapes import COLOURS, GRID, INK, PAPER, round_up, shade, text_width
-from mini_vllm.trace.sheet import MARGIN, Sheet
 
 HEIGHT = 56
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mini_vllm.pictures.elements import COLOURS, INK, PAPER, round_up
+from mini_vllm.pictures.sheet import MARGIN, Sheet
 from mini_vllm.trace.history import CACHED, KEPT, USED, Run
-from mini_vllm.trace.shapes import COLOURS, INK, PAPER, round_up
-from mini_vllm.trace.sheet import MARGIN, Sheet
 
 #: If there are more shapes than this, they are drawn without tooltips.
 MAX_TITLES = 8000

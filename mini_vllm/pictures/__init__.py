@@ -1,0 +1,29 @@
+"""The machine, drawn: deterministic SVG for notebooks, pages, the commands and the README.
+
+    draw_pool     the block pool as a strip: a colour a request, shared blocks hatched, cached free blocks pale
+    draw_cache    the same, and the block tables under it
+    draw_queue    the free queue as a chain
+    draw_tree     what is cached, as the tree it is
+    draw_trace    a recorded run: requests over steps, and the blocks on the same axis
+    step_through  a recorded run, a frame a step
+    Slides        frames of one's own behind a slider
+
+    palette, elements, canvas    colours by name, shapes as text, what one draws on
+    picture, slides, cast        what notebooks and files get; who has which letter and colour
+    pool_state                   how a pool stands, as data
+    timeline                     ``draw_trace``, made of a sheet, a legend and three panels
+
+A picture shows the objects that it is given, whoever wrote them: only names of the labs' contracts are asked for.
+"""
+
+from mini_vllm.pictures.cast import Cast
+from mini_vllm.pictures.free_queue import draw_queue
+from mini_vllm.pictures.picture import Picture
+from mini_vllm.pictures.pool import draw_cache, draw_pool
+from mini_vllm.pictures.slides import Slides
+from mini_vllm.pictures.steps import step_through
+from mini_vllm.pictures.timeline import draw_trace
+from mini_vllm.pictures.tree import draw_tree
+
+__all__ = ["Cast", "Picture", "Slides", "draw_cache", "draw_pool", "draw_queue", "draw_trace", "draw_tree",
+           "step_through"]

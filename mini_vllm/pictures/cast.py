@@ -1,0 +1,37 @@
+"""Who is who in a picture: each request's letter and colour, the same in every frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mini_vllm.pictures.palette import request_paint
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Cast:
+    """Letters and colours go out in the order of appearance, and are never taken back.
+
+    A request that is called by one or two signs keeps its name as its letter.
+    """
+
+    def __init__(self, request_ids: Iterable[str] = ()) -> None:
+        self._numbers: dict[str, int] = {}
+        for request_id in request_ids:
+            self.number(request_id)
+
+    def __iter__(self) -> Iterable[str]:
+        return iter(self._numbers)
+
+    def number(self, request_id: str) -> int:
+        return self._numbers.setdefault(request_id, len(self._numbers))
+
+    def paint(self, request_id: str) -> str:
+        return request_paint(self.number(request_id))
+
+    def letter(self, request_id: str) -> str:
+        number = self.number(request_id)
+        if len(request_id) <= 2:
+            return request_id
+        turn, place = divmod(number, len(_LETTERS))
+        return _LETTERS[place] + (str(turn + 1) if turn else "")

@@ -1,0 +1,74 @@
+"""A picture as notebooks, pages and files want it: an SVG, and a sentence that says what to look for."""
+
+from __future__ import annotations
+
+import base64
+import html
+from dataclasses import dataclass
+from pathlib import Path
+
+#: A picture shrinks to the width of its column, but not so far that nobody can read it; then it scrolls.
+IMAGE_STYLE = "max-width:max(100%,{}px);height:auto;display:block"
+MIN_READABLE_WIDTH = 560
+PNG_SCALE = 2
+
+
+@dataclass(frozen=True)
+class Picture:
+    """``svg`` is a whole document. ``label`` names the picture; ``look`` says what to look for in it."""
+
+    svg: str
+    width: float
+    height: float
+    label: str
+    look: str
+
+    def to_html(self) -> str:
+        """The picture with its sentence. As an image it also shows where inline SVG is taken out: on GitHub, and in a
+        notebook that is not trusted."""
+        return (f'<figure style="margin:0.5em 0">{self.image()}<figcaption style="font-size:0.9em">'
+                f"{html.escape(self.look)}</figcaption></figure>")
+
+    def image(self) -> str:
+        style = IMAGE_STYLE.format(min(round(self.width), MIN_READABLE_WIDTH))
+        return (f'<div style="overflow-x:auto"><img alt="{html.escape(self.label)}" style="{style}" '
+                f'src="data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"></div>')
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": self.to_html(), "image/svg+xml": self.svg, "text/plain": f"{self.label}. {self.look}"}
+
+    def save(self, path: str | Path) -> None:
+        """As ``.svg`` or ``.png``. Raises ValueError for another suffix, and if PNG cannot be made here."""
+        save_svg(self.svg, Path(path))
+
+
+def save_svg(svg: str, path: Path) -> None:
+    """As an SVG, or as a PNG if the name ends so. Raises ValueError for another suffix, and if PNG cannot be made."""
+    check_suffix(path)
+    if path.suffix.lower() == ".png":
+        path.write_bytes(_to_png(svg))
+    else:
+        path.write_text(svg, encoding="utf-8")
+
+
+def check_suffix(path: Path) -> None:
+    """Raises ValueError if no picture can be written under that name."""
+    suffix = path.suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise ValueError(f"{path}: a picture is written as .svg or .png, not as {suffix or 'a name without a suffix'}")
+    if suffix == ".png":
+        _png_maker()
+
+
+def _png_maker() -> object:
+    try:
+        import resvg_py
+    except ImportError:
+        raise ValueError('a PNG needs resvg-py: pip install "mini-vllm-course[png]". An .svg needs nothing.') from None
+    return resvg_py
+
+
+def _to_png(svg: str) -> bytes:
+    _png_maker()
+    import resvg_py
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=PNG_SCALE))

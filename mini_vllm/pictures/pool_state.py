@@ -1,0 +1,116 @@
+"""How a pool stands at one moment, as data: read from live objects, or from one step of a trace.
+
+Only names that every implementation has are asked for (``blocks``, ``ref_cnt``, ``block_hash``, ``is_null``,
+``get_block_ids``), so that a student's own pool can be drawn as well as the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mini_vllm.request import Request
+from mini_vllm.trace.recorder import StepTrace
+
+
+class AnyBlock(Protocol):
+    block_id: int
+    ref_cnt: int
+    block_hash: Hashable | None
+    is_null: bool
+
+
+class AnyQueue(Protocol):
+    def get_all_free_blocks(self) -> Sequence[AnyBlock]: ...
+
+
+class AnyPool(Protocol):
+    @property
+    def blocks(self) -> Sequence[AnyBlock]: ...
+
+    @property
+    def free_block_queue(self) -> AnyQueue: ...
+
+
+class AnyManager(Protocol):
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def block_pool(self) -> AnyPool: ...
+
+    def get_block_ids(self, request_id: str) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class BlockState:
+    block_id: int
+    ref_cnt: int = 0
+    #: Whether its content can be found.
+    is_cached: bool = False
+    is_null: bool = False
+    #: The requests whose tables name it, in the order of the tables.
+    owners: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        if self.is_null:
+            return "null"
+        if self.ref_cnt == 0:
+            return "cached" if self.is_cached else "empty"
+        return "shared" if self.ref_cnt > 1 else "used"
+
+
+@dataclass(frozen=True)
+class PoolState:
+    blocks: list[BlockState]
+    #: Request id → block ids.
+    tables: dict[str, list[int]] = field(default_factory=dict)
+    #: Request id → the tokens in its blocks, as far as they are known.
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
+    block_size: int | None = None
+
+    @classmethod
+    def of_pool(cls, pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None) -> PoolState:
+        """``tables`` says who holds what, if anybody keeps tables: of block ids, or of blocks."""
+        known = {name: [block if isinstance(block, int) else block.block_id for block in table]
+                 for name, table in (tables or {}).items()}
+        return cls(_blocks_of(pool, known), known)
+
+    @classmethod
+    def of_manager(cls, manager: AnyManager, requests: Iterable[Request]) -> PoolState:
+        """Requests that hold nothing have no table."""
+        by_id = {request.request_id: request for request in requests}
+        tables = {name: table for name in by_id if (table := manager.get_block_ids(name))}
+        tokens = {name: list(by_id[name].all_token_ids[:by_id[name].num_computed_tokens]) for name in tables}
+        return cls(_blocks_of(manager.block_pool, tables), tables, tokens, manager.block_size)
+
+    @classmethod
+    def of_step(cls, trace: StepTrace, index: int) -> PoolState:
+        """As it was planned for step ``index``. A trace tells only what changes, so it is read from its beginning."""
+        tables: dict[str, list[int]] = {}
+        states: dict[int, tuple[int, bool]] = {}
+        for step in trace.steps[:index + 1]:
+            tables |= step["tables"]
+            states |= {block_id: (ref_cnt, bool(is_cached)) for block_id, ref_cnt, is_cached in step["blocks"]}
+        tables = {name: table for name, table in tables.items() if table}
+        owners = _owners(tables)
+        blocks = [BlockState(0, is_null=True)]
+        blocks += [BlockState(block_id, *states.get(block_id, (0, False)), owners=owners.get(block_id, ()))
+                   for block_id in range(1, trace.header["num_blocks"])]
+        return cls(blocks, tables, block_size=trace.header["block_size"])
+
+
+def _blocks_of(pool: AnyPool, tables: Mapping[str, Sequence[int]]) -> list[BlockState]:
+    owners = _owners(tables)
+    return [BlockState(block.block_id, block.ref_cnt, block.block_hash is not None, block.is_null,
+                       owners.get(block.block_id, ())) for block in pool.blocks]
+
+
+def _owners(tables: Mapping[str, Sequence[int]]) -> dict[int, tuple[str, ...]]:
+    owners: dict[int, tuple[str, ...]] = {}
+    for request_id, table in tables.items():
+        for block_id in dict.fromkeys(table):
+            owners[block_id] = (*owners.get(block_id, ()), request_id)
+    return owners

@@ -1,0 +1,98 @@
+"""Pictures to step through: one at a time, by a slider, without a kernel."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import dataclass, field
+
+from mini_vllm.pictures.picture import Picture
+
+#: Makes the slider, and shows the frame that it stands at. Without it the first frame stays.
+_SCRIPT = """\
+(() => {
+  const figure = document.currentScript.closest("figure"), frames = FRAMES, labels = LABELS;
+  const image = figure.querySelector("img"), said = figure.querySelector("output");
+  const slider = document.createElement("input");
+  Object.assign(slider, {type: "range", min: 0, max: frames.length - 1, value: 0});
+  const show = () => {
+    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(frames[slider.value]);
+    said.textContent = image.alt = labels[slider.value];
+  };
+  const button = (text, name, by) => {
+    const made = Object.assign(document.createElement("button"), {textContent: text, type: "button", title: name});
+    made.setAttribute("aria-label", name);
+    made.onclick = () => { slider.value = Number(slider.value) + by; show(); };
+    return made;
+  };
+  const row = document.createElement("div");
+  row.style = "display:flex;gap:0.5em;align-items:center;margin:0.3em 0";
+  slider.style = "flex:1;max-width:30em";
+  slider.setAttribute("aria-label", "step");
+  slider.oninput = show;
+  row.append(button("\\u25c0", "one step back", -1), slider, button("\\u25b6", "one step on", 1));
+  figure.insertBefore(row, figure.firstChild);
+})();"""
+
+
+@dataclass
+class Slides:
+    """Frames in their order, each with a sentence; ``look`` says what to look for in all of them.
+
+        slides = Slides("Watch the shared blocks.")
+        slides.add("ada comes", draw_cache(manager, requests))
+        slides                                                    # in a notebook: the slider
+
+    A page without scripts shows the first frame, and all sentences folded away under it.
+    """
+
+    look: str
+    frames: list[Picture] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+    def add(self, label: str, picture: Picture) -> None:
+        self.frames.append(picture)
+        self.labels.append(label)
+
+    def to_html(self) -> str:
+        """Raises ValueError if there is no frame."""
+        frames, labels = self._even_frames(), self._numbered()
+        first = self.frames[0]
+        image = Picture(frames[0], self._width, self._height, labels[0], first.look).image()
+        script = _SCRIPT.replace("LABELS", _literal(labels)).replace("FRAMES", _literal(frames))
+        steps = "".join(f"<li>{html.escape(label)}</li>" for label in self.labels)
+        return (f'<figure style="margin:0.5em 0">{image}<output style="font-weight:bold">{html.escape(labels[0])}'
+                f'</output><figcaption style="font-size:0.9em">{html.escape(self.look)}'
+                f"<details><summary>all steps in words</summary><ol>{steps}</ol></details></figcaption>"
+                f"<script>{script}</script></figure>")
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": self.to_html(), "image/svg+xml": self._even_frames()[0],
+                "text/plain": "\n".join([self.look, *self._numbered()])}
+
+    @property
+    def _width(self) -> float:
+        return max(frame.width for frame in self.frames)
+
+    @property
+    def _height(self) -> float:
+        return max(frame.height for frame in self.frames)
+
+    def _numbered(self) -> list[str]:
+        return [f"{number} of {len(self.labels)}: {label}" for number, label in enumerate(self.labels, 1)]
+
+    def _even_frames(self) -> list[str]:
+        """All of one size, that of the largest, so that the page does not jump."""
+        if not self.frames:
+            raise ValueError("there are no frames to show: add one first")
+        width, height = f"{self._width:g}", f"{self._height:g}"
+        size = f'width="{width}" height="{height}"'
+        return [re.sub(r'width="[\d.]+" height="[\d.]+" viewBox="[^"]*"', f'{size} viewBox="0 0 {width} {height}"',
+                       frame.svg, count=1).replace(f'width="{frame.width:g}" height="{frame.height:g}"', size, 1)
+                for frame in self.frames]
+
+
+def _literal(texts: list[str]) -> str:
+    """As JavaScript writes them, inside of a page: no end of a script in a text."""
+    return json.dumps(texts, ensure_ascii=False).replace("</", "<\\/")

@@ -1,0 +1,109 @@
+"""The prefix tree: a node is a block and the tokens it stands for, hung under the block before it.
+
+It is read from the pool alone: a cached block's key is a BlockHash, which names its tokens and its parent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from mini_vllm.block_pool import BlockHash
+from mini_vllm.pictures.canvas import Canvas
+from mini_vllm.pictures.cast import Cast
+from mini_vllm.pictures.elements import shorten, text_width
+from mini_vllm.pictures.palette import ON_COLOUR
+from mini_vllm.pictures.picture import Picture
+from mini_vllm.pictures.pool import MARGIN, TextOf, fill_block, tell
+from mini_vllm.pictures.pool_state import AnyBlock, AnyPool, BlockState, PoolState
+from mini_vllm.trace.history import count
+
+LOOK_AT_TREE = ("Read from the left: each node is one physical block. Requests that begin alike share nodes, and part "
+                "where their texts part. Pale nodes are in nobody's table; they stay until their block is needed.")
+ROW, GAP, MAX_TEXT = 44.0, 26.0, 30
+
+
+class _Node:
+    def __init__(self, key: BlockHash | None, block: BlockState | None, text: str) -> None:
+        self.key, self.block, self.text = key, block, text
+        self.children: list[_Node] = []
+        self.row = 0.0
+
+    @property
+    def width(self) -> float:
+        return max(52.0, text_width(self.text, 10) * 0.87 + 10)
+
+
+def draw_tree(pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None, *, cast: Cast | None = None,
+              text_of: TextOf | None = None, matched: Iterable[AnyBlock] = (), look: str = LOOK_AT_TREE) -> Picture:
+    """Every block that can be found, under the block that comes before it. ``tables`` colours those in use by their
+    owners, ``matched`` marks those that a lookup returned. Blocks whose key is a bare number stand under the root."""
+    state = PoolState.of_pool(pool, tables)
+    cast = cast if cast is not None else Cast(state.tables)
+    root, num_nodes = _grow(pool, state, text_of)
+    num_rows = _lay_out(root, 0.0)
+    canvas, label = Canvas(), f"{count(num_nodes, 'block')} can be found"
+    canvas.text(MARGIN, MARGIN + 10, label, 12, "ink", font_weight="bold", data_part="title")
+    marked = {block.block_id for block in matched}
+    _draw_node(canvas, root, cast, MARGIN, MARGIN + 22, marked)
+    width, height = math.ceil(canvas.right) + MARGIN, MARGIN * 2 + 14 + max(num_rows, 1) * ROW
+    return Picture(canvas.to_svg(width, height, label), width, height, label, look)
+
+
+def _grow(pool: AnyPool, state: PoolState, text_of: TextOf | None) -> tuple[_Node, int]:
+    states = {block.block_id: block for block in state.blocks}
+    root, nodes = _Node(None, None, "root"), {}
+    for block in pool.blocks:
+        if block.block_hash is not None:
+            key = block.block_hash if isinstance(block.block_hash, BlockHash) else None
+            tokens = key.token_ids if key is not None else ()
+            text = " ".join(text_of(token).strip() or "␣" for token in tokens) if text_of else \
+                " ".join(map(str, tokens)) or str(block.block_hash)
+            nodes[block.block_id] = _Node(key, states[block.block_id], shorten(text, MAX_TEXT))
+    for node in nodes.values():
+        parent = next((other for other in nodes.values() if node.key is not None and node.key.parent is not None
+                       and other.key == node.key.parent), root)
+        parent.children.append(node)
+    return root, len(nodes)
+
+
+def _lay_out(node: _Node, row: float) -> float:
+    """Give each leaf a row, and each node the middle of its children; returns the first free row."""
+    if not node.children:
+        node.row = row
+        return row + 1
+    for child in node.children:
+        row = _lay_out(child, row)
+    node.row = (node.children[0].row + node.children[-1].row) / 2
+    return row
+
+
+def _draw_node(canvas: Canvas, node: _Node, cast: Cast, x: float, top: float, marked: set[int]) -> None:
+    """The node, and to its right its children."""
+    y = top + node.row * ROW
+    middle, right = y + 16, x + node.width
+    for child in node.children:
+        below = top + child.row * ROW + 16
+        canvas.add("path", d=f"M{right:g} {middle:g}C{right + 16:g} {middle:g} {right + 10:g} {below:g} "
+                   f"{right + GAP:g} {below:g}", stroke="line", fill="none")
+    if node.block is None:
+        canvas.add("rect", x=x + 0.5, y=y + 4.5, width=node.width - 1, height=23, rx=11, fill="null", stroke="line")
+        canvas.text(x + node.width / 2, y + 20, "root", 11, "ink", text_anchor="middle")
+    else:
+        _draw_box(canvas, node, node.block, cast, x, y, node.block.block_id in marked)
+    for child in node.children:
+        _draw_node(canvas, child, cast, right + GAP, top, marked)
+
+
+def _draw_box(canvas: Canvas, node: _Node, block: BlockState, cast: Cast, x: float, y: float, is_marked: bool) -> None:
+    fill_block(canvas, block, cast, x, y, node.width, 33, title=tell(block))
+    on_colour = ON_COLOUR if block.ref_cnt else "faint"
+    owners = "".join(cast.letter(owner) for owner in block.owners[:4])
+    canvas.text(x + 5, y + 11, "  ".join(part for part in (
+        str(block.block_id), owners, f"×{block.ref_cnt}" if block.ref_cnt > 1 else "") if part), 9, on_colour,
+        font_weight="bold", pointer_events="none")
+    canvas.add("rect", x=x + 3, y=y + 15, width=node.width - 6, height=15, fill="paper", rx=2)
+    canvas.text(x + 5, y + 26, node.text, 10, "ink", pointer_events="none")
+    if is_marked:
+        canvas.add("rect", x=x - 1.5, y=y - 1.5, width=node.width + 3, height=36, rx=4, fill="none", stroke="alarm",
+                   stroke_width=2.5, data_part="matched")

@@ -1,0 +1,27 @@
+"""All notebooks together must run in two minutes on two cores; pytest says how long they took."""
+
+import pytest
+
+MOST_S = 2 * 120
+_spent_s: dict[str, float] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Heard by the process that prints, whoever ran the cell."""
+    if ".ipynb" in report.nodeid:
+        name = report.nodeid.split("::")[0]
+        _spent_s[name] = _spent_s.get(name, 0.0) + report.duration
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if sum(_spent_s.values()) > MOST_S and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _spent_s:
+        times = ", ".join(f"{name.removeprefix('notebooks/').removesuffix('.ipynb')} {seconds:.0f} s"
+                          for name, seconds in sorted(_spent_s.items()))
+        total_s = sum(_spent_s.values())
+        terminalreporter.write_line(f"notebooks: {total_s:.0f} s of work, at most {MOST_S}: {times}")
