@@ -24,7 +24,7 @@ class Paint(NamedTuple):
 
 #: For the letter on a request's colour, and for hatching, on any paper.
 ON_COLOUR = "on-colour"
-_REQUESTS = ("#56b4e9", "#e69f00", "#3fbf97", "#d98cb8", "#f0e442", "#e8825a", "#a3a1f0", "#c2b280")
+_REQUESTS = ("#5989ea", "#ff9904", "#0cc176", "#b576a9", "#ebeb69", "#d9602c", "#e7acff", "#a8ccc0")
 NUM_REQUEST_COLOURS = len(_REQUESTS)
 
 PAINTS = {

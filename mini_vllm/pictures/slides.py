@@ -60,7 +60,8 @@ class Slides:
         frames, labels = self._even_frames(), self._numbered()
         first = self.frames[0]
         image = Picture(frames[0], self._width, self._height, labels[0], first.look).image()
-        script = _SCRIPT.replace("LABELS", _literal(labels)).replace("FRAMES", _literal(frames))
+        values = {"FRAMES": _literal(frames), "LABELS": _literal(labels)}
+        script = re.sub("FRAMES|LABELS", lambda name: values[name[0]], _SCRIPT)
         steps = "".join(f"<li>{html.escape(label)}</li>" for label in self.labels)
         return (f'<figure style="margin:0.5em 0">{image}<output style="font-weight:bold">{html.escape(labels[0])}'
                 f'</output><figcaption style="font-size:0.9em">{html.escape(self.look)}'
@@ -94,5 +95,5 @@ class Slides:
 
 
 def _literal(texts: list[str]) -> str:
-    """As JavaScript writes them, inside of a page: no end of a script in a text."""
-    return json.dumps(texts, ensure_ascii=False).replace("</", "<\\/")
+    """As JavaScript writes them, and so that nothing in a text can end the script."""
+    return json.dumps(texts, ensure_ascii=False).replace("<", "\\x3c")
