@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent
 #: The suites that lie beside the code are not for those who install the package.
 SUITES = ("test_*.py", "conftest.py")
 #: What `course init` lays down. It lies beside the packages here, and inside of `course` in a wheel.
-COURSE = ("README.md", "docs", *sorted(path.name for path in ROOT.glob("phase-*")))
+COURSE = ("README.md", "docs", "notebooks", *sorted(path.name for path in ROOT.glob("phase-*")))
 NOT_PACKED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.new.py", "*.partial")
 
 

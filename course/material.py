@@ -5,6 +5,7 @@ In a wheel the phases lie inside this package (setup.py puts them there), in a c
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ _CONFTEST = '''\
 
 pytest_plugins = ["course.plugin"]
 '''
+#: What is laid down of these folders, by the ends of names; the rest is for the site and for the tests.
+_SUFFIXES = {"docs": (".md", ".svg"), "notebooks": (".ipynb",)}
 #: The sections of the project's README that a student needs.
 _FRONT_PAGE = ("## The course", "## For students")
 
@@ -39,12 +42,15 @@ def course_files() -> dict[str, bytes]:
         raise LabError("This installation holds no labs: install the package anew.")
     files = {"pyproject.toml": _PYTEST.encode(), "conftest.py": _CONFTEST.encode(),
              "README.md": _front_page((source / "README.md").read_text(encoding="utf-8")).encode()}
-    for folder in sorted(source.glob("phase-*")) + [source / "docs"]:
-        files |= {path.relative_to(source).as_posix(): path.read_bytes() for path in _files_of(folder)}
+    for folder in [*sorted(source.glob("phase-*")), *map(source.joinpath, _SUFFIXES)]:
+        files |= {path.relative_to(source).as_posix(): path.read_bytes() for path in _files_of(folder)
+                  if path.suffix in _SUFFIXES.get(folder.name, (path.suffix,))}
     for lab in labs:  # a checkout may hold somebody's work
         files[lab.relative(lab.starter)] = shipped_starter(lab).encode()
     pages = {name: _with_links(content.decode(), name, files) for name, content in files.items()
              if name.endswith(".md")}
+    pages |= {name: _notebook_with_links(content.decode(), name, files) for name, content in files.items()
+              if name.endswith(".ipynb")}
     return files | {name: text.encode() for name, text in pages.items()}
 
 
@@ -60,6 +66,14 @@ def _front_page(readme: str) -> str:
     text = "# Your mini_vllm\n\nBegin with `course next`.\n\n"
     text += "".join(section for section in sections if section.startswith(_FRONT_PAGE))
     return re.sub(r"^source \.venv/bin/activate\n", "", text, flags=re.M)
+
+
+def _notebook_with_links(text: str, page: str, files: dict[str, bytes]) -> str:
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = _with_links("".join(cell["source"]), page, files).splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def _with_links(text: str, page: str, files: dict[str, bytes]) -> str:

@@ -135,5 +135,6 @@ def test_of_the_real_course_every_link_leads_somewhere(tmp_path):
     assert len(pages) > 20
     assert [problem for page in pages for problem in broken_links(page, tmp_path / "mine")] == []
     names = course_files().keys()
-    assert {"pyproject.toml", "conftest.py", "README.md", "docs/engine.md"} <= names
+    assert {"pyproject.toml", "conftest.py", "README.md", "docs/engine.md", "notebooks/00-tour.ipynb"} <= names
+    assert not {name for name in names if name.endswith((".cfg", "/conftest.py"))}, "what only tests need stays here"
     assert not [name for name in names if "__pycache__" in name or name.startswith(("mini_vllm/", "course/"))]

@@ -90,7 +90,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_commands_keep_theirs():
 def wheel(tmp_path_factory):
     """A wheel of the project as it stands, built in a copy of it: building leaves files beside the sources."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("mini_vllm", "course", "docs", *(path.name for path in ROOT.glob("phase-*"))):
+    for name in ("mini_vllm", "course", "docs", "notebooks", *(path.name for path in ROOT.glob("phase-*"))):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -134,7 +134,7 @@ def test_a_wheel_holds_the_model_and_the_mark_that_it_is_typed(wheel):
 
 
 def test_a_wheel_holds_the_course(wheel):
-    here = {path.relative_to(ROOT).as_posix() for folder in (*ROOT.glob("phase-*"), ROOT / "docs")
+    here = {path.relative_to(ROOT).as_posix() for folder in (*ROOT.glob("phase-*"), ROOT / "docs", ROOT / "notebooks")
             for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     packed = {name.removeprefix(COURSE) for name in wheel.namelist() if name.startswith(COURSE)}
     assert packed == here | {"README.md"} and len(packed) > 100

@@ -1,0 +1,114 @@
+"""The notebooks as they are committed: run, whole, and such that running them again would notice a change."""
+
+import json
+import re
+
+import pytest
+
+from course.labs import PROJECT_ROOT
+
+FOLDER = PROJECT_ROOT / "notebooks"
+NOTEBOOKS = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.ipynb"))}
+IGNORED = "nbval-ignore-output"
+#: Outputs that may differ from run to run have one of these in them.
+TIMES = re.compile(r"\b(ms|s|seconds?|tokens/s)\b")
+
+
+def code_cells(name):
+    return [cell for cell in NOTEBOOKS[name]["cells"] if cell["cell_type"] == "code"]
+
+
+def text_of(cell):
+    return "".join(cell["source"])
+
+
+def printed(cell):
+    """All text of a cell's outputs."""
+    parts = []
+    for output in cell["outputs"]:
+        parts.append("".join(output.get("text", "")))
+        parts += ["".join(value) for kind, value in output.get("data", {}).items() if kind == "text/plain"]
+    return "\n".join(parts)
+
+
+def test_there_is_a_tour_and_one_a_phase():
+    phases = sorted(path.name[6:8] for path in PROJECT_ROOT.glob("phase-*"))
+    assert [name[:2] for name in NOTEBOOKS] == ["00", *phases]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_cell_was_run_in_order_and_none_failed(name):
+    cells = code_cells(name)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert not [output for output in outputs if output.get("name") == "stderr"], "warnings frighten readers"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_outputs_are_there_to_compare_with(name):
+    """nbval passes a notebook whose outputs were stripped, and checks nothing."""
+    cells = code_cells(name)
+    silent = [cell for cell in cells if not cell["outputs"]]
+    assert len(silent) <= len(cells) / 4, f"{len(silent)} of {len(cells)} cells have no output"
+    assert sum("image/svg+xml" in output.get("data", {}) for cell in cells for output in cell["outputs"]) >= 3
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_only_cells_that_show_a_time_are_not_compared(name):
+    for cell in code_cells(name):
+        assert "NBVAL" not in text_of(cell), "marked by a tag, which readers do not see"
+        tags = cell["metadata"].get("tags", [])
+        assert set(tags) <= {IGNORED}, tags
+        if tags:
+            assert TIMES.search(printed(cell)), f"not compared, but no time in it:\n{text_of(cell)}"
+            assert "assert" not in text_of(cell) and "check(" not in text_of(cell), "a cell that proves is compared"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_pictures_stand_beside_their_html_and_say_what_to_look_for(name):
+    for cell in code_cells(name):
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "<figure" in "".join(data.get("text/html", "")):
+                assert "image/svg+xml" in data and "<figcaption" in "".join(data["text/html"])
+                assert "".join(data["text/plain"]).strip()
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_one_predicts_before_one_sees(name):
+    cells = NOTEBOOKS[name]["cells"]
+    asked = [number for number, cell in enumerate(cells) if "**Predict.**" in text_of(cell)]
+    assert len(asked) >= 4
+    for number in asked:
+        assert cells[number]["cell_type"] == "markdown" and cells[number + 1]["cell_type"] == "code"
+        assert cells[number + 1]["outputs"]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_one_line_switches_to_the_students_own(name):
+    loads = [cell for cell in code_cells(name) if "course.load" in text_of(cell)]
+    assert loads and re.search(r"(the reference[’']s|yours)", printed(loads[0])), "it says whose it shows"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_links_lead_to_files_of_the_course(name):
+    links = [link for cell in NOTEBOOKS[name]["cells"] if cell["cell_type"] == "markdown"
+             for link in re.findall(r"\]\(([^)\s]+)\)", text_of(cell))]
+    for link in links:
+        path, _, _ = link.partition("#")
+        assert link.startswith("https://") or (FOLDER / path).exists(), link
+    assert any(re.search(r"labs/lab-\d+", link) for link in links), "the lab that builds the piece"
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.name)
+def test_no_notebook_is_large_or_knows_where_it_was_made(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.encode()) < 1_000_000, f"{len(text.encode())} bytes"
+    assert str(PROJECT_ROOT) not in text and "site-packages" not in text
+    assert NOTEBOOKS[path.name]["metadata"]["language_info"] == {"name": "python"}, "make notebooks leaves versions out"
+
+
+def test_the_users_question_is_kept():
+    asked = " ".join(" ".join(map(text_of, NOTEBOOKS["02-paged-attention.ipynb"]["cells"])).split())
+    assert "Which line in your `touch()` is the O(1) middle removal, and which real-world event triggers it?" in asked
