@@ -4,6 +4,7 @@
     draw_cache    the same, and the block tables under it
     draw_queue    the free queue as a chain
     draw_tree     what is cached, as the tree it is
+    draw_memory   slots in a row and the runs they were given out in: used, reserved, wasted, free
     draw_trace    a recorded run: requests over steps, and the blocks on the same axis
     step_through  a recorded run, a frame a step
     Slides        frames of one's own behind a slider
@@ -18,6 +19,7 @@ A picture shows the objects that it is given, whoever wrote them: only names of 
 
 from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.free_queue import draw_queue
+from mini_vllm.pictures.memory import MemoryRun, draw_memory, runs_in_pages
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool import draw_cache, draw_pool
 from mini_vllm.pictures.slides import Slides
@@ -25,5 +27,5 @@ from mini_vllm.pictures.steps import step_through
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree
 
-__all__ = ["Cast", "Picture", "Slides", "draw_cache", "draw_pool", "draw_queue", "draw_trace", "draw_tree",
-           "step_through"]
+__all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_cache", "draw_memory", "draw_pool", "draw_queue",
+           "draw_trace", "draw_tree", "runs_in_pages", "step_through"]

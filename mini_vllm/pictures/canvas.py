@@ -11,6 +11,8 @@ FONT = "Helvetica, Arial, sans-serif"
 _HATCH = ('<defs><pattern id="mv-hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
           f'patternTransform="rotate(45)"><path d="M0 0V7" stroke="{PAINTS[ON_COLOUR].light}" stroke-width="4" '
           'stroke-opacity="0.32"/></pattern></defs>')
+_STRIPES = ('<defs><pattern id="mv-stripes" width="6" height="6" patternUnits="userSpaceOnUse" '
+            'patternTransform="rotate(-45)"><path d="M0 0V6" stroke="#80868b" stroke-width="2"/></pattern></defs>')
 
 
 class Canvas:
@@ -19,7 +21,7 @@ class Canvas:
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._uses: list[tuple[str, str]] = [("fill", "paper")]
-        self._is_hatched = False
+        self._patterns: set[str] = set()
         #: How far to the right anything reaches.
         self.right = 0.0
 
@@ -38,8 +40,13 @@ class Canvas:
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
         """Lines over what was drawn there: it has more than one owner."""
-        self._is_hatched = True
+        self._patterns.add(_HATCH)
         self.add("rect", x=x, y=y, width=width, height=height, fill="url(#mv-hatch)", pointer_events="none")
+
+    def stripe(self, x: float, y: float, width: float, height: float) -> None:
+        """Thin lines, which lean the other way: set aside, and empty for good."""
+        self._patterns.add(_STRIPES)
+        self.add("rect", x=x, y=y, width=width, height=height, fill="url(#mv-stripes)", pointer_events="none")
 
     def open_group(self, **attributes: object) -> None:
         self._parts.append(shape("g", self._painted(attributes)).removesuffix("/>") + ">")
@@ -64,5 +71,5 @@ class Canvas:
         head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
                 f'viewBox="0 0 {width:g} {height:g}" font-family="{FONT}" role="img" aria-label={quote(label)}>')
         paper = shape("rect", self._painted({"width": width, "height": height, "fill": "paper"}))
-        parts = (head, style_sheet(self._uses), _HATCH if self._is_hatched else "", paper, *self._parts, "</svg>")
+        parts = (head, style_sheet(self._uses), *sorted(self._patterns), paper, *self._parts, "</svg>")
         return "\n".join(part for part in parts if part) + "\n"

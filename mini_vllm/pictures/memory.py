@@ -1,0 +1,208 @@
+"""Memory as a strip of slots, a slot for the K/V of one token, and who was given which run of it.
+
+    |AAAAAA░░░▨▨▨▨▨▨▨|BBB░░░░▨▨▨▨▨▨▨▨▨|                |CCCCCC|
+     A holds tokens   ░ will hold some   ▨ never will    a hole
+
+It is what memory looks like where it is not cut into blocks; ``runs_in_pages`` shows blocks on the same strip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mini_vllm.pictures.canvas import Canvas
+from mini_vllm.pictures.cast import Cast
+from mini_vllm.pictures.elements import round_up, text_width
+from mini_vllm.pictures.palette import ON_COLOUR
+from mini_vllm.pictures.picture import Picture
+from mini_vllm.pictures.pool import MARGIN, WIDTH
+from mini_vllm.pictures.pool_state import AnyManager
+from mini_vllm.request import Request
+
+LOOK_AT_MEMORY = ("Each run belongs to the request whose letter it carries. A plain colour holds tokens, a pale one "
+                  "will, stripes never will. A dashed frame is a hole: its slots are free.")
+ROW, GAP, GUTTER = 30.0, 7.0, 40.0
+KINDS = {"used": "holds tokens", "later": "will hold tokens later", "never": "will never hold one", "hole": "free"}
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """Neighbouring slots that one request was given: the first ``num_used`` hold a token, the next ``num_later`` will
+    before the request ends, the rest never will. ``num_used`` None: all of them."""
+
+    owner: str
+    start: int
+    size: int
+    num_used: int | None = None
+    num_later: int = 0
+
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Kind → (start, size), of those that have a slot."""
+        used = self.size if self.num_used is None else self.num_used
+        starts = {"used": (self.start, used), "later": (self.start + used, self.num_later),
+                  "never": (self.start + used + self.num_later, self.size - used - self.num_later)}
+        return {kind: part for kind, part in starts.items() if part[1]}
+
+
+def runs_in_pages(manager: AnyManager, requests: Iterable[Request]) -> list[MemoryRun]:
+    """The blocks of ``requests`` as runs; blocks that follow each other are one. What is empty will be filled if the
+    request goes on to its ``max_tokens``. Block 1 begins at slot 0: block 0 is the null block, which holds no tokens.
+    """
+    runs, size = [], manager.block_size
+    for request in requests:
+        num_now = request.num_computed_tokens
+        num_later = request.num_prompt_tokens + (request.sampling_params.max_tokens or math.inf) - num_now
+        for first, last in _neighbours(manager.get_block_ids(request.request_id)):
+            num_slots = (last - first + 1) * size
+            num_used = min(num_now, num_slots)
+            runs.append(MemoryRun(request.request_id, (first - 1) * size, num_slots, num_used,
+                                  int(min(num_later, num_slots - num_used))))
+            num_now -= num_used
+    return runs
+
+
+def draw_memory(num_slots: int, runs: Iterable[MemoryRun], *, per_row: int | None = None,
+                waiting: tuple[str, int] | None = None, cast: Cast | None = None,
+                look: str = LOOK_AT_MEMORY) -> Picture:
+    """All slots, ``per_row`` in a row (None: all in one). ``waiting``: a request that has no room, and how many slots
+    it wants; it is drawn under the strip, on the same scale.
+
+    Raises ValueError for runs that overlap or leave the memory, and for more tokens in a run than it has slots.
+    """
+    runs = sorted(runs, key=lambda run: run.start)
+    holes = _holes(num_slots, runs)
+    cast = cast if cast is not None else Cast(run.owner for run in runs)
+    sheet = _Sheet(num_slots, min(per_row or num_slots, num_slots))
+    canvas, label = sheet.canvas, describe(num_slots, runs, holes)
+    canvas.text(MARGIN, MARGIN + 10, label, 12, "ink", font_weight="bold", data_part="title")
+    for run in runs:
+        for kind, (start, size) in run.parts().items():
+            sheet.fill(kind, start, size, cast.paint(run.owner), f"{run.owner}: {_slots(start, size)} {KINDS[kind]}")
+        for place in sheet.pieces(run.start, run.size):
+            sheet.write(place, cast.letter(run.owner), 13, ON_COLOUR)
+    for start, size in holes:
+        sheet.fill("hole", start, size, "line", f"free: {_slots(start, size)}")
+        sheet.write(max(sheet.pieces(start, size), key=lambda place: place[2]), f"{size:,} free", 11, "faint")
+    y = sheet.draw_scale()
+    if waiting is not None:
+        y = _draw_waiting(sheet, waiting, cast, y)
+    y = _draw_legend(canvas, {kind for run in runs for kind in run.parts()} | ({"hole"} if holes else set()), y)
+    return Picture(canvas.to_svg(WIDTH, y + MARGIN, label), WIDTH, y + MARGIN, label, look)
+
+
+def describe(num_slots: int, runs: Sequence[MemoryRun], holes: Sequence[tuple[int, int]]) -> str:
+    sums = {kind: sum(run.parts().get(kind, (0, 0))[1] for run in runs) for kind in KINDS}
+    parts = [f"{sums['used']:,} hold a token"]
+    parts += [f"{sums['later']:,} will later"] * bool(sums["later"])
+    parts += [f"{sums['never']:,} never will"] * bool(sums["never"])
+    parts += [f"{sum(size for _, size in holes):,} free" + (
+        f" in {len(holes)} holes, the largest {max(size for _, size in holes):,}" if len(holes) > 1 else "")]
+    return f"{num_slots:,} slots: {', '.join(parts)}"
+
+
+def _holes(num_slots: int, runs: Sequence[MemoryRun]) -> list[tuple[int, int]]:
+    """What the runs, which are sorted, leave free."""
+    holes, end = [], 0
+    for run in runs:
+        if run.start < end or run.size < 1 or run.start + run.size > num_slots:
+            raise ValueError(f"{run.owner} has {_slots(run.start, run.size)}, but only slots {end} to {num_slots - 1} "
+                             "are left for it")
+        if min(run.num_used or 0, run.num_later) < 0 or (run.num_used or 0) + run.num_later > run.size:
+            raise ValueError(f"{run.owner} has {run.size} slots, which cannot hold {run.num_used} tokens now and "
+                             f"{run.num_later} later")
+        holes += [(end, run.start - end)] * (run.start > end)
+        end = run.start + run.size
+    return holes + [(end, num_slots - end)] * (num_slots > end)
+
+
+def _neighbours(block_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and the last of block ids that follow each other."""
+    first = 0
+    for index, block_id in enumerate(block_ids):
+        if index + 1 == len(block_ids) or block_ids[index + 1] != block_id + 1:
+            yield block_ids[first], block_id
+            first = index + 1
+
+
+def _slots(start: int, size: int) -> str:
+    return f"slot {start}" if size == 1 else f"slots {start} to {start + size - 1}"
+
+
+class _Sheet:
+    """Where a slot lies on the canvas."""
+
+    def __init__(self, num_slots: int, per_row: int) -> None:
+        self.canvas, self.num_slots, self.per_row = Canvas(), num_slots, per_row
+        self.num_rows = -(-num_slots // per_row)
+        self.left, self.top = MARGIN + (GUTTER if self.num_rows > 1 else 0.0), MARGIN + 22.0
+        self.scale = (WIDTH - MARGIN - self.left) / per_row
+
+    def pieces(self, start: int, size: int) -> Iterator[tuple[float, float, float]]:
+        """x, y and width in each row that these slots lie in."""
+        while size > 0:
+            row, column = divmod(start, self.per_row)
+            here = min(size, self.per_row - column)
+            yield (round(self.left + column * self.scale, 2), self.top + row * (ROW + GAP), round(here * self.scale, 2))
+            start, size = start + here, size - here
+
+    def fill(self, kind: str, start: int, size: int, paint: str, title: str) -> None:
+        for x, y, width in self.pieces(start, size):
+            draw_part(self.canvas, kind, (x, y, width), paint, title)
+
+    def write(self, place: tuple[float, float, float], text: str, font_size: float, fill: str) -> None:
+        """If it has room there: the letter of a run at its front, on its colour, the size of a hole in the middle."""
+        x, y, width = place
+        is_letter = fill == ON_COLOUR
+        if text_width(text, font_size) * 0.9 <= width:
+            self.canvas.text(x + min(width / 2, 12 if is_letter else width), y + ROW / 2 + 4.5, text, font_size, fill,
+                             text_anchor="middle", font_weight="bold" if is_letter else None, pointer_events="none")
+
+    def draw_scale(self) -> float:
+        """The number of the first slot of each row; or a few numbers under the only one. Returns where it ends."""
+        bottom = self.top + self.num_rows * (ROW + GAP) - GAP
+        if self.num_rows > 1:
+            for row in range(self.num_rows):
+                self.canvas.text(self.left - 6, self.top + row * (ROW + GAP) + ROW / 2 + 4, f"{row * self.per_row:,}",
+                                 10, text_anchor="end")
+            return bottom + 4
+        for slot in range(0, self.num_slots, round_up(self.num_slots / 8)):
+            self.canvas.text(round(self.left + slot * self.scale, 2), bottom + 12, str(slot), 9)
+        return bottom + 18
+
+
+def draw_part(canvas: Canvas, kind: str, place: tuple[float, float, float], paint: str, title: str = "",
+              height: float = ROW) -> None:
+    """A piece of memory: plain, pale, striped, or a dashed frame."""
+    x, y, width = place
+    gap = 1.0 if width > 3 else 0.0
+    x, y, width, height = x + gap / 2, y + 0.5, max(width - gap, 0.3), height - 1
+    if kind == "never":
+        canvas.stripe(x, y, width, height)
+    canvas.add("rect", x=x, y=y, width=width, height=height, fill=paint if kind in ("used", "later") else "none",
+               fill_opacity=0.35 if kind == "later" else None, stroke="line", stroke_width=1 if gap else 0.3,
+               stroke_dasharray="4 3" if kind == "hole" else None, pointer_events="all", data_part=kind, title=title)
+
+
+def _draw_waiting(sheet: _Sheet, waiting: tuple[str, int], cast: Cast, y: float) -> float:
+    name, size = waiting
+    width = round(min(size, sheet.per_row) * sheet.scale, 2)
+    canvas = sheet.canvas
+    canvas.add("rect", x=sheet.left + 0.5, y=y + 4.5, width=width - 1, height=ROW - 1, fill=cast.paint(name),
+               stroke="alarm", stroke_width=2, stroke_dasharray="6 3", data_part="waiting")
+    canvas.text(sheet.left + 12, y + ROW / 2 + 8.5, cast.letter(name), 13, ON_COLOUR, text_anchor="middle",
+                font_weight="bold")
+    canvas.text(sheet.left + width + 8, y + ROW / 2 + 8, f"waits for {size:,} slots in one piece", 11, "alarm")
+    return y + ROW + 12
+
+
+def _draw_legend(canvas: Canvas, kinds: set[str], y: float) -> float:
+    """A sample of each kind that occurs; returns where it ends."""
+    x = float(MARGIN)
+    for kind, text in KINDS.items():
+        if kind in kinds:
+            draw_part(canvas, kind, (x, y + 3, 22), "used" if kind in ("used", "later") else "line", height=14)
+            canvas.text(x + 28, y + 14, text, 10)
+            x += math.ceil(28 + 0.87 * text_width(text, 10) + 18)
+    return y + 20
