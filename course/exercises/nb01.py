@@ -1,0 +1,79 @@
+"""Exercises of notebook 01: what is kept, where holes come from, and what fits."""
+
+from __future__ import annotations
+
+from course.base import load_base
+from course.exercises import Exercise
+
+
+def _kib_after_decoding() -> float:
+    from mini_vllm import EngineConfig, LLMEngine, SamplingParams
+    from mini_vllm.attention import PagedKVCache
+    from mini_vllm.backend import mx
+    from mini_vllm.trace.recorder import StepTrace
+    trace = StepTrace()
+    engine = LLMEngine(EngineConfig(num_blocks=16, block_size=4), trace=trace)
+    engine.add_request(list(range(1, 9)), SamplingParams(max_tokens=8, temperature=0, ignore_eos=True))
+    while engine.has_unfinished_requests():
+        engine.step()
+    num_tokens = sum(num_new for step in trace.steps for _, num_new in step["tokens"].values())
+    model = engine.loaded.config
+    return num_tokens * PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, 1, model.head_dim,
+                                                 mx.float16) / 1024
+
+
+def _smallest_refused_with_room() -> int:
+    lab = load_base("1.2")
+    for wanted in range(1, 41):
+        memory = lab.ContiguousAllocator(40)
+        starts = [memory.allocate(size) for size in (10, 6, 8, 12)]
+        memory.free(starts[0])
+        memory.free(starts[2])
+        if memory.num_free_slots >= wanted and memory.allocate(wanted) is None:
+            return wanted
+    raise AssertionError("every request that has room fits")
+
+
+def _num_that_fit() -> list[int]:
+    lab = load_base("1.2")
+    lengths, num_slots = [100] * 1000, 8192
+    return [lab.num_that_fit_reserving(lengths, num_slots, 2048), lab.num_that_fit_paged(lengths, num_slots, 16),
+            lab.num_that_fit_paged(lengths, num_slots, 100)]
+
+
+EXERCISES = (
+    Exercise(
+        answer=45,
+        proof=_kib_after_decoding,
+        why="8 + 7 tokens were sent, the 8th new one never was: 15 × 2 × 6 × 4 × 32 × 2 bytes = 46,080 bytes.",
+        hint="Count the tokens that go through the model, as section 1 does. Section 2 has the KiB of one token.",
+        slips={48: "That is K/V of 16 tokens. Is the last one ever sent through the model?",
+               24: "That is 8 tokens. Both the prompt and what was written leave K/V.",
+               22.5: "That is the keys. Each token leaves a value, too.",
+               90: "That is 4 bytes an element, or 8 heads. The formula has 16-bit floats and KV heads: 4 of them.",
+               46080: "Right in bytes; the question is for KiB."},
+    ),
+    Exercise(
+        answer=11,
+        proof=_smallest_refused_with_room,
+        why="Holes of 10, 8 and 4 are left, 22 slots in all. 10 still fits where A was; 11 fits nowhere.",
+        hint="Draw the 40 slots: which holes do A, C and the end of the memory leave?",
+        slips={23: "23 is more than all that is free, so it would be refused in pages, too. Look for one with room.",
+               10: "10 fits just where A was.",
+               9: "9 fits where A was, at slot 0.",
+               5: "5 does not fit the last hole, but it fits the first.",
+               12: "It is refused, but it is not the smallest.",
+               19: "A's and C's holes do not touch: B lies between them."},
+    ),
+    Exercise(
+        answer=[4, 73, 81],
+        proof=_num_that_fit,
+        why="8,192 // 2,048 is 4. 100 tokens take 7 pages of 16, and 512 // 7 is 73. A page of 100 fits like a glove: "
+            "81. If all lengths are known and equal, one size for all wastes nothing; chat is not like that.",
+        hint="Count pages: how many are there in 8,192 slots, and how many does one request of 100 tokens take?",
+        slips={(4, 81, 81): "The last page of a request belongs to it alone: 100 tokens take 7 pages of 16, 112 slots.",
+               (4, 85, 81): "6 pages of 16 hold 96 tokens. The other 4 need a page, too.",
+               (4, 73, 82): "8,192 slots are 81 pages of 100 and a rest of 92, which is no page.",
+               (81, 73, 81): "A reservation sets 2,048 slots aside for each, however short it turns out."},
+    ),
+)
