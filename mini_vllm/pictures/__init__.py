@@ -5,9 +5,11 @@
     draw_queue    the free queue as a chain
     draw_tree     what is cached, as the tree it is
     draw_memory   slots in a row and the runs they were given out in: used, reserved, wasted, free
+    draw_slots    the positions of a text, and the slots of the pool where they lie
     draw_trace    a recorded run: requests over steps, and the blocks on the same axis
     step_through  a recorded run, a frame a step
     Slides        frames of one's own behind a slider
+    stack         pictures under each other, as one
 
     palette, elements, canvas    colours by name, shapes as text, what one draws on
     picture, slides, cast        what notebooks and files get; who has which letter and colour
@@ -23,9 +25,11 @@ from mini_vllm.pictures.memory import MemoryRun, draw_memory, runs_in_pages
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool import draw_cache, draw_pool
 from mini_vllm.pictures.slides import Slides
+from mini_vllm.pictures.slots import draw_slots
+from mini_vllm.pictures.stacked import stack
 from mini_vllm.pictures.steps import step_through
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree
 
 __all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_cache", "draw_memory", "draw_pool", "draw_queue",
-           "draw_trace", "draw_tree", "runs_in_pages", "step_through"]
+           "draw_slots", "draw_trace", "draw_tree", "runs_in_pages", "stack", "step_through"]
