@@ -35,7 +35,8 @@ def main(names: list[str]) -> int:
 def run(path: Path) -> None:
     """Raises CellExecutionError, which shows the cell, if one raises."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": FOLDER}}).execute()
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": FOLDER}},
+                   coalesce_streams=True).execute()
     tidy(notebook)
     nbformat.write(notebook, path)
 

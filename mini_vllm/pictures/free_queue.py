@@ -32,13 +32,18 @@ def draw_queue(pool: AnyPool, *, before: list[int] | None = None, look: str = LO
     rows = [stops[start:start + PER_ROW] for start in range(0, len(stops), PER_ROW)]
     drop = HEIGHT + (HEIGHT + 22 if gone else 18)
     for row, stop in enumerate(rows):
+        left, y = MARGIN - 3.0, top + row * drop
         for column, each in enumerate(stop):
-            x, y = MARGIN + column * (BOX + LINK + 6), top + row * drop
+            x = MARGIN + column * (BOX + LINK + 6)
             _draw_stop(canvas, each, by_id, gone, x, y)
-            if each != "tail":
-                _draw_link(canvas, x, y, each in gone)
+            if each not in gone:
+                if column:
+                    _draw_link(canvas, left, x - 3, y)
+                left = x + BOX + 3
+        if row < len(rows) - 1:
+            _draw_link(canvas, left, MARGIN + len(stop) * (BOX + LINK + 6) - 3, y)
     height = top + (len(rows) - 1) * drop + HEIGHT + MARGIN
-    width = math.ceil(canvas.right) + MARGIN
+    width = math.ceil(canvas.right) + MARGIN + (LINK if len(rows) > 1 else 0)
     return Picture(canvas.to_svg(width, height, label), width, height, label, look)
 
 
@@ -67,11 +72,9 @@ def _draw_stop(canvas: Canvas, stop: str | int, by_id: dict[int, AnyBlock], gone
                 "ink" if block.ref_cnt == 0 else "on-colour", text_anchor="middle", font_weight="bold")
 
 
-def _draw_link(canvas: Canvas, x: float, y: float, is_gap: bool) -> None:
-    """Arrows both ways: the queue is linked doubly. Where a block has left, lines run on through its place."""
-    left, right, middle = x + BOX + 3, x + BOX + LINK + 3, y + HEIGHT / 2
-    if is_gap:
-        canvas.add("path", d=f"M{x - 3:g} {middle - 3:g}H{left:g}M{x - 3:g} {middle + 3:g}H{left:g}", stroke="line")
+def _draw_link(canvas: Canvas, left: float, right: float, y: float) -> None:
+    """Arrows both ways: the queue is linked doubly. Where blocks have left, they run on through their places."""
+    middle = y + HEIGHT / 2
     for height, start, end in ((middle - 3, left, right), (middle + 3, right, left)):
         tip = 3 if end > start else -3
         canvas.add("path", d=f"M{start:g} {height:g}H{end:g}m{-tip:g} -3l{tip:g} 3l{-tip:g} 3", stroke="line",

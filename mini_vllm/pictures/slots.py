@@ -163,6 +163,6 @@ def _draw_pool(canvas: Canvas, pool: _Pool, cast: Cast) -> None:
             canvas.add("rect", x=x - 1, y=pool.y - 1, width=right - x + 2, height=CELL + 2, rx=3, fill="none",
                        stroke="ink", stroke_width=1.5)
             canvas.text(x + 1, pool.y + CELL + 12, str(slot), 9)
-            canvas.text(right, pool.y + CELL + 12, f"block {block_id}", 9, "ink", text_anchor="end",
+            canvas.text((x + right) / 2, pool.y + CELL + 12, f"block {block_id}", 9, "ink", text_anchor="middle",
                         font_weight="bold")
     canvas.close_group()

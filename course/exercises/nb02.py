@@ -1,0 +1,86 @@
+"""The exercises of notebook 02: the free queue, what eviction leaves to be found, attention through a table."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from course.exercises import Exercise
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.request import Request
+
+
+def _blocks_of_r() -> list[int]:
+    pool = BlockPool(8)
+    p, q = pool.get_new_blocks(3), pool.get_new_blocks(2)
+    pool.cache_full_blocks(p, ["first", "second", "third"])
+    pool.free_blocks(reversed(p))
+    pool.free_blocks(reversed(q))
+    pool.touch([p[1]])
+    return [block.block_id for block in pool.get_new_blocks(4)]
+
+
+def _tokens_found() -> int:
+    manager = KVCacheManager(num_blocks=8, block_size=4)
+    first = Request("first", list(range(16)))
+    for request in (first, Request("other", list(range(100, 120)))):
+        if manager.allocate_slots(request, request.num_tokens) is None:
+            raise RuntimeError(f"{request.num_tokens} tokens do not fit")
+        request.num_computed_tokens = request.num_tokens
+        manager.free(request)
+    return manager.get_computed_blocks(Request("first again", list(first.prompt_token_ids)))[1]
+
+
+def _orders_that_are_right() -> int:
+    import numpy as np
+
+    from mini_vllm.attention import paged_attention
+    from mini_vllm.backend import mx
+    table, num_tokens, block_size, head_dim = (7, 2, 5), 10, 4, 8
+    rng = np.random.default_rng(0)
+    pool = np.full((8, 2, block_size, head_dim), np.nan, np.float32)  # one kv head: a block's keys, then its values
+    for position in range(num_tokens):
+        pool[table[position // block_size], :, position % block_size] = rng.normal(size=(2, head_dim))
+    query = mx.array(rng.normal(size=(1, 1, head_dim)).astype(np.float32))
+
+    def attend(order: tuple[int, ...]) -> np.ndarray:
+        return np.array(paged_attention(query, mx.array(pool), [order], [num_tokens], [0, 1], head_dim ** -0.5))
+
+    right = attend(table)
+    return sum(bool(np.allclose(attend(order), right, atol=1e-5)) for order in permutations(table))
+
+
+EXERCISES = (
+    Exercise(
+        answer=[6, 7, 3, 1], proof=_blocks_of_r,
+        why="6 and 7 were never given out. Then come P's blocks, last one first: 3, 2, 1. The hit took 2 out of their "
+            "middle, so 1 follows 3. R gets them with their content forgotten.",
+        hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, is taken from on the left, and what comes "
+             "home is put on the right.",
+        slips={(6, 7, 3, 2): "Block 2 has an owner again: the hit took it out of the queue.",
+               (6, 7, 1, 3): "P gave its blocks back last one first: 3 came home before 1.",
+               (6, 7, 5, 4): "That would spare what is cached. The queue knows only how long a block has been free.",
+               (6, 7, 4, 5): "That would spare what is cached. The queue knows only how long a block has been free.",
+               (1, 3, 4, 5): "Not the lowest numbers: those that have been free longest. 6 and 7 were never given out."}),
+    Exercise(
+        answer=8, proof=_tokens_found,
+        why="The first prompt's blocks came home as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 and 3: "
+            "the tail is forgotten, and blocks 1 and 2 are found, 4 tokens each.",
+        hint="Seven blocks can be given out. Write down the queue after the first request has ended, and take five.",
+        slips={0: "It would be 0 if the first block had been given back first. Tables are given back last block first.",
+               12: "The cap allows 12, but two of these blocks had to make room for the other prompt.",
+               16: "Some of it was forgotten: the other prompt needs 5 blocks, and only 3 had never been used.",
+               4: "The other prompt takes 5 blocks; the first 3 of them were never used, so only 2 are forgotten."}),
+    Exercise(
+        answer=2, proof=_orders_that_are_right,
+        why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not ask in which order they come: two "
+            "full blocks may change places. The half-full one may not, or NaN is read as if it were text. With several "
+            "queries not even the full ones may: each sees only what stands before it.",
+        hint="Which slots are read for 10 tokens, if block 5 comes first or second? And does a sum over all tokens depend "
+             "on their order?",
+        slips={1: "Try [2, 7, 5]: the one query sees all ten tokens. What it adds up are the same ten terms.",
+               6: "Two of the four slots of block 5 hold NaN. Only as the last block is it read just as far as it is "
+                  "written.",
+               3: "Where must block 5 stand, so that only its two written slots are read? That leaves two orders.",
+               4: "Where must block 5 stand, so that only its two written slots are read? That leaves two orders."}),
+)
