@@ -16,8 +16,8 @@ def _blocks_of_r() -> list[int]:
     pool.cache_full_blocks(p, ["first", "second", "third"])
     pool.free_blocks(reversed(p))
     pool.free_blocks(reversed(q))
-    pool.touch([p[1]])
-    return [block.block_id for block in pool.get_new_blocks(4)]
+    pool.touch(p[:1])
+    return [block.block_id for block in pool.get_new_blocks(5)]
 
 
 def _tokens_found() -> int:
@@ -52,16 +52,18 @@ def _orders_that_are_right() -> int:
 
 EXERCISES = (
     Exercise(
-        answer=[6, 7, 3, 1], proof=_blocks_of_r,
-        why="6 and 7 were never given out. Then come P's blocks, last one first: 3, 2, 1. The hit took 2 out of their "
-            "middle, so 1 follows 3. R gets them with their content forgotten.",
+        answer=[6, 7, 3, 2, 5], proof=_blocks_of_r,
+        why="6 and 7 were never given out. Then come P's blocks, last one first: 3, 2, 1. The hit took 1 out of the "
+            "queue's middle, so 5 follows 2. What 3 and 2 held is forgotten now.",
         hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, is taken from on the left, and what comes "
              "home is put on the right.",
-        slips={(6, 7, 3, 2): "Block 2 has an owner again: the hit took it out of the queue.",
-               (6, 7, 1, 3): "P gave its blocks back last one first: 3 came home before 1.",
-               (6, 7, 5, 4): "That would spare what is cached. The queue knows only how long a block has been free.",
-               (6, 7, 4, 5): "That would spare what is cached. The queue knows only how long a block has been free.",
-               (1, 3, 4, 5): "Not the lowest numbers: those that have been free longest. 6 and 7 were never given out."}),
+        slips={(6, 7, 3, 2, 1): "Block 1 has an owner again: the hit took it out of the queue.",
+               (6, 7, 2, 3, 5): "P gave its blocks back last one first: 3 came home before 2.",
+               (6, 7, 2, 3, 4): "Both gave their blocks back last one first: 3 came home before 2, and 5 before 4.",
+               (6, 7, 3, 2, 4): "Q gave its blocks back last one first, too: 5 came home before 4.",
+               (6, 7, 5, 4, 3): "That would spare what is cached. The queue knows only how long a block has been free.",
+               (2, 3, 4, 5, 6): "Not the lowest numbers: those that have been free longest. 6 and 7 were never given "
+                                "out."}),
     Exercise(
         answer=8, proof=_tokens_found,
         why="The first prompt's blocks came home as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 and 3: "
