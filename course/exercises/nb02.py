@@ -55,8 +55,8 @@ EXERCISES = (
         answer=[6, 7, 3, 2, 5], proof=_blocks_of_r,
         why="6 and 7 were never given out. Then come P's blocks, last one first: 3, 2, 1. The hit took 1 out of the "
             "queue's middle, so 5 follows 2. What 3 and 2 held is forgotten now.",
-        hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, is taken from on the left, and what comes "
-             "home is put on the right.",
+        hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, is taken from on the left, and what "
+             "comes home is put on the right.",
         slips={(6, 7, 3, 2, 1): "Block 1 has an owner again: the hit took it out of the queue.",
                (6, 7, 2, 3, 5): "P gave its blocks back last one first: 3 came home before 2.",
                (6, 7, 2, 3, 4): "Both gave their blocks back last one first: 3 came home before 2, and 5 before 4.",
@@ -66,8 +66,8 @@ EXERCISES = (
                                 "out."}),
     Exercise(
         answer=8, proof=_tokens_found,
-        why="The first prompt's blocks came home as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 and 3: "
-            "the tail is forgotten, and blocks 1 and 2 are found, 4 tokens each.",
+        why="The first prompt's blocks came home as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 and "
+            "3: the tail is forgotten, and blocks 1 and 2 are found, 4 tokens each.",
         hint="Seven blocks can be given out. Write down the queue after the first request has ended, and take five.",
         slips={0: "It would be 0 if the first block had been given back first. Tables are given back last block first.",
                12: "The cap allows 12, but two of these blocks had to make room for the other prompt.",
@@ -75,11 +75,11 @@ EXERCISES = (
                4: "The other prompt takes 5 blocks; the first 3 of them were never used, so only 2 are forgotten."}),
     Exercise(
         answer=2, proof=_orders_that_are_right,
-        why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not ask in which order they come: two "
-            "full blocks may change places. The half-full one may not, or NaN is read as if it were text. With several "
+        why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not ask in which order they come: "
+            "two full blocks may change places. The half-full one may not, or NaN is read as if it were text. With several "
             "queries not even the full ones may: each sees only what stands before it.",
-        hint="Which slots are read for 10 tokens, if block 5 comes first or second? And does a sum over all tokens depend "
-             "on their order?",
+        hint="Which slots are read for 10 tokens, if block 5 comes first or second? And does a sum over all tokens "
+             "depend on their order?",
         slips={1: "Try [2, 7, 5]: the one query sees all ten tokens. What it adds up are the same ten terms.",
                6: "Two of the four slots of block 5 hold NaN. Only as the last block is it read just as far as it is "
                   "written.",
