@@ -76,8 +76,8 @@ EXERCISES = (
     Exercise(
         answer=2, proof=_orders_that_are_right,
         why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not ask in which order they come: "
-            "two full blocks may change places. The half-full one may not, or NaN is read as if it were text. With several "
-            "queries not even the full ones may: each sees only what stands before it.",
+            "two full blocks may change places. The half-full one may not, or NaN is read as if it were text. With "
+            "several queries not even the full ones may: each sees only what stands before it.",
         hint="Which slots are read for 10 tokens, if block 5 comes first or second? And does a sum over all tokens "
              "depend on their order?",
         slips={1: "Try [2, 7, 5]: the one query sees all ten tokens. What it adds up are the same ten terms.",
