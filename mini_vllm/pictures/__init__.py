@@ -7,6 +7,7 @@
     draw_memory   slots in a row and the runs they were given out in: used, reserved, wasted, free
     draw_slots    the positions of a text, and the slots of the pool where they lie
     draw_trace    a recorded run: requests over steps, and the blocks on the same axis
+    draw_step     one step of a recorded run: the pool, the tables, and what is to be copied
     step_through  a recorded run, a frame a step
     Slides        frames of one's own behind a slider
     stack         pictures under each other, as one
@@ -27,9 +28,9 @@ from mini_vllm.pictures.pool import draw_cache, draw_pool
 from mini_vllm.pictures.slides import Slides
 from mini_vllm.pictures.slots import draw_slots
 from mini_vllm.pictures.stacked import stack
-from mini_vllm.pictures.steps import step_through
+from mini_vllm.pictures.steps import draw_step, step_through
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree
 
 __all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_cache", "draw_memory", "draw_pool", "draw_queue",
-           "draw_slots", "draw_trace", "draw_tree", "runs_in_pages", "stack", "step_through"]
+           "draw_slots", "draw_step", "draw_trace", "draw_tree", "runs_in_pages", "stack", "step_through"]

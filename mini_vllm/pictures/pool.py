@@ -63,9 +63,12 @@ def describe(state: PoolState) -> str:
     sizes = f" of {state.block_size} tokens" if state.block_size else ""
     parts = [f"{kinds.count('used') + kinds.count('shared')} in use"]
     parts += [f"{kinds.count('shared')} of them shared"] * ("shared" in kinds)
+    parts += [f"{kinds.count('kept')} held for a copy"] * ("kept" in kinds)
     parts += [f"{kinds.count('cached')} free and still cached"] * ("cached" in kinds)
     parts += [f"{kinds.count('empty')} free"]
-    return f"{count(len(kinds) - kinds.count('null'), 'block')}{sizes}: {', '.join(parts)}"
+    copies = ", ".join(f"{source} → {copy}" for source, copy in state.copies)
+    return (f"{count(len(kinds) - kinds.count('null'), 'block')}{sizes}: {', '.join(parts)}"
+            f"{'; to be copied: ' + copies if copies else ''}")
 
 
 # ---- the strip
@@ -79,15 +82,28 @@ def draw_strip(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> float:
     for number, block in enumerate(state.blocks):
         row, column = divmod(number, per_row)
         draw_block(canvas, block, cast, MARGIN + column * width, y + row * height, width, height)
+    middles = {block.block_id: (MARGIN + (number % per_row + 0.5) * width, y + (number // per_row + 1) * height)
+               for number, block in enumerate(state.blocks)}
+    for source, copy in state.copies:
+        _draw_copy(canvas, middles[source], middles[copy], height)
     canvas.close_group()
     return y + -(-len(state.blocks) // per_row) * height
+
+
+def _draw_copy(canvas: Canvas, source: tuple[float, float], copy: tuple[float, float], height: float) -> None:
+    """A line under both blocks, and an arrow into the copy."""
+    (left, top), (right, bottom), size = source, copy, min(height / 8, 5.0)
+    canvas.add("path", d=f"M{left:g} {top - size:g}V{top + size - 1:g}L{right:g} {bottom + size - 1:g}"
+               f"V{bottom - size - 2:g}m{-size + 1:g} {size:g}l{size - 1:g} {-size:g}l{size - 1:g} {size:g}",
+               stroke="alarm", stroke_width=size * 0.4, fill="none", stroke_linejoin="round", data_part="copy",
+               pointer_events="none")
 
 
 def draw_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float, width: float, height: float) -> None:
     gap = 2.0 if width > 11 else 1.0 if width > 6 else 0.4
     width, height = width - gap, height - gap
     fill_block(canvas, block, cast, x, y, width, height, title=tell(block))
-    ink = ON_COLOUR if block.kind in ("used", "shared") else "faint"
+    ink = ON_COLOUR if block.kind in ("used", "shared", "kept") else "faint"
     if width >= 30:
         canvas.text(x + 4, y + 11, str(block.block_id), 9, ink, pointer_events="none")
         if block.ref_cnt > 1:
@@ -118,6 +134,8 @@ def tell(block: BlockState) -> str:
     """What a pointer is told of a block."""
     state = {"null": "the null block, never given out", "cached": "free, its content can still be found",
              "empty": "free"}.get(block.kind)
+    if block.kind == "kept":
+        state = f"in nobody's table, held for a copy; ref_cnt {block.ref_cnt}"
     if state is None:
         owners = ", ".join(block.owners) or ("somebody" if block.ref_cnt == 1 else "several")
         state = f"held by {owners}; ref_cnt {block.ref_cnt}"
@@ -125,8 +143,8 @@ def tell(block: BlockState) -> str:
 
 
 def _sign(block: BlockState, cast: Cast, width: float) -> str:
-    if block.kind in ("null", "cached", "empty"):
-        return {"null": "∅", "cached": "#", "empty": ""}[block.kind]
+    if block.kind in ("null", "cached", "empty", "kept"):
+        return {"null": "∅", "cached": "#", "empty": "", "kept": "–"}[block.kind]
     letters = [cast.letter(owner) for owner in block.owners]
     if width < 30:
         return letters[0] if len(letters) == 1 else "+" if letters else ""
@@ -138,6 +156,7 @@ def _draw_legend(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> floa
     entries = [(BlockState(0, 1, owners=(name,)), shorten(name, 20)) for name in state.tables]
     kinds = {block.kind for block in state.blocks}
     samples = {"shared": (BlockState(0, 2, owners=tuple(state.tables)[:1]), "shared"),
+               "kept": (BlockState(0, 1, is_kept=True), "held for a copy"),
                "used": (BlockState(0, 1), "in use"), "cached": (BlockState(0, 0, True), "free, still cached"),
                "empty": (BlockState(0), "free"), "null": (BlockState(0, is_null=True), "null block")}
     entries += [sample for kind, sample in samples.items() if kind in kinds and not (kind == "used" and state.tables)]
@@ -147,9 +166,9 @@ def _draw_legend(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> floa
         if x + wide > WIDTH - MARGIN and x > MARGIN:
             x, y = MARGIN, y + 19
         fill_block(canvas, block, cast, x, y, 15, 15)
-        canvas.text(x + 7.5, y + 11.5, _sign(block, cast, 30) if block.owners and block.ref_cnt == 1 or block.kind in
-                    ("cached", "null") else "", 10, ON_COLOUR if block.ref_cnt else "faint", text_anchor="middle",
-                    font_weight="bold")
+        has_sign = block.owners and block.ref_cnt == 1 or block.kind in ("cached", "null", "kept")
+        canvas.text(x + 7.5, y + 11.5, _sign(block, cast, 30) if has_sign else "", 10,
+                    ON_COLOUR if block.ref_cnt else "faint", text_anchor="middle", font_weight="bold")
         canvas.text(x + 20, y + 11.5, text, 10)
         x += wide + 10
     return y + 18
@@ -161,6 +180,7 @@ def _draw_legend(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> floa
 def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of: TextOf | None = None) -> float:
     """A row for each request: its blocks in the order of its text; returns where it ends."""
     blocks = {block.block_id: block for block in state.blocks}
+    sources = {copy: source for source, copy in state.copies}
     for request_id, table in state.tables.items():
         tokens = state.token_ids.get(request_id)
         canvas.open_group(data_table=request_id)
@@ -173,6 +193,7 @@ def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of:
         x = left = MARGIN + 122.0
         for index, block_id in enumerate(table):
             words = _words(tokens, index, state.block_size, text_of)
+            words = f"copy of {sources[block_id]} to come" if words and block_id in sources else words
             width = max(44.0, text_width(words, 10) * 0.87 + 10) if words else 44.0
             if x + width > WIDTH - MARGIN and x > left:
                 x, y = left, y + 34

@@ -1,7 +1,8 @@
 """How a pool stands at one moment, as data: read from live objects, or from one step of a trace.
 
 Only names that every implementation has are asked for (``blocks``, ``ref_cnt``, ``block_hash``, ``is_null``,
-``get_block_ids``), so that a student's own pool can be drawn as well as the reference's.
+``get_block_ids``, and ``pending_copies`` where there are any), so that a student's own pool can be drawn as well as the
+reference's.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class BlockState:
     is_null: bool = False
     #: The requests whose tables name it, in the order of the tables.
     owners: tuple[str, ...] = ()
+    #: Whether nobody's table names it, and only a pending copy holds it.
+    is_kept: bool = False
 
     @property
     def kind(self) -> str:
@@ -59,6 +62,8 @@ class BlockState:
             return "null"
         if self.ref_cnt == 0:
             return "cached" if self.is_cached else "empty"
+        if self.is_kept:
+            return "kept"
         return "shared" if self.ref_cnt > 1 else "used"
 
 
@@ -70,13 +75,15 @@ class PoolState:
     #: Request id → the tokens in its blocks, as far as they are known.
     token_ids: dict[str, list[int]] = field(default_factory=dict)
     block_size: int | None = None
+    #: (source, destination), as block ids, of copies that are planned and not made yet.
+    copies: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of_pool(cls, pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None) -> PoolState:
         """``tables`` says who holds what, if anybody keeps tables: of block ids, or of blocks."""
         known = {name: [block if isinstance(block, int) else block.block_id for block in table]
                  for name, table in (tables or {}).items()}
-        return cls(_blocks_of(pool, known), known)
+        return cls(_blocks_of(pool, known), known, copies=_copies_of(pool))
 
     @classmethod
     def of_manager(cls, manager: AnyManager, requests: Iterable[Request]) -> PoolState:
@@ -84,7 +91,8 @@ class PoolState:
         by_id = {request.request_id: request for request in requests}
         tables = {name: table for name in by_id if (table := manager.get_block_ids(name))}
         tokens = {name: list(by_id[name].all_token_ids[:by_id[name].num_computed_tokens]) for name in tables}
-        return cls(_blocks_of(manager.block_pool, tables), tables, tokens, manager.block_size)
+        return cls(_blocks_of(manager.block_pool, tables), tables, tokens, manager.block_size,
+                   _copies_of(manager.block_pool))
 
     @classmethod
     def of_step(cls, trace: StepTrace, index: int) -> PoolState:
@@ -95,17 +103,25 @@ class PoolState:
             tables |= step["tables"]
             states |= {block_id: (ref_cnt, bool(is_cached)) for block_id, ref_cnt, is_cached in step["blocks"]}
         tables = {name: table for name, table in tables.items() if table}
-        owners = _owners(tables)
+        copies = tuple((source, copy) for source, copy in trace.steps[index]["copies"])
+        owners, copied = _owners(tables), {block_id for pair in copies for block_id in pair}
         blocks = [BlockState(0, is_null=True)]
-        blocks += [BlockState(block_id, *states.get(block_id, (0, False)), owners=owners.get(block_id, ()))
+        blocks += [BlockState(block_id, *states.get(block_id, (0, False)), owners=owners.get(block_id, ()),
+                              is_kept=block_id in copied and block_id not in owners)
                    for block_id in range(1, trace.header["num_blocks"])]
-        return cls(blocks, tables, block_size=trace.header["block_size"])
+        return cls(blocks, tables, block_size=trace.header["block_size"], copies=copies)
 
 
 def _blocks_of(pool: AnyPool, tables: Mapping[str, Sequence[int]]) -> list[BlockState]:
-    owners = _owners(tables)
+    owners, copied = _owners(tables), {block_id for pair in _copies_of(pool) for block_id in pair}
     return [BlockState(block.block_id, block.ref_cnt, block.block_hash is not None, block.is_null,
-                       owners.get(block.block_id, ())) for block in pool.blocks]
+                       owners.get(block.block_id, ()), bool(tables) and block.block_id in copied - owners.keys())
+            for block in pool.blocks]
+
+
+def _copies_of(pool: AnyPool) -> tuple[tuple[int, int], ...]:
+    """A pool of lab 2.1 plans none."""
+    return tuple((source.block_id, copy.block_id) for source, copy in getattr(pool, "pending_copies", ()))
 
 
 def _owners(tables: Mapping[str, Sequence[int]]) -> dict[int, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mini_vllm.pictures.cast import Cast
+from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool import LOOK_AT_TABLES, draw_state
 from mini_vllm.pictures.pool_state import PoolState
 from mini_vllm.pictures.slides import Slides
@@ -19,12 +20,23 @@ def step_through(trace: StepTrace, *, first_step: int = 0, num_steps: int | None
         raise ValueError(f"steps {first_step} to {last - 1} are asked for, the trace has {len(trace.steps)}")
     if every < 1:
         raise ValueError(f"every is {every}, must be at least 1")
-    cast = Cast(name for step in trace.steps for name in step["prompts"])
-    slides = Slides(look)
+    cast, slides = cast_of(trace), Slides(look)
     for index in range(first_step, last, every):
-        state = PoolState.of_step(trace, index)
-        slides.add(f"step {index}: {tell_step(trace.steps[index], cast)}", draw_state(state, cast=cast))
+        slides.add(f"step {index}: {tell_step(trace.steps[index], cast)}", draw_step(trace, index, look=look))
     return slides
+
+
+def draw_step(trace: StepTrace, index: int, *, look: str = LOOK_AT_TABLES) -> Picture:
+    """The pool and the tables as step ``index`` found them, after it was planned. Raises ValueError if there is no such
+    step."""
+    if not 0 <= index < len(trace.steps):
+        raise ValueError(f"step {index} is asked for, the trace has {len(trace.steps)}")
+    return draw_state(PoolState.of_step(trace, index), cast=cast_of(trace), look=look)
+
+
+def cast_of(trace: StepTrace) -> Cast:
+    """Everybody who comes, in the order of appearance."""
+    return Cast(name for step in trace.steps for name in step["prompts"])
 
 
 def tell_step(step: TraceStep, cast: Cast) -> str:

@@ -20,33 +20,39 @@ from mini_vllm.trace.history import count
 
 LOOK_AT_TREE = ("Read from the left: each node is one physical block. Requests that begin alike share nodes, and part "
                 "where their texts part. Pale nodes are in nobody's table; they stay until their block is needed.")
-ROW, GAP, MAX_TEXT = 44.0, 26.0, 30
+GAP, MAX_TEXT = 22.0, 36
+#: A longer text is written in two lines, so that a tree of a few turns fits a page.
+MAX_LINE, LINE = 11, 12.0
 
 
 class _Node:
     def __init__(self, key: BlockHash | None, block: BlockState | None, text: str) -> None:
-        self.key, self.block, self.text = key, block, text
+        self.key, self.block, self.lines = key, block, _in_lines(text)
         self.children: list[_Node] = []
         self.row = 0.0
 
     @property
     def width(self) -> float:
-        return max(52.0, text_width(self.text, 10) * 0.87 + 10)
+        return max(52.0, max(text_width(line, 10) for line in self.lines) * 0.87 + 10)
 
 
 def draw_tree(pool: AnyPool, tables: Mapping[str, Sequence[int | AnyBlock]] | None = None, *, cast: Cast | None = None,
-              text_of: TextOf | None = None, matched: Iterable[AnyBlock] = (), look: str = LOOK_AT_TREE) -> Picture:
+              text_of: TextOf | None = None, matched: Iterable[AnyBlock] = (), num_matched_tokens: int | None = None,
+              look: str = LOOK_AT_TREE) -> Picture:
     """Every block that can be found, under the block that comes before it. ``tables`` colours those in use by their
-    owners, ``matched`` marks those that a lookup returned. Blocks whose key is a bare number stand under the root."""
+    owners, ``matched`` marks those that a lookup returned, and ``num_matched_tokens`` says how far it went into the
+    last of them. Blocks whose key is a bare number stand under the root."""
     state = PoolState.of_pool(pool, tables)
     cast = cast if cast is not None else Cast(state.tables)
     root, num_nodes = _grow(pool, state, text_of)
     num_rows = _lay_out(root, 0.0)
+    num_lines = _most_lines(root)
     canvas, label = Canvas(), f"{count(num_nodes, 'block')} can be found"
     canvas.text(MARGIN, MARGIN + 10, label, 12, "ink", font_weight="bold", data_part="title")
-    marked = {block.block_id for block in matched}
-    _draw_node(canvas, root, cast, MARGIN, MARGIN + 22, marked)
-    width, height = math.ceil(canvas.right) + MARGIN, MARGIN * 2 + 14 + max(num_rows, 1) * ROW
+    marked = _marks(list(matched), num_matched_tokens)
+    row = 32 + num_lines * LINE
+    _draw_node(canvas, root, cast, MARGIN, (MARGIN + 22, row), marked)
+    width, height = math.ceil(canvas.right) + MARGIN, MARGIN * 2 + 14 + max(num_rows, 1) * row
     return Picture(canvas.to_svg(width, height, label), width, height, label, look)
 
 
@@ -67,6 +73,30 @@ def _grow(pool: AnyPool, state: PoolState, text_of: TextOf | None) -> tuple[_Nod
     return root, len(nodes)
 
 
+def _marks(matched: list[AnyBlock], num_tokens: int | None) -> dict[int, str]:
+    """Block id → what is said of it: how many of its tokens a lookup found, if not all."""
+    marks: dict[int, str] = {}
+    left = num_tokens
+    for block in matched:
+        num_named = len(block.block_hash.token_ids) if isinstance(block.block_hash, BlockHash) else 0
+        marks[block.block_id] = f"{left} of {num_named}" if left is not None and left < num_named else ""
+        left = None if left is None else left - num_named
+    return marks
+
+
+def _in_lines(text: str) -> list[str]:
+    """One line, or two that are about as long."""
+    places = [place for place in range(1, len(text) - 1) if text[place] == " " and text[place + 1] not in ".,;:!?·"]
+    if len(text) <= MAX_LINE or not places:
+        return [text]
+    middle = min(places, key=lambda place: abs(place - len(text) / 2))
+    return [text[:middle], text[middle + 1:]]
+
+
+def _most_lines(node: _Node) -> int:
+    return max([len(node.lines), *map(_most_lines, node.children)])
+
+
 def _lay_out(node: _Node, row: float) -> float:
     """Give each leaf a row, and each node the middle of its children; returns the first free row."""
     if not node.children:
@@ -78,32 +108,41 @@ def _lay_out(node: _Node, row: float) -> float:
     return row
 
 
-def _draw_node(canvas: Canvas, node: _Node, cast: Cast, x: float, top: float, marked: set[int]) -> None:
-    """The node, and to its right its children."""
-    y = top + node.row * ROW
-    middle, right = y + 16, x + node.width
+def _draw_node(canvas: Canvas, node: _Node, cast: Cast, x: float, rows: tuple[float, float],
+               marked: dict[int, str]) -> None:
+    """The node, and to its right its children. ``rows``: where the first begins, and how high each is."""
+    top, high = rows
+    y = top + node.row * high
+    to_middle, right = (high - 11) / 2, x + node.width
+    middle = y + to_middle
     for child in node.children:
-        below = top + child.row * ROW + 16
-        canvas.add("path", d=f"M{right:g} {middle:g}C{right + 16:g} {middle:g} {right + 10:g} {below:g} "
+        below = top + child.row * high + to_middle
+        canvas.add("path", d=f"M{right:g} {middle:g}C{right + 14:g} {middle:g} {right + 8:g} {below:g} "
                    f"{right + GAP:g} {below:g}", stroke="line", fill="none")
     if node.block is None:
-        canvas.add("rect", x=x + 0.5, y=y + 4.5, width=node.width - 1, height=23, rx=11, fill="null", stroke="line")
-        canvas.text(x + node.width / 2, y + 20, "root", 11, "ink", text_anchor="middle")
+        canvas.add("rect", x=x + 0.5, y=middle - 11.5, width=node.width - 1, height=23, rx=11, fill="null",
+                   stroke="line")
+        canvas.text(x + node.width / 2, middle + 4, "root", 11, "ink", text_anchor="middle")
     else:
-        _draw_box(canvas, node, node.block, cast, x, y, node.block.block_id in marked)
+        _draw_box(canvas, node, node.block, cast, (x, y, high - 11), marked.get(node.block.block_id))
     for child in node.children:
-        _draw_node(canvas, child, cast, right + GAP, top, marked)
+        _draw_node(canvas, child, cast, right + GAP, rows, marked)
 
 
-def _draw_box(canvas: Canvas, node: _Node, block: BlockState, cast: Cast, x: float, y: float, is_marked: bool) -> None:
-    fill_block(canvas, block, cast, x, y, node.width, 33, title=tell(block))
+def _draw_box(canvas: Canvas, node: _Node, block: BlockState, cast: Cast, place: tuple[float, float, float],
+              mark: str | None) -> None:
+    x, y, height = place
+    fill_block(canvas, block, cast, x, y, node.width, height, title=tell(block))
     on_colour = ON_COLOUR if block.ref_cnt else "faint"
     owners = "".join(cast.letter(owner) for owner in block.owners[:4])
     canvas.text(x + 5, y + 11, "  ".join(part for part in (
         str(block.block_id), owners, f"×{block.ref_cnt}" if block.ref_cnt > 1 else "") if part), 9, on_colour,
         font_weight="bold", pointer_events="none")
-    canvas.add("rect", x=x + 3, y=y + 15, width=node.width - 6, height=15, fill="paper", rx=2)
-    canvas.text(x + 5, y + 26, node.text, 10, "ink", pointer_events="none")
-    if is_marked:
-        canvas.add("rect", x=x - 1.5, y=y - 1.5, width=node.width + 3, height=36, rx=4, fill="none", stroke="alarm",
-                   stroke_width=2.5, data_part="matched")
+    canvas.add("rect", x=x + 3, y=y + 15, width=node.width - 6, height=height - 18, fill="paper", rx=2)
+    for number, line in enumerate(node.lines):
+        canvas.text(x + 5, y + 26 + number * LINE, line, 10, "ink", pointer_events="none")
+    if mark:
+        canvas.text(x + node.width - 5, y + 11, mark, 9, on_colour, text_anchor="end", pointer_events="none")
+    if mark is not None:
+        canvas.add("rect", x=x - 1.5, y=y - 1.5, width=node.width + 3, height=height + 3, rx=4, fill="none",
+                   stroke="alarm", stroke_width=2.5, stroke_dasharray="4 3" if mark else None, data_part="matched")
