@@ -14,6 +14,9 @@ from typing import Protocol
 from mini_vllm.request import Request
 from mini_vllm.trace.recorder import StepTrace
 
+#: Stands for a token of which only the place is known.
+UNKNOWN_TOKEN = -1
+
 
 class AnyBlock(Protocol):
     block_id: int
@@ -96,7 +99,16 @@ class PoolState:
 
     @classmethod
     def of_step(cls, trace: StepTrace, index: int) -> PoolState:
-        """As it was planned for step ``index``. A trace tells only what changes, so it is read from its beginning."""
+        """As it was planned for step ``index``, with the tokens that are there once the step has run. A trace says how
+        many, not which."""
+        state = cls._of_plan(trace, index)
+        spans = {name: span for step in trace.steps[:index + 1] for name, span in step["tokens"].items()}
+        state.token_ids.update({name: [UNKNOWN_TOKEN] * sum(spans[name]) for name in state.tables if name in spans})
+        return state
+
+    @classmethod
+    def _of_plan(cls, trace: StepTrace, index: int) -> PoolState:
+        """Blocks and tables alone. A trace tells only what changes, so it is read from its beginning."""
         tables: dict[str, list[int]] = {}
         states: dict[int, tuple[int, bool]] = {}
         for step in trace.steps[:index + 1]:

@@ -163,6 +163,8 @@ def test_a_step_of_a_trace_is_the_pool_as_it_was():
     for index, live in enumerate(seen):
         replayed = PoolState.of_step(trace, index)
         assert replayed.tables == live.tables, f"step {index}"
+        assert {name: len(tokens) for name, tokens in replayed.token_ids.items()} == \
+            {name: len(tokens) for name, tokens in live.token_ids.items()}, f"step {index}"
         assert [(block.block_id, block.kind, set(block.owners)) for block in replayed.blocks] == \
             [(block.block_id, block.kind, set(block.owners)) for block in live.blocks], f"step {index}"
 
