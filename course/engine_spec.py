@@ -6,6 +6,9 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
+#: Names of ``course.trial.WORKLOADS``, which would import MLX to say so.
+WORKLOADS = ("greedy", "seeded", "samples", "turns", "shared", "cache off", "preempts")
+CAPSTONE = "capstone"
 #: Tokens of every output of every prompt; an error stands for tokens that never came.
 Tokens = list[list[list[int]] | str]
 #: To be told where the process is.

@@ -9,10 +9,9 @@ from typing import Any
 
 from course.child import ONE_THREAD
 from course.engine_run import Outcome, run_pieces
-from course.engine_spec import Spec, Tokens
+from course.engine_spec import CAPSTONE, WORKLOADS, Spec, Tokens
 from course.labs import Lab
 from course.pieces import Pieces, Seat, bases_of, choose
-from course.running import CAPSTONE, WORKLOADS
 from course.verdicts import OnPoll
 
 #: The workload in which a scheduler that waits comes to a stop, and what the engine says then.

@@ -11,16 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from course.engine_run import NEED_PREEMPTION, SILENCE_S, Blame, Event, Outcome, find_blame, run_pieces
-from course.engine_spec import Spec
+from course.engine_spec import CAPSTONE, WORKLOADS, Spec
 from course.labs import Lab, LabError, find_lab
 from course.pieces import Pieces, choose, just, needed_for_all
 from course.progress import Progress, State
 from course.showing import state_text
 
 DEFAULT_PROMPT = "Once upon a time"
-#: Names of ``course.trial.WORKLOADS``, which would import MLX to say so.
-WORKLOADS = ("greedy", "seeded", "samples", "turns", "shared", "cache off", "preempts")
-CAPSTONE = "capstone"
 SILENCE_OF_LARGE_MODELS_S = 180.0
 #: What an engine of one's own pieces should reach of the reference's speed.
 ENOUGH_SPEED = 0.5

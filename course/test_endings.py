@@ -10,9 +10,10 @@ from rich.console import Console
 from course import running
 from course.commands import Course
 from course.engine_run import Outcome, Problem
+from course.engine_spec import WORKLOADS
 from course.labs import discover
 from course.progress import LabProgress, State
-from course.running import WORKLOADS, RunCommand, Wish, choose_pieces
+from course.running import RunCommand, Wish, choose_pieces
 from course.verdicts import Verdict
 
 PASSED = Verdict(True, None, "")

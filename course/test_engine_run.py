@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from course.engine_run import Outcome, Problem, find_blame, run_pieces
-from course.engine_spec import Spec
+from course.engine_spec import WORKLOADS, Spec
 from course.joining import Reference, check_alone
 from course.labs import PROJECT_ROOT, discover, find_lab
 from course.mutants import mutants_of
 from course.pieces import just
 from course.progress import State
-from course.running import WORKLOADS, RunCommand, Wish
+from course.running import RunCommand, Wish
 
 LABS = discover()
 

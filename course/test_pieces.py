@@ -5,10 +5,11 @@ from dataclasses import fields
 import pytest
 
 from course import base
+from course.engine_spec import CAPSTONE, WORKLOADS
 from course.labs import LabError, discover, find_lab
 from course.pieces import SLOTS, bases_of, build, choose, just, needed_for_all
 from course.progress import State
-from course.running import CAPSTONE, WORKLOADS, Wish, choose_pieces
+from course.running import Wish, choose_pieces
 from mini_vllm.engine_config import EngineParts
 
 LABS = discover()

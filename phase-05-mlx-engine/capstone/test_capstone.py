@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from course.engine_run import find_blame, run_pieces
-from course.engine_spec import Spec
+from course.engine_spec import CAPSTONE, WORKLOADS, Spec
 from course.labs import discover
-from course.running import CAPSTONE, WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = discover(ROOT)
