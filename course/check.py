@@ -6,6 +6,7 @@ import ast
 import difflib
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from course.answers import parse_answers, questions_of
@@ -30,36 +31,64 @@ def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]
 
     ``on_poll`` is called many times a second while tests run. Whatever it raises ends them.
     """
+    contents, problems = read_lab(lab)
+    if contents is None:
+        return problems, ""
+    try:
+        problems += check_by_running(contents, on_poll)
+    except LabRunFailed as failure:
+        return [*problems, f"the tests could not be run:\n{failure}"], ""
+    num_tasks = len({stub.number for stub in contents.stubs})
+    joint = " and ".join(["solution", *lab.engine])
+    return problems, (f"{len(contents.tests)} tests fail on the starter and pass on {joint}, "
+                      f"{len(contents.mutants)} mutants die, {num_tasks} tasks have {num_tasks * len(LEVELS)} hints")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was read in a lab's files."""
+
+    lab: Lab
+    solution: str
+    stubs: list[Stub]
+    tests: list[GradedTest]
+    #: Those that can be made of the solution.
+    mutants: list[Mutant]
+
+
+def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
+    """What a lab is made of, and the problems that its files show by themselves: nothing of it runs. None for a lab of
+    which nothing could run."""
     missing = [lab.relative(path) for path in (lab.solution, lab.starter, lab.tests, lab.hints, lab.mutants, lab.readme)
                if not path.is_file()]
     if missing:
-        return [f"{path} is missing" for path in missing], ""
+        return None, [f"{path} is missing" for path in missing]
     try:
         _ = lab.title
         solution = lab.solution.read_text(encoding="utf-8")
         starter, stubs = make_starter(solution, lab.relative(lab.solution))
         mutants = mutants_of(lab)
     except (LabError, AttributeError, SyntaxError, TypeError) as error:
-        return [str(error)], ""
+        return None, [str(error)]
     tests = graded_tests(lab)
     problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
     problems += _check_engine_signatures(lab, solution) + _check_answers(lab)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
     problems += mutant_problems + _check_promises(lab, solution, mutants)
+    return Contents(lab, solution, stubs, tests, usable), problems
+
+
+def check_by_running(contents: Contents, on_poll: OnPoll = lambda: None) -> list[str]:
+    """The problems that show when the lab's tests run, on the solution, the starter, the engine and the mutants. Raises
+    LabRunFailed if they cannot."""
+    lab = contents.lab
     with tempfile.TemporaryDirectory() as folder:
         impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
-        paths = [mutant.write(solution, Path(folder)) for mutant in usable]
-        try:
-            killers = {mutant.name: mutant.killed_by for mutant in usable}
-            verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S, killers, on_poll)
-        except LabRunFailed as failure:
-            return [*problems, f"the tests could not be run:\n{failure}"], ""
-    problems += _check_verdicts(lab, tests, stubs, usable, verdicts)
-    num_tasks = len({stub.number for stub in stubs})
-    joint = " and ".join(["solution", *lab.engine])
-    return problems, (f"{len(tests)} tests fail on the starter and pass on {joint}, {len(usable)} mutants die, "
-                      f"{num_tasks} tasks have {num_tasks * len(LEVELS)} hints")
+        paths = [mutant.write(contents.solution, Path(folder)) for mutant in contents.mutants]
+        killers = {mutant.name: mutant.killed_by for mutant in contents.mutants}
+        verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S, killers, on_poll)
+    return _check_verdicts(contents, verdicts)
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
@@ -209,15 +238,14 @@ def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]
                        for promise in contract.promises if promise not in broken | unseen]
 
 
-def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutants: list[Mutant],
-                    verdicts: Verdicts) -> list[str]:
+def _check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
     problems = []
     for label in ("solution", "engine"):
         for name, verdict in verdicts.get(label, {}).items():
             if not verdict.passed:
                 problems.append(f"{name} fails on the {label}: {verdict.message}")
-    task_of = {stub.message: stub.number for stub in stubs}
-    for test in tests:
+    task_of = {stub.message: stub.number for stub in contents.stubs}
+    for test in contents.tests:
         verdict = verdicts["starter"][test.name]
         if verdict.passed:
             problems.append(f"{test.name} passes on the untouched starter")
@@ -225,7 +253,7 @@ def _check_verdicts(lab: Lab, tests: list[GradedTest], stubs: list[Stub], mutant
             problems.append(f"{test.name} fails on the starter, but not by a named task: {verdict.message}")
         elif test.task is not None and task_of[verdict.message] > test.task:
             problems.append(f"{test.name} is of task {test.task}, but on the starter it stops at {verdict.message!r}")
-    for mutant in mutants:
+    for mutant in contents.mutants:
         of_killer = verdicts[mutant.name].get(mutant.killed_by)
         if of_killer is not None and of_killer.passed:
             problems.append(f"mutant {mutant.name} survives {mutant.killed_by}, which should have caught it")

@@ -4,7 +4,7 @@
 import pytest
 
 from course.answers import Question, parse_answers, questions_of
-from course.check import check_lab
+from course.check import check_lab, read_lab
 from course.labs import LabError
 
 PAGE = """
@@ -63,8 +63,8 @@ def test_what_is_not_asked_has_no_answer(asked, course):
 def test_course_check_wants_an_answer_for_every_question(asked):
     assert check_lab(asked)[0] == []
     asked.answers.write_text(ANSWERS.replace("## Stretch 2", "## Stretch 3"))
-    problems = check_lab(asked)[0]
+    _, problems = read_lab(asked)
     assert problems == ["phase-01-sums/labs/lab-01-adder/answers.md: question 2 of README.md has no answer",
                         "phase-01-sums/labs/lab-01-adder/answers.md: README.md has no question 3"]
     asked.answers.unlink()
-    assert len(check_lab(asked)[0]) == 3
+    assert len(read_lab(asked)[1]) == 3

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from course.check import broken_links, check_lab
+from course.check import broken_links, check_by_running, check_lab, read_lab
 from course.labs import PROJECT_ROOT, discover, find_lab
 from course.signatures import extends
 from course.starters import shipped_starter
@@ -35,7 +35,6 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("hints.md", "Hint 2 for doubles.", "", "hints.md: task 2 has no hint 2"),
     ("hints.md", "### Hint 1\nHint 1 for sums", "### Hint 1 Hint 1 for sums", "not in it: ### Hint 1 Hint 1 for sums."),
     ("hints.md", "## Task 2", "## Task 3", "hints.md: there is no task 3"),
-    ("mutants.py", '"return a - b"', '"return b + a"', "mutant subtracts survives test_task_1_add_adds"),
     ("mutants.py", '"return a - b"', '"return a -"', "mutant subtracts: it does not parse"),
     ("mutants.py", '"return a + b", "return a - b"', '"return a / b", "c"', "subtracts: its 'replace' text occurs 0"),
     ("mutants.py", '"ignores-b"', '"halves"', "mutant halves: the name is used twice"),
@@ -45,21 +44,56 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("test_lab.py", "@pytest.mark.task(2)\n", "", "test_double_doubles belongs to no task"),
     ("test_lab.py", "lab.double(4)", "lab.quadruple(2)", "lab.quadruple is not declared in starter.py"),
     ("test_lab.py", "lab.double(4)", "lab.double(4)._secret", "._secret is private"),
+    ("README.md", "(starter.py)", "(nowhere.py)", "README.md: the link to nowhere.py leads nowhere"),
+    ("lab.json", "null", '"nothing.here"', "lab.json names the engine module nothing.here, but there is no"),
+    ("lab.json", '"title"', '"name"', "lab.json must be JSON"),
+    ("solution.py", "# END TASK", "", "solution.py:13: a marker inside the one opened at line 6"),
+])
+def test_damage_that_the_files_show_is_named(lab1, file, old, new, complaint):
+    replace(lab1.folder / file, old, new)
+    _, problems = read_lab(lab1)
+    assert any(complaint in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("file, old, new, complaint", [
+    ("mutants.py", '"return a - b"', '"return b + a"', "mutant subtracts survives test_task_1_add_adds"),
     ("test_lab.py", "got = lab.double(4)", "got = 8", "test_double_doubles passes on the untouched starter"),
     ("test_lab.py", "== 8,", "== 9,", "test_double_doubles fails on the solution: double(4) gave 8"),
     ("test_lab.py", "got = lab.double(4)", "got = lab.double(4) if lab.add.nothing else 8",
      "test_double_doubles fails on the starter, but not by a named task: AttributeError"),
     ("test_lab.py", "lab.add(3) == 4", "lab.double(2) == 4",
      "test_task_1_add_counts_by_default is of task 1, but on the starter it stops at 'Task 2: double'"),
-    ("README.md", "(starter.py)", "(nowhere.py)", "README.md: the link to nowhere.py leads nowhere"),
-    ("lab.json", "null", '"nothing.here"', "lab.json names the engine module nothing.here, but there is no"),
-    ("lab.json", '"title"', '"name"', "lab.json must be JSON"),
-    ("solution.py", "# END TASK", "", "solution.py:13: a marker inside the one opened at line 6"),
 ])
-def test_damage_is_named(lab1, file, old, new, complaint):
+def test_damage_that_the_tests_show_is_named(lab1, file, old, new, complaint):
     replace(lab1.folder / file, old, new)
-    problems, _ = check_lab(lab1)
+    problems = check_by_running(read_lab(lab1)[0])
     assert any(complaint in problem for problem in problems), problems
+
+
+def test_a_lab_with_many_kinds_of_damage_is_run_all_the_same(lab1):
+    """What the files show and what the tests show is told together; one kind of damage hides no other."""
+    for file, old, new in [("hints.md", "Hint 2 for doubles.", ""), ("starter.py", "def double", "def treble"),
+                           ("mutants.py", '"test_double_doubles"', '"test_nothing"'),
+                           ("mutants.py", '"ignores-b"', '"halves"'), ("mutants.py", '"return a - b"', '"return a -"'),
+                           ("test_lab.py", "@pytest.mark.points(3)\n", ""), ("lab.json", "null", '"nothing.here"'),
+                           ("test_lab.py", "== 8,", "== 9,")]:
+        replace(lab1.folder / file, old, new)
+    problems, _ = check_lab(discover(lab1.root)[0])
+    for complaint in ("hints.md: task 2 has no hint 2", "starter.py: double is missing", "its killer test_nothing is",
+                      "mutant halves: the name is used twice", "mutant subtracts: it does not parse",
+                      "test_double_doubles has no @pytest.mark.points(n)", "names the engine module nothing.here",
+                      "test_double_doubles fails on the solution: double(4) gave 8",
+                      "test_double_doubles fails on the engine: ",
+                      "test_double_doubles fails on the starter, but not by a named task: AttributeError"):
+        assert any(complaint in problem for problem in problems), (complaint, problems)
+
+
+def test_of_a_lab_whose_tests_cannot_run_nothing_is_proved(lab1):
+    lab1.starter.write_text("def add(a, b:\n")
+    replace(lab1.tests, "import pytest\n", "import pytest, nothing_of_that_name\n")
+    problems, proved = check_lab(lab1)
+    assert "starter.py does not parse, line 1" in problems[0] and proved == ""
+    assert problems[-1].startswith("the tests could not be run:\n") and "nothing_of_that_name" in problems[-1]
 
 
 @pytest.mark.parametrize("file", ["hints.md", "mutants.py", "README.md", "solution.py", "starter.py"])
@@ -118,9 +152,9 @@ def test_the_engines_counterpart_may_be_several_modules(lab1):
     assert any("twice.py: the signature of add is (a: int, b: int), in phase-01-sums" in p for p in problems)
     assert any(p.startswith("test_task_1_add_adds fails on the engine: add(3, 0) gave 4") for p in problems), problems
     (lab1.root / "twice.py").write_text("")
-    assert "sums.py and twice.py: double, which the lab teaches, is missing" in check_lab(lab)[0]
+    assert "sums.py and twice.py: double, which the lab teaches, is missing" in read_lab(lab)[1]
     (lab1.root / "twice.py").unlink()
-    assert "lab.json names the engine module twice, but there is no twice.py" in check_lab(lab)[0]
+    assert "lab.json names the engine module twice, but there is no twice.py" in read_lab(lab)[1]
 
 
 @pytest.mark.parametrize("engine, lab, expected", [
@@ -167,7 +201,7 @@ PROMISES = [
 @pytest.mark.parametrize("file, old, new, complaint", PROMISES)
 def test_a_promise_that_nothing_breaks_is_named(lab1, file, old, new, complaint):
     replace(lab1.folder / file, old, new)
-    problems, _ = check_lab(lab1)
+    _, problems = read_lab(lab1)
     assert any(complaint in problem for problem in problems), problems
 
 
@@ -184,10 +218,8 @@ def test_a_real_lab_with_a_broken_starter_is_named(tmp_path):
     lab = find_lab("2.1", discover())
     folder = tmp_path / lab.relative(lab.folder)
     shutil.copytree(lab.folder, folder)
-    shutil.copytree(PROJECT_ROOT / "mini_vllm", tmp_path / "mini_vllm")
-    for name in ("pyproject.toml", "conftest.py"):
-        shutil.copy(PROJECT_ROOT / name, tmp_path / name)
+    shutil.copytree(PROJECT_ROOT / "mini_vllm", tmp_path / "mini_vllm", ignore=shutil.ignore_patterns("assets"))
     copy = find_lab("2.1", discover(tmp_path))
     replace(copy.starter, "def touch(self, blocks: Sequence[KVCacheBlock])", "def touch(self, block: KVCacheBlock)")
-    problems, _ = check_lab(copy)
+    _, problems = read_lab(copy)
     assert "the signature of BlockPool.touch is (self, block: KVCacheBlock)" in problems[0]
