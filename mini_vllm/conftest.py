@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,17 @@ def checkpoints(tmp_path_factory):
     """Name → folder of a random checkpoint of that architecture, made when first asked for."""
     root, made = tmp_path_factory.mktemp("checkpoints"), {}
 
-    def get(name: str) -> Path:
-        if name not in made:
-            made[name] = write_checkpoint(root / name, **ARCHITECTURES[name])
-        return made[name]
+    def get(name: str, num_hidden_layers: int = SHAPE["num_hidden_layers"]) -> Path:
+        key = f"{name}-{num_hidden_layers}"
+        if key not in made:
+            made[key] = write_checkpoint(root / key, **{**ARCHITECTURES[name], "num_hidden_layers": num_hidden_layers})
+        return made[key]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def shallow(checkpoints):
+    """The same with two layers, for suites about requests and blocks: a step takes two thirds of the time. A layer
+    that is neither the first nor the last is in the suites of networks, attention, sharing and preemption."""
+    return partial(checkpoints, num_hidden_layers=2)

@@ -34,8 +34,8 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def loaded(checkpoints):
-    return load(checkpoints("llama3"))
+def loaded(shallow):
+    return load(shallow("llama3"))
 
 
 class Table:

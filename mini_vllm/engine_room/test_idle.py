@@ -35,8 +35,8 @@ class Stubborn(Scheduler):
 
 
 @pytest.fixture(scope="module")
-def loaded(checkpoints):
-    return load(checkpoints("llama3"))
+def loaded(shallow):
+    return load(shallow("llama3"))
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +196,8 @@ def test_generate_ends_and_hands_back_what_became_of_others(loaded, expected):
     assert [output.token_ids for output in llm.generate([PROMPT, OTHER], PARAMS)] == expected
 
 
-def test_streams_end_and_the_thread_goes_on(checkpoints, expected):
-    config = EngineConfig(model=checkpoints("llama3"), num_blocks=41, block_size=8, max_num_seqs=8)
+def test_streams_end_and_the_thread_goes_on(shallow, expected):
+    config = EngineConfig(model=shallow("llama3"), num_blocks=41, block_size=8, max_num_seqs=8)
 
     async def last(engine, prompt):
         return [output async for output in engine.generate(prompt, PARAMS)][-1]

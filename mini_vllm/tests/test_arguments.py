@@ -20,8 +20,8 @@ GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def loaded(checkpoints):
-    return load(checkpoints("llama3"))
+def loaded(shallow):
+    return load(shallow("llama3"))
 
 
 @pytest.fixture
@@ -324,8 +324,8 @@ def test_engines_take_configs_and_parts(config, parts, complaint):
     assert not any(thread.name == "mini_vllm engine" for thread in threading.enumerate())
 
 
-def test_what_is_no_conversation_gives_an_error_in_its_own_output(checkpoints, tmp_path):
-    llm = LLM(make_talker(checkpoints, tmp_path), num_blocks=40, block_size=8)
+def test_what_is_no_conversation_gives_an_error_in_its_own_output(shallow, tmp_path):
+    llm = LLM(make_talker(shallow, tmp_path), num_blocks=40, block_size=8)
     good = [{"role": "user", "content": "hello"}]
     outputs = llm.chat([good, [], [5], [{"content": "x"}], None, good], GREEDY)
     assert [output.error is None for output in outputs] == [True, False, False, False, False, True]
@@ -341,9 +341,9 @@ def test_what_is_no_conversation_gives_an_error_in_its_own_output(checkpoints, t
 ASYNC_CALLS = [*CALLS, ("deltas", [0, 1, None, "yes"], "must be True or False")]
 
 
-def test_arguments_of_the_asynchronous_engine_are_refused_by_name(checkpoints):
+def test_arguments_of_the_asynchronous_engine_are_refused_by_name(shallow):
     async def main():
-        async with AsyncLLMEngine(EngineConfig(model=checkpoints("llama3"), num_blocks=100, block_size=8)) as engine:
+        async with AsyncLLMEngine(EngineConfig(model=shallow("llama3"), num_blocks=100, block_size=8)) as engine:
             for name, values, bound in ASYNC_CALLS:
                 for value in values:
                     with pytest.raises(ValueError, match=f"^{name} is .*, {bound}"):

@@ -14,8 +14,8 @@ from mini_vllm.request import Priority, SamplingParams
 
 
 @pytest.fixture(scope="module")
-def loaded(checkpoints):
-    return load(checkpoints("llama3"))
+def loaded(shallow):
+    return load(shallow("llama3"))
 
 
 @pytest.fixture(scope="module")
