@@ -66,34 +66,55 @@ def packed(monkeypatch):
     monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: False)
 
 
-def converted(checkpoints, folder, name, **options):
-    """What ``mlx_lm.convert`` makes of a random checkpoint."""
-    options = {"q_group_size": 32, **options}
-    mlx_lm_convert.convert(str(checkpoints(name)), str(folder / "converted"), quantize=True, **options)
-    return folder / "converted"
+@pytest.fixture(scope="module")
+def conversions(checkpoints, tmp_path_factory):
+    """What ``mlx_lm.convert`` makes of a random checkpoint, by name and options: made when first asked for."""
+    root, made = tmp_path_factory.mktemp("conversions"), {}
+
+    def get(name, **options):
+        key = (name, *sorted(options.items()))
+        if key not in made:
+            made[key] = root / str(len(made))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(mlx_lm_utils, "create_model_card", lambda *_: None)  # a page for people, from a template
+                mlx_lm_convert.convert(str(checkpoints(name)), str(made[key]), quantize=True, **options)
+        return made[key]
+
+    return get
+
+
+@pytest.fixture
+def converted(conversions, tmp_path):
+    """The same in a folder that the test may change."""
+    def get(name, **options):
+        folder = tmp_path / "converted"
+        shutil.rmtree(folder, ignore_errors=True)
+        return shutil.copytree(conversions(name, **{"q_group_size": 32, **options}), folder)
+
+    return get
 
 
 # ---- quantised by mlx-lm
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama-bias", "llama-interleaved", "qwen3"])
-def test_quantised_layers_may_have_biases(checkpoints, tmp_path, name):
-    folder = converted(checkpoints, tmp_path, name, q_bits=4)
+def test_quantised_layers_may_have_biases(converted, name):
+    folder = converted(name, q_bits=4)
     check_logits(folder)
     check_greedy(folder)
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama-bias", "llama-interleaved", "qwen3"])
-def test_quantised_layers_may_have_biases_where_they_stay_packed(checkpoints, tmp_path, packed, name):
-    folder = converted(checkpoints, tmp_path, name, q_bits=4)
+def test_quantised_layers_may_have_biases_where_they_stay_packed(converted, packed, name):
+    folder = converted(name, q_bits=4)
     assert load(folder).model.model.layers[0].self_attn.qkv_proj.weight.dtype == mx.uint32
     check_logits(folder)
     check_greedy(folder)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_weights_are_not_rounded_to_the_half_precision_of_their_scales(checkpoints, tmp_path, dtype):
-    folder = converted(checkpoints, tmp_path, "llama3", q_bits=4, dtype=dtype)
+def test_weights_are_not_rounded_to_the_half_precision_of_their_scales(converted, dtype):
+    folder = converted("llama3", q_bits=4, dtype=dtype)
     loaded = load(folder)
     assert loaded.model.model.norm.weight.dtype == mx.float32
     check_logits(folder, tolerance=2e-5, loaded=loaded)
@@ -101,68 +122,67 @@ def test_weights_are_not_rounded_to_the_half_precision_of_their_scales(checkpoin
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-def test_any_number_of_bits_is_unpacked(checkpoints, tmp_path, bits):
-    folder = converted(checkpoints, tmp_path, "llama2", q_bits=bits)
+def test_any_number_of_bits_is_unpacked(converted, bits):
+    folder = converted("llama2", q_bits=bits)
     check_logits(folder)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-def test_any_number_of_bits_stays_packed(checkpoints, tmp_path, packed, bits):
-    folder = converted(checkpoints, tmp_path, "llama2", q_bits=bits)
+def test_any_number_of_bits_stays_packed(converted, packed, bits):
+    folder = converted("llama2", q_bits=bits)
     check_logits(folder)
 
 
 @pytest.mark.parametrize("group_size", [None, 32, 64])
 @pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4", "mixed_4_6"])
-def test_mixed_bits_are_unpacked(checkpoints, tmp_path, recipe, group_size):
-    folder = converted(checkpoints, tmp_path, "qwen2", quant_predicate=recipe, q_group_size=group_size)
+def test_mixed_bits_are_unpacked(converted, recipe, group_size):
+    folder = converted("qwen2", quant_predicate=recipe, q_group_size=group_size)
     check_logits(folder)
 
 
 @pytest.mark.parametrize("group_size", [None, 32, 64])
 @pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4", "mixed_4_6"])
-def test_mixed_bits_stay_packed(checkpoints, tmp_path, packed, recipe, group_size):
-    folder = converted(checkpoints, tmp_path, "qwen2", quant_predicate=recipe, q_group_size=group_size)
+def test_mixed_bits_stay_packed(converted, packed, recipe, group_size):
+    folder = converted("qwen2", quant_predicate=recipe, q_group_size=group_size)
     check_logits(folder)
     if group_size == 32:
         check_greedy(folder)
 
 
-def test_a_device_that_keeps_weights_packed_stacks_what_is_packed_alike(checkpoints, tmp_path, packed):
+def test_a_device_that_keeps_weights_packed_stacks_what_is_packed_alike(converted, packed):
     def predicate(path, module):
         return {"group_size": 32, "bits": 8 if "layers.1.mlp.up_proj" in path else 4}
 
-    loaded = load(converted(checkpoints, tmp_path, "llama-bias", quant_predicate=predicate))
+    loaded = load(converted("llama-bias", quant_predicate=predicate))
     attention, mlp = (loaded.model.model.layers[1][part] for part in ("self_attn", "mlp"))
     assert attention.qkv_proj.weight.shape[0] == 128 and attention.qkv_proj.bits == 4
     assert [(part.bits, part.weight.shape[0]) for part in mlp.gate_up_proj.parts] == [(4, 112), (8, 112)]
     check_logits(loaded.path, loaded=loaded)
 
 
-def test_layers_may_be_left_as_they_were(checkpoints, tmp_path, packed):
-    folder = converted(checkpoints, tmp_path, "qwen2", quant_predicate=lambda path, _: "v_proj" not in path)
+def test_layers_may_be_left_as_they_were(converted, packed):
+    folder = converted("qwen2", quant_predicate=lambda path, _: "v_proj" not in path)
     check_logits(folder)
 
 
-def test_packed_weights_are_multiplied_as_such_on_every_blas(checkpoints, tmp_path, packed, monkeypatch):
+def test_packed_weights_are_multiplied_as_such_on_every_blas(converted, packed, monkeypatch):
     """Where a BLAS likes its operands the other way round, that is for float weights only."""
     monkeypatch.setattr("mini_vllm.fast.tuning.blas", BlasInfo("nvpl", None, "as if"))
-    check_logits(converted(checkpoints, tmp_path, "llama2", q_bits=4))
-    shutil.rmtree(tmp_path / "converted")
-    check_logits(converted(checkpoints, tmp_path, "llama2", quant_predicate="mixed_4_6"))
+    check_logits(converted("llama2", q_bits=4))
+    check_logits(converted("llama2", quant_predicate="mixed_4_6"))
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
 @pytest.mark.parametrize("name", ["qwen2", "llama3"])
-def test_floating_point_modes_are_unpacked(checkpoints, tmp_path, mode, name):
-    folder = converted(checkpoints, tmp_path, name, q_mode=mode, q_group_size=None)
+def test_floating_point_modes_are_unpacked(converted, mode, name):
+    folder = converted(name, q_mode=mode, q_group_size=None)
     check_logits(folder)
     check_greedy(folder)
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "mxfp8", "nvfp4"])
-def test_floating_point_modes_stay_packed(checkpoints, tmp_path, packed, mode):
-    folder = converted(checkpoints, tmp_path, "qwen2", q_mode=mode, q_group_size=None)
+def test_floating_point_modes_stay_packed(converted, packed, mode):
+    folder = converted("qwen2", q_mode=mode, q_group_size=None)
     check_logits(folder)
 
 
@@ -171,8 +191,8 @@ def test_floating_point_modes_stay_packed(checkpoints, tmp_path, packed, mode):
     ({"mode": "nf4", "bits": 4},
      r"config.json: quantization.model.embed_tokens.mode is 'nf4', supported: affine, mxfp4, mxfp8, nvfp4"),
 ])
-def test_an_unknown_mode_is_named(checkpoints, tmp_path, mode, complaint):
-    folder = converted(checkpoints, tmp_path, "llama2", q_bits=4)
+def test_an_unknown_mode_is_named(converted, mode, complaint):
+    folder = converted("llama2", q_bits=4)
     config = json.loads((folder / "config.json").read_text())
     config["quantization"].update({"mode": mode} if isinstance(mode, str) else {"model.embed_tokens": mode})
     (folder / "config.json").write_text(json.dumps(config))
@@ -210,9 +230,9 @@ V_PROJ = "model.layers.1.self_attn.v_proj"
     (f"{V_PROJ}.weight", mx.zeros((32, 64)), r"v_proj.weight is of type float32, expected uint32"),
     ("model.norm.scales", mx.zeros((64,)), "model.norm.scales has no place"),
 ])
-def test_packed_tensors_that_do_not_fit_are_named(checkpoints, tmp_path, monkeypatch, kept, name, array, complaint):
+def test_packed_tensors_that_do_not_fit_are_named(converted, monkeypatch, kept, name, array, complaint):
     monkeypatch.setattr("mini_vllm.models.weights.dequantise_is_faster", lambda: kept == "unpacked")
-    folder = converted(checkpoints, tmp_path, "llama3", q_bits=4)
+    folder = converted("llama3", q_bits=4)
     change_weights(folder, lambda weights: weights.pop(name) if array is None else weights.update({name: array}))
     with pytest.raises(LoadError, match=complaint):
         load(folder)
@@ -243,9 +263,9 @@ def test_a_header_of_a_safetensors_file_that_cannot_be_is_refused(checkpoints, t
         load(folder)
 
 
-def test_what_stays_packed_is_exported_as_floats(checkpoints, tmp_path, packed):
+def test_what_stays_packed_is_exported_as_floats(converted, tmp_path, packed):
     for name, options in (("qwen2", dict(q_bits=4)), ("llama-bias", dict(quant_predicate="mixed_4_6"))):
-        folder = converted(checkpoints, tmp_path / name, name, **options)
+        folder = converted(name, **options)
         export_folder(load(folder), tmp_path / name / "exported")
         shutil.copy(folder / "tokenizer.json", tmp_path / name / "exported")
         ours, expected = (oracle_logits(float32_oracle(f), prompt_of(20), NO_WINDOWS)
