@@ -3,6 +3,8 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 INSTALLED := .venv/.installed
+# Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: test demo lint check map notebooks lab install clean
 
@@ -13,11 +15,12 @@ INSTALLED := .venv/.installed
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
+# nbval, where it is not needed, would cost seconds in each of pytest's processes.
 test: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m course.cli check
-	$(RUN) -m pytest -q -n auto --dist worksteal mini_vllm course phase-05-mlx-engine/capstone
+	$(RUN) -m pytest -q -n auto --dist worksteal -p no:nbval mini_vllm course phase-05-mlx-engine/capstone
 	$(NBVAL)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
