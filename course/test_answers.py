@@ -7,6 +7,8 @@ from course.answers import Question, parse_answers, questions_of
 from course.check import check_lab, read_lab
 from course.labs import LabError
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PAGE = """
 ## Stretch
 

@@ -10,6 +10,8 @@ from course.commands import Course
 from course.labs import LabError
 from course.test_running import write_starter
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ARENA = '''
 
 def score(add):

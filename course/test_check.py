@@ -9,6 +9,8 @@ from course.labs import PROJECT_ROOT, discover, find_lab
 from course.signatures import extends
 from course.starters import shipped_starter
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 def replace(path, old, new):
     text = path.read_text()

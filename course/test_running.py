@@ -164,14 +164,14 @@ def test_a_right_starter_passes(lab1):
     assert messages(lab1) == {}
 
 
-def test_a_wrong_result_is_told_in_the_words_of_the_test(lab1):
+def test_a_wrong_result_is_told_in_the_words_of_the_test(lab1, forked):
     write_starter(lab1, add="return a if b == 0 else a + b + 1")
     failed = messages(lab1)
     assert failed["test_task_1_add_adds"] == "add(3, 2) gave 6, expected 5: it must add"
     assert set(failed) == {"test_task_1_add_adds", "test_task_1_add_counts_by_default", "test_double_doubles"}
 
 
-def test_an_exception_says_where_in_the_students_file(lab1):
+def test_an_exception_says_where_in_the_students_file(lab1, forked):
     write_starter(lab1, double="return {}[a]")
     assert messages(lab1) == {"test_double_doubles": "KeyError: 4 (starter.py:14 in double)"}
 
@@ -187,7 +187,7 @@ def test_an_exception_says_where_in_the_students_file(lab1):
      "cannot be imported: it printed more than 16 MB (starter.py:1 in <module>): is there a print in a loop?"),
     ("print('x' * 5_000_000)\nraise ValueError('y' * 1_000_000)\n", "more characters"),
 ])
-def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, text, complaint):
+def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, forked, text, complaint):
     lab1.starter.write_text(text)
     failed = messages(lab1, time_limit_s=1)
     assert len(failed) == 3 and len(set(failed.values())) == 1
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, text, comp
     assert complaint in message and len(message) < 2000
 
 
-def test_a_missing_file_says_how_to_get_it_back(lab1):
+def test_a_missing_file_says_how_to_get_it_back(lab1, forked):
     lab1.starter.unlink()
     assert set(messages(lab1).values()) == {
         "phase-01-sums/labs/lab-01-adder/starter.py is missing. `course reset 1.1` puts the shipped one back."}
@@ -272,7 +272,7 @@ def test_after_three_lost_processes_the_rest_is_not_run(lab1, monkeypatch):
 
 
 @pytest.mark.parametrize("statement", ["import pytest; pytest.skip('fine')", "import pytest; pytest.xfail('fine')"])
-def test_a_test_skipped_by_the_student_does_not_count(lab1, statement):
+def test_a_test_skipped_by_the_student_does_not_count(lab1, forked, statement):
     write_starter(lab1, double=statement)
     assert "a skipped test does not count" in messages(lab1)["test_double_doubles"]
 
@@ -290,12 +290,12 @@ def test_after_two_floods_the_rest_is_not_run(lab1, monkeypatch):
     assert list(messages(lab1).values())[2:] == ["not run: 2 tests before it did not finish"]
 
 
-def test_exit_in_a_test_is_named(lab1):
+def test_exit_in_a_test_is_named(lab1, forked):
     write_starter(lab1, double="import sys; sys.exit(3)")
     assert messages(lab1) == {"test_double_doubles": "it calls exit() (starter.py:14 in double)"}
 
 
-def test_the_last_lines_that_a_failing_test_printed_are_kept(lab1):
+def test_the_last_lines_that_a_failing_test_printed_are_kept(lab1, forked):
     write_starter(lab1, add="print('adding')\n    return a + b",
                   double="for i in range(9): print('line', i)\n    print('x' * 1000)\n    return 0")
     verdicts = run_lab(lab1, ["starter"])["starter"]
@@ -346,7 +346,7 @@ def test_garbage_in_the_report_file_is_passed_over(lab1):
     assert "double(4) gave" in messages(lab1)["test_double_doubles"]
 
 
-def test_many_files_can_share_a_process(lab1, tmp_path):
+def test_many_files_can_share_a_process(lab1, forked, tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text(lab1.solution.read_text().replace("a + b", "a - b"))
     verdicts = run_lab_together(lab1, ["solution", "starter", wrong], 5)
