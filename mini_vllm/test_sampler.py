@@ -5,6 +5,7 @@ the probability of each token. That a token with the largest sum of score and no
 distribution it should have, is checked once, by counting.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -25,8 +26,18 @@ from mini_vllm.sampling.row import SamplerRow, is_plain, make_key
 INF = math.inf
 
 
+#: Thousands of rows begin with the same seeds.
+key_of = functools.cache(make_key)
+
+
 def make_row(seed=0, prompt=(), output=(), eos=(), bad_words=(), **params):
-    return SamplerRow(SamplingParams(**params), prompt, output, eos, make_key(seed), bad_words)
+    return SamplerRow(SamplingParams(**params), prompt, output, eos, key_of(seed), bad_words)
+
+
+def rows_of(outputs, seeds, **params):
+    """A row for each output and seed, all with the same parameters."""
+    same = SamplingParams(**params)
+    return [SamplerRow(same, (), output, (), key_of(seed)) for output, seed in zip(outputs, seeds)]
 
 
 def as_rows(logits, rows):
@@ -252,7 +263,7 @@ def test_tokens_come_as_often_as_numpy_says(params):
     num_draws, vocab_size = 6_000, 12
     logits = np.random.default_rng(3).normal(scale=1.5, size=vocab_size).astype(np.float32)
     share = np.array(reference(logits, make_row(**params))[0])
-    rows = [make_row(seed, output=[0] * (seed % 3), **params) for seed in range(num_draws)]
+    rows = rows_of([[0] * (seed % 3) for seed in range(num_draws)], range(num_draws), **params)
     counts = np.bincount(sample(logits, *rows), minlength=vocab_size)
     assert counts[share == 0].sum() == 0
     bound = chi_square_bound(np.count_nonzero(share) - 1)
@@ -262,7 +273,7 @@ def test_tokens_come_as_often_as_numpy_says(params):
 def test_draws_of_one_seed_are_independent_of_each_other():
     """Of one request, position after position: as often as numpy says, and no pair more often than it should."""
     share, num_draws = np.array([0.5, 0.3, 0.2]), 5000
-    drawn = sample(np.log(share), *(make_row(7, output=[0] * position) for position in range(num_draws)))
+    drawn = sample(np.log(share), *rows_of([[0] * position for position in range(num_draws)], [7] * num_draws))
     pairs = np.zeros((3, 3))
     np.add.at(pairs, (drawn[:-1], drawn[1:]), 1)
     assert chi_square(np.bincount(drawn), num_draws * share) < chi_square_bound(2)
@@ -270,7 +281,8 @@ def test_draws_of_one_seed_are_independent_of_each_other():
 
 
 def test_samples_of_one_seed_are_independent_of_each_other():
-    rows = [SamplerRow(SamplingParams(), (), (), (), make_key(5, index)) for index in range(4000)]
+    params = SamplingParams()
+    rows = [SamplerRow(params, (), (), (), make_key(5, index)) for index in range(4000)]
     drawn = np.array(sample(np.log([0.5, 0.3, 0.2]), *rows))
     assert chi_square(np.bincount(drawn), 4000 * np.array([0.5, 0.3, 0.2])) < chi_square_bound(2)
 
@@ -280,7 +292,7 @@ def test_rounding_of_the_logits_changes_next_to_no_draw():
     random = np.random.default_rng(4)
     logits = random.normal(scale=2.0, size=(1500, 4096)).astype(np.float32)
     rounded = logits + random.normal(scale=2e-6, size=logits.shape).astype(np.float32)
-    rows = [make_row(seed) for seed in range(1500)]
+    rows = rows_of([()] * 1500, range(1500))
     assert np.count_nonzero(np.array(sample(logits, *rows)) != sample(rounded, *rows)) <= 1
 
 
