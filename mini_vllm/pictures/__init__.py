@@ -6,6 +6,7 @@
     draw_tree     what is cached, as the tree it is
     draw_memory   slots in a row and the runs they were given out in: used, reserved, wasted, free
     draw_slots    the positions of a text, and the slots of the pool where they lie
+    draw_batch    the ragged batch of one step, and the rectangle that it is not
     draw_trace    a recorded run: requests over steps, and the blocks on the same axis
     draw_step     one step of a recorded run: the pool, the tables, and what is to be copied
     step_through  a recorded run, a frame a step
@@ -20,6 +21,7 @@
 A picture shows the objects that it is given, whoever wrote them: only names of the labs' contracts are asked for.
 """
 
+from mini_vllm.pictures.batch import draw_batch
 from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.free_queue import draw_queue
 from mini_vllm.pictures.memory import MemoryRun, draw_memory, runs_in_pages
@@ -32,5 +34,6 @@ from mini_vllm.pictures.steps import draw_step, step_through
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree
 
-__all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_cache", "draw_memory", "draw_pool", "draw_queue",
-           "draw_slots", "draw_step", "draw_trace", "draw_tree", "runs_in_pages", "stack", "step_through"]
+__all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_batch", "draw_cache", "draw_memory", "draw_pool",
+           "draw_queue", "draw_slots", "draw_step", "draw_trace", "draw_tree", "runs_in_pages", "stack",
+           "step_through"]

@@ -1,0 +1,67 @@
+"""The ragged batch, drawn: every fact of its steps is in the picture, and nothing else."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from mini_vllm.model_runner import RequestStep
+from mini_vllm.pictures import Cast, draw_batch
+from mini_vllm.pictures.batch import PER_ROW
+
+#: a decodes its ninth token, b computes a chunk of three in the middle of its prompt.
+STEPS = {"a": RequestStep([7], [3, 5], 9, needs_logits=True),
+         "b": RequestStep([1, 2, 3], [4, 2], 6, needs_logits=False)}
+
+
+def shapes(picture, name):
+    """The value of this attribute, of every shape that has it, in the order of drawing."""
+    return [element.get(name) for element in ElementTree.fromstring(picture.svg).iter() if element.get(name)]
+
+
+def test_a_column_for_each_token_with_its_place():
+    picture = draw_batch(STEPS, 8)
+    assert shapes(picture, "data-token") == ["a", "b", "b", "b"]
+    assert shapes(picture, "data-position") == ["8", "3", "4", "5"]
+    assert shapes(picture, "data-slot") == ["40", "35", "36", "37"]
+
+
+def test_logits_are_marked_where_they_are_wanted():
+    assert shapes(draw_batch(STEPS, 8), "data-logits") == ["a"]
+    assert "4 tokens of 2 requests in one step; 1 row of logits" in draw_batch(STEPS, 8).label
+    ending = {"a": RequestStep([1, 2], [1], 2, needs_logits=True)}
+    assert shapes(draw_batch(ending, 8), "data-logits") == ["a"], "of a chunk that ends a prompt, only the last token"
+    scored = {"c": RequestStep([1, 2, 3], [1], 3, needs_logits=False, needs_all_logits=True)}
+    assert shapes(draw_batch(scored, 8), "data-logits") == ["c"] * 3
+    assert "3 rows of logits" in draw_batch(scored, 8).label
+
+
+def test_the_rectangle_counts_its_padding():
+    picture = draw_batch(STEPS, 8)
+    assert shapes(picture, "data-padding") == ["a", "a"]
+    assert "padded to the longest: 2 × 3 = 6 tokens, 2 of them padding" in picture.svg
+    assert "1 × 1 = 1 tokens, none of them padding" in draw_batch({"a": STEPS["a"]}, 8).svg
+
+
+def test_many_tokens_take_a_second_row_of_columns():
+    def draw(num_tokens):
+        return draw_batch({"a": RequestStep([5] * num_tokens, [1, 2, 3], num_tokens, True)}, 8)
+
+    assert draw(PER_ROW).height < draw(PER_ROW + 1).height
+    assert draw(PER_ROW + 1).svg.count(">slot<") == 2
+
+
+def test_words_are_shown_and_cut_to_their_column():
+    picture = draw_batch(STEPS, 8, text_of={7: " king", 1: " Rumpelstiltskin", 2: " ", 3: "</svg>"}.__getitem__)
+    assert ">king<" in picture.svg and ">␣<" in picture.svg and "&lt;/sv" in picture.svg
+    assert "Rump" in picture.svg and "Rumpelstiltskin" not in picture.svg
+    ElementTree.fromstring(picture.svg)
+
+
+def test_the_same_steps_give_the_same_picture_in_the_colours_of_the_cast():
+    assert draw_batch(STEPS, 8).svg == draw_batch(dict(STEPS), 8).svg
+    assert draw_batch(STEPS, 8).svg != draw_batch(STEPS, 8, cast=Cast(["x", "y"])).svg
+
+
+def test_a_step_without_tokens_is_refused():
+    with pytest.raises(ValueError, match="computes no token"):
+        draw_batch({}, 8)
