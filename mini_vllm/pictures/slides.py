@@ -5,19 +5,22 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mini_vllm.pictures.picture import Picture
 
-#: Makes the slider, and shows the frame that it stands at. Without it the first frame stays.
+#: Makes the slider, and shows the frame that it stands at. Without it the first frame stays. Frames have most of their
+#: lines in common, so each line is written once, and a frame is the numbers of its lines.
 _SCRIPT = """\
 (() => {
-  const figure = document.currentScript.closest("figure"), frames = FRAMES, labels = LABELS;
+  const figure = document.currentScript.closest("figure"), lines = LINES, frames = FRAMES, labels = LABELS;
   const image = figure.querySelector("img"), said = figure.querySelector("output");
   const slider = document.createElement("input");
   Object.assign(slider, {type: "range", min: 0, max: frames.length - 1, value: 0});
   const show = () => {
-    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(frames[slider.value]);
+    const svg = frames[slider.value].map(number => lines[number]).join("\\n");
+    image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(svg);
     said.textContent = image.alt = labels[slider.value];
   };
   const button = (text, name, by) => {
@@ -60,8 +63,10 @@ class Slides:
         frames, labels = self._even_frames(), self._numbered()
         first = self.frames[0]
         image = Picture(frames[0], self._width, self._height, labels[0], first.look).image()
-        values = {"FRAMES": _literal(frames), "LABELS": _literal(labels)}
-        script = re.sub("FRAMES|LABELS", lambda name: values[name[0]], _SCRIPT)
+        numbers: dict[str, int] = {}
+        numbered = [[numbers.setdefault(line, len(numbers)) for line in frame.split("\n")] for frame in frames]
+        values = {"LINES": _literal(numbers), "FRAMES": _literal(numbered), "LABELS": _literal(labels)}
+        script = re.sub("LINES|FRAMES|LABELS", lambda name: values[name[0]], _SCRIPT)
         steps = "".join(f"<li>{html.escape(label)}</li>" for label in self.labels)
         return (f'<figure style="margin:0.5em 0">{image}<output style="font-weight:bold">{html.escape(labels[0])}'
                 f'</output><figcaption style="font-size:0.9em">{html.escape(self.look)}'
@@ -94,6 +99,6 @@ class Slides:
                 for frame in self.frames]
 
 
-def _literal(texts: list[str]) -> str:
+def _literal(values: Iterable[object]) -> str:
     """As JavaScript writes them, and so that nothing in a text can end the script."""
-    return json.dumps(texts, ensure_ascii=False).replace("<", "\\x3c")
+    return json.dumps(list(values), ensure_ascii=False, separators=(",", ":")).replace("<", "\\x3c")

@@ -1,5 +1,6 @@
 """Whether pictures show all of what they are given, and nothing else: the SVG is read back and compared."""
 
+import json
 import random
 import re
 import sys
@@ -196,6 +197,17 @@ def test_slides_hold_every_frame_at_one_size_and_survive_hostile_names():
     ElementTree.fromstring(bundle["image/svg+xml"])
     with pytest.raises(ValueError, match="no frames"):
         Slides("nothing").to_html()
+
+
+def test_lines_that_frames_have_in_common_are_written_once_and_every_frame_is_made_of_them():
+    pool, slides = BlockPool(40), Slides("look")
+    for number in range(10):
+        slides.add(f"block {number + 1}", draw_pool(pool, {"ada": pool.get_new_blocks(1)}))
+    page = slides.to_html()
+    assert len(page) < 5 * len(slides.frames[0].svg), "ten frames, which differ in a block or two"
+    lines, frames = (json.loads(re.search(f"{name} = (\\[.*?\\])(?=, [a-z]+ = |;\\n)", page)[1].replace("\\x3c", "<"))
+                     for name in ("lines", "frames"))
+    assert ["\n".join(lines[number] for number in frame) for frame in frames] == [each.svg for each in slides.frames]
 
 
 def test_the_same_objects_give_the_same_bytes():
