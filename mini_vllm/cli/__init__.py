@@ -54,7 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
     throughput.set_defaults(run=_throughput)
 
     trace = commands.add_parser("trace", help="draw a step trace",
-                                description="Draw a trace of steps as an SVG: requests over steps, and the block pool.")
+                                description="Draw a trace of steps: requests over steps, how long each took, and the "
+                                "block pool.")
     options.add_trace_options(trace)
     trace.set_defaults(run=_trace)
 

@@ -65,9 +65,12 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
 
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
-    parser.add_argument("-o", "--out", type=Path, help="default: the file's name with .svg")
-    parser.add_argument("--first-step", type=int, default=0)
-    parser.add_argument("--num-steps", type=int, help="default: to the end")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .svg, or a .png, which needs resvg-py "
+                        "(default: the trace's name with .svg)")
+    parser.add_argument("--width", type=int, metavar="PIXELS", help="480 to 10000 (default: as the steps need, about "
+                        "960)")
+    parser.add_argument("--first-step", type=int, default=0, metavar="N", help="default: %(default)s")
+    parser.add_argument("--num-steps", type=int, metavar="N", help="default: to the end")
 
 
 # ---- what the values come to

@@ -5,13 +5,29 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mini_vllm.pictures.timeline import draw_trace
+from mini_vllm.pictures.picture import check_suffix
+from mini_vllm.pictures.timeline import check_width, draw_trace
 from mini_vllm.trace.recorder import StepTrace
 
 
 def run_trace(arguments: argparse.Namespace) -> int:
-    picture = draw_trace(StepTrace.load(arguments.file), first_step=arguments.first_step, num_steps=arguments.num_steps)
+    """Where the picture goes, and how wide it is, is checked before anything is read."""
     out: Path = arguments.out or arguments.file.with_suffix(".svg")
-    out.write_text(picture, encoding="utf-8")
+    check_target(out, arguments.file)
+    check_width(arguments.width)
+    picture = draw_trace(StepTrace.load(arguments.file), first_step=arguments.first_step, num_steps=arguments.num_steps,
+                         width=arguments.width)
+    picture.save(out)
     print(out)
     return 0
+
+
+def check_target(out: Path, trace: Path) -> None:
+    """Raises ValueError, which says why, if no picture can or should be written there."""
+    check_suffix(out)
+    if out.resolve() == trace.resolve():
+        raise ValueError(f"{out} is the trace itself; name the picture with -o")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; name a file in it with -o")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}")

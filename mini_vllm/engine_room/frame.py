@@ -18,6 +18,7 @@ from mini_vllm.checks import an_instance
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
 from mini_vllm.engine_room.idle import IdleSteps
 from mini_vllm.engine_room.input_processor import InputProcessor
+from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
 from mini_vllm.joints.fit import checked, fit, make_kv_cache
 from mini_vllm.kv_cache import KVCacheManager
@@ -54,6 +55,7 @@ class EngineFrame(ABC):
         #: Requests that have not ended.
         self.live = LiveRequests()
         self.trace = NoTrace() if trace is None else trace
+        self.trace.introduce(self.loaded.name, PromptTexts(self.live, self.tokenizer))
         self.clock = clock
         self.num_steps = 0
         #: To be told of every step; see ``idle.py``.

@@ -7,7 +7,7 @@
     draw_memory   slots in a row and the runs they were given out in: used, reserved, wasted, free
     draw_slots    the positions of a text, and the slots of the pool where they lie
     draw_batch    the ragged batch of one step, and the rectangle that it is not
-    draw_trace    a recorded run: requests over steps, and the blocks on the same axis
+    draw_trace    a recorded run: requests over steps, and times and blocks on the same axis
     draw_step     one step of a recorded run: the pool, the tables, and what is to be copied
     step_through  a recorded run, a frame a step
     Slides        frames of one's own behind a slider
@@ -16,7 +16,7 @@
     palette, elements, canvas    colours by name, shapes as text, what one draws on
     picture, slides, cast        what notebooks and files get; who has which letter and colour
     pool_state                   how a pool stands, as data
-    timeline                     ``draw_trace``, made of a sheet, a legend and three panels
+    timeline                     ``draw_trace``: a legend and four panels on a sheet, made of the same marks
 
 A picture shows the objects that it is given, whoever wrote them: only names of the labs' contracts are asked for.
 """

@@ -1,57 +1,130 @@
-"""A row for each block of the pool: who held it in which step, and where it was copied."""
+"""A row for each block that was used: who held it in which step, how far it was filled, and where it was copied."""
 
 from __future__ import annotations
 
-from mini_vllm.pictures.elements import COLOURS, INK, PAPER, round_up
+from mini_vllm.pictures import marks
+from mini_vllm.pictures.elements import round_up, sans_width, wrapped
+from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.sheet import MARGIN, Sheet
 from mini_vllm.trace.history import CACHED, KEPT, USED, Run
+from mini_vllm.trace.summary import tell_ranges
 
-#: If there are more shapes than this, they are drawn without tooltips.
+#: If there are more shapes than this, they are drawn without tooltips and letters.
 MAX_TITLES = 8000
+#: Unused blocks between used ones are left out from this many on; a gap stands for them.
+MIN_LEFT_OUT, GAP = 4, 15
+
+
+class _Rows:
+    """Which blocks have a row, and where it is."""
+
+    def __init__(self, sheet: Sheet) -> None:
+        used, num_blocks = set(sheet.history.block_runs), sheet.header["num_blocks"] - 1
+        self.unused = tell_ranges(set(range(1, num_blocks + 1)) - used)
+        left_out = [each for each in self.unused if len(each) >= MIN_LEFT_OUT or 1 in each or num_blocks in each]
+        missing = {block_id for stretch in left_out for block_id in stretch}
+        drawn = [block_id for block_id in range(1, num_blocks + 1) if block_id not in missing]
+        self.height = min(max(420 // max(len(drawn), 1), 1), 17)
+        self.tops: dict[int, float] = {}
+        self.gaps: list[tuple[float, range]] = []
+        y = sheet.y
+        for block_id in drawn:
+            before = next((each for each in left_out if each.stop == block_id and self.tops), None)
+            if before is not None:
+                self.gaps.append((y, before))
+                y += GAP
+            self.tops[block_id] = y
+            y += self.height
+        self.bottom = y
+        #: (step, block that was copied into).
+        self.copies = {(index, copy) for index, step in zip(sheet.history.shown, sheet.history.steps)
+                       for _, copy in step["copies"]}
 
 
 def draw_blocks(sheet: Sheet) -> None:
-    sheet.text(MARGIN, sheet.y + 8, "block", 10, INK, font_weight="bold")
+    sheet.heading("block")
     sheet.y += 14
-    height, every = sheet.num_block_rows * sheet.block, round_up(12 / sheet.block)
-    sheet.draw_grid(height)
-    for block_id in range(1, sheet.num_block_rows + 1):
+    rows = _Rows(sheet)
+    sheet.draw_grid(rows.bottom - sheet.y)
+    every = round_up(12 / rows.height)
+    for block_id, top in rows.tops.items():
         if block_id % every == 0 or every == 1:
-            sheet.text(sheet.left - 8, sheet.y + (block_id - 0.5) * sheet.block + 3.5, str(block_id),
-                       text_anchor="end")
-    has_titles = sum(map(len, sheet.history.block_runs.values())) <= MAX_TITLES
-    sheet.open_group(data_panel="blocks", shape_rendering="crispEdges")
+            sheet.number(top + rows.height / 2 + 3.2, str(block_id))
+    for y, stretch in rows.gaps:
+        sheet.add("rect", x=sheet.left - 4, y=y + 1, width=sheet.end - sheet.left + 8, height=GAP - 2, fill="paper")
+        sheet.text(sheet.left + 4, y + 11, _tell_unused([stretch]), 9, data_part="left-out")
+    num_runs = sum(map(len, sheet.history.block_runs.values()))
+    sheet.open_group(data_panel="blocks")
     for block_id, runs in sorted(sheet.history.block_runs.items()):
         sheet.open_group(data_block=block_id)
         for run in runs:
-            _draw_run(sheet, block_id, run, has_titles)
+            _draw_run(sheet, rows, block_id, run, num_runs <= MAX_TITLES)
         sheet.close_group()
     sheet.close_group()
-    if sheet.block >= 5:
-        _draw_copies(sheet)
-    sheet.y += height + 12
+    if rows.height >= 5:
+        _draw_copies(sheet, rows)
+    sheet.y = rows.bottom + 13
     sheet.draw_step_numbers(sheet.y)
-    if sheet.num_block_rows < sheet.num_blocks:
-        sheet.y += 15
-        sheet.text(MARGIN, sheet.y, f"Blocks {sheet.num_block_rows + 1} to {sheet.num_blocks} are free and empty all "
-                   "the time, and not drawn.")
+    told = [stretch for _, stretch in rows.gaps]
+    untold = [stretch for stretch in rows.unused if stretch not in told]
+    for line in wrapped(_tell_unused(untold).split(" ") if untold else [], 10, 0.94 * (sheet.width - 2 * MARGIN), " "):
+        sheet.y += 16
+        sheet.text(MARGIN, sheet.y, line, 10, data_part="left-out")
 
 
-def _draw_run(sheet: Sheet, block_id: int, run: Run, has_title: bool) -> None:
-    colour = COLOURS[run.kind]
-    if run.kind == USED:
-        colour = sheet.colours.get(run.owners[0], colour)
-    sheet.add("rect", x=sheet.x(run.first), y=sheet.y + (block_id - 1) * sheet.block,
-              width=(run.last + 1 - run.first) * sheet.cell, height=sheet.block - (sheet.block >= 4), fill=colour,
-              title=f"block {block_id}, {run.steps}: {_describe(run)}" if has_title else "")
+def _tell_unused(stretches: list[range]) -> str:
+    told = [str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}" for each in stretches]
+    is_one = len(told) == 1 and len(stretches[0]) == 1
+    which = " and ".join(part for part in (", ".join(told[:-1]), told[-1]) if part)
+    return f"{'Block' if is_one else 'Blocks'} {which} {'was' if is_one else 'were'} never used."
 
 
-def _draw_copies(sheet: Sheet) -> None:
+def _draw_run(sheet: Sheet, rows: _Rows, block_id: int, run: Run, has_title: bool) -> None:
+    x, y = sheet.x(run.first), rows.tops[block_id]
+    width, height = (run.last + 1 - run.first) * sheet.cell, rows.height - (1 if rows.height >= 4 else 0)
+    paint = sheet.cast.paint(run.owners[0]) if run.owners else "cached" if run.kind == CACHED else "kept"
+    is_filling = run.kind == USED and height >= 5 and run.levels[0][1] < sheet.header["block_size"]
+    marks.draw_block(sheet, x, y, width, height, paint, run.kind,
+                     f"block {block_id}, {run.steps}: {_describe(run)}" if has_title else "", is_pale=is_filling)
+    if is_filling:
+        _draw_filling(sheet, run, paint, y, height)
+    if has_title and run.owners and height >= 9:
+        aside = sheet.cell / 2 + 3 if (run.first, block_id) in rows.copies else 0
+        _draw_letters(sheet, run, (x + aside, y, width - aside, height), paint, is_filling)
+
+
+def _draw_filling(sheet: Sheet, run: Run, paint: str, y: float, height: float) -> None:
+    """How much of the block holds tokens: it grows step by step."""
+    size, bottom, path = sheet.header["block_size"], y + height, ""
+    for (step, level), after in zip(run.levels, [*(step for step, _ in run.levels[1:]), run.last + 1]):
+        path += f"{'L' if path else ''}{sheet.x(step):g} {bottom - level / size * height:.2f}H{sheet.x(after):g}"
+    sheet.add("path", d=f"M{sheet.x(run.first):g} {bottom:g}L{path}V{bottom:g}z", fill=paint, pointer_events="none")
+
+
+def _draw_letters(sheet: Sheet, run: Run, box: tuple[float, float, float, float], paint: str, is_filling: bool) -> None:
+    """Whose block it is; on a label of the owner's colour, so that it can be read where the block is not full."""
+    x, y, width, height = box
+    letters, size = [sheet.cast.letter(owner) for owner in run.owners], min(height - 2, 10)
+    texts = [" ".join(letters)] + [f"{letters[0]} +{len(letters) - 1}"] * (len(letters) > 1)
+    text = next((text for text in texts if sans_width(text, size) + 6 <= width), None)
+    if text is None:
+        return
+    if is_filling:
+        sheet.add("rect", x=x + 1, y=y + 1, width=round(sans_width(text, size) + 4, 2), height=height - 2, rx=2,
+                  fill=paint, stroke="line", stroke_width=0.5, pointer_events="none")
+    sheet.text(x + 3, y + height / 2 + 0.36 * size, text, size, ON_COLOUR, font_weight="bold", pointer_events="none")
+
+
+def _draw_copies(sheet: Sheet, rows: _Rows) -> None:
+    """A line from each block to the one that it was copied into."""
     for index, step in zip(sheet.history.shown, sheet.history.steps):
         for source, copy in step["copies"]:
-            sheet.add("circle", cx=sheet.x(index) + sheet.cell / 2, r=2.5, fill=PAPER, stroke=INK,
-                      cy=sheet.y + (copy - 0.5) * sheet.block - 0.5, data_part="copy",
-                      title=f"step {index}: block {source} is copied into block {copy}")
+            if source in rows.tops and copy in rows.tops:
+                x, half = sheet.x(index) + sheet.cell / 2, rows.height / 2 - 0.5
+                sheet.add("path", d=f"M{x:g} {rows.tops[source] + half:g}V{rows.tops[copy] + half:g}", stroke="ink",
+                          stroke_width=1.25)
+                marks.draw_copy(sheet, x, rows.tops[copy] + half,
+                                f"step {index}: block {source} is copied into block {copy}")
 
 
 def _describe(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mini_vllm.pictures.palette import request_paint
+from mini_vllm.trace.recorder import StepTrace
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -19,6 +20,11 @@ class Cast:
         self._numbers: dict[str, int] = {}
         for request_id in request_ids:
             self.number(request_id)
+
+    @classmethod
+    def of_trace(cls, trace: StepTrace) -> Cast:
+        """All requests of a recorded run, in the order of their arrival, whichever steps of it are shown."""
+        return cls(request_id for step in trace.steps for request_id in step["prompts"])
 
     def __iter__(self) -> Iterable[str]:
         return iter(self._numbers)

@@ -1,26 +1,18 @@
-"""Small things of SVG: elements as text, sizes of texts, round numbers, and the colours of a picture."""
+"""Small things of SVG: elements as text, sizes of texts, and round numbers."""
 
 from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-from mini_vllm.trace import history
-
-#: Pale for few tokens, dark for many.
-SHADES = {history.PROMPT: ("#d3e5f8", "#0b4a94"), history.AGAIN: ("#e9d8f5", "#65189a")}
-COLOURS = {history.DECODE: "#3f9d5a", history.FORKED: "#b7dfc1", history.WAITING: "#a3a3a3", history.IDLE: "#5d86b3",
-           history.PREEMPTED: "#d0021b", history.USED: "#86a3bd", history.SHARED: "#22303c", history.CACHED: "#efe6c4",
-           history.KEPT: "#c4c4c4"}
-#: For the blocks of a request, if there are no more requests than colours.
-REQUEST_COLOURS = ("#4e79a7", "#f28e2b", "#2fa39a", "#d37295", "#edc948", "#9c755f", "#8d7cc3", "#a3b83c", "#e8776b",
-                   "#63b7dc", "#6b7a2f", "#d9a6c2")
-INK, FAINT, GRID, PAPER, END, BAD_END = "#1c1c1c", "#666666", "#e4e4e4", "#ffffff", "#1c1c1c", "#e06c00"
-
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+#: Of letters that are not as wide as most, in parts of the size of the font.
+_WIDTHS = {**dict.fromkeys("ijl'|", 0.23), **dict.fromkeys(" ftI.,:;!/[]()-`r·", 0.32), **dict.fromkeys("mM", 0.84),
+           **dict.fromkeys("wW@%…", 0.9), **dict.fromkeys("ckszvxyJ", 0.5)}
 
 
 def shape(name: str, attributes: Mapping[str, object], title: str = "", text: str = "") -> str:
@@ -40,12 +32,6 @@ def _clean(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
-def shade(kind: str, part: float) -> str:
-    """The colour between pale and dark for this part of the most tokens that one cell has."""
-    pale, dark = ([int(colour[i:i + 2], 16) for i in (1, 3, 5)] for colour in SHADES[kind])
-    return "#" + "".join(f"{round(p + (d - p) * min(part, 1.0)):02x}" for p, d in zip(pale, dark))
-
-
 def cross(x: float, y: float, radius: float) -> str:
     return (f"M{x - radius:g} {y - radius:g}l{2 * radius:g} {2 * radius:g}"
             f"M{x - radius:g} {y + radius:g}l{2 * radius:g} {-2 * radius:g}")
@@ -54,6 +40,31 @@ def cross(x: float, y: float, radius: float) -> str:
 def text_width(text: str, size: float) -> float:
     """About how wide a text will be; fonts differ, so rather more."""
     return 0.61 * size * sum(1.7 if unicodedata.east_asian_width(letter) in "WF" else 1.0 for letter in text)
+
+
+def sans_width(text: str, size: float) -> float:
+    """How wide a text is in Helvetica, within some per cent, letter by letter."""
+    return size * sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else _WIDTHS.get(letter, 0.56 if
+                      letter.islower() or letter.isdigit() else 0.7) for letter in text)
+
+
+def cut(text: str, size: float, room: float) -> str:
+    """As much of the beginning as fits into ``room``."""
+    if sans_width(text, size) <= room:
+        return text
+    end = next((end for end in range(len(text), 0, -1) if sans_width(text[:end] + "…", size) <= room), 0)
+    return text[:end].rstrip() + "…"
+
+
+def wrapped(parts: Iterable[str], size: float, room: float, separator: str = " · ") -> list[str]:
+    """The parts in as few lines of that width as they need; one that is wider has a line to itself."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and sans_width(lines[-1] + separator + part, size) <= room:
+            lines[-1] += separator + part
+        else:
+            lines.append(part)
+    return lines
 
 
 def shorten(text: str, most: int = 24) -> str:

@@ -1,93 +1,105 @@
-"""Above the panels: the headline, and what each colour and sign stands for."""
+"""Above the panels: what the run was, in words, and what each shape stands for."""
 
 from __future__ import annotations
 
 import math
 
-from mini_vllm.pictures.elements import COLOURS, INK, PAPER, SHADES, cross, shade, text_width
-from mini_vllm.pictures.request_panel import GOOD_ENDS, draw_end, draw_line
+from mini_vllm.pictures import marks
+from mini_vllm.pictures.elements import sans_width, wrapped
+from mini_vllm.pictures.palette import request_paint
+from mini_vllm.pictures.request_panel import MIN_EAR
 from mini_vllm.pictures.sheet import MARGIN, Sheet
-from mini_vllm.trace.history import (
-    AGAIN,
-    CACHED,
-    DECODE,
-    FORKED,
-    IDLE,
-    KEPT,
-    PREEMPTED,
-    PROMPT,
-    SHARED,
-    USED,
-    WAITING,
-    count,
-)
+from mini_vllm.pictures.time_panel import PAINTS
+from mini_vllm.trace.history import AGAIN, CACHED, DECODE, FORKED, IDLE, KEPT, PREEMPTED, PROMPT, SHARED, USED, WAITING
+from mini_vllm.trace.summary import GOOD_ENDS, facts, headline, sizes, time_shares
+
+EAR, END, BAD_END, COPY = "ear", "end", "bad end", "copy"
 
 
 def draw_title(sheet: Sheet) -> None:
-    header = sheet.header
-    sheet.text(MARGIN, sheet.y + 12, sheet.title, 13, INK, font_weight="bold", data_part="title")
-    sheet.text(MARGIN, sheet.y + 29, f"{sheet.num_blocks} blocks of {count(header['block_size'], 'token')}; a step "
-               f"computes at most {header['max_num_batched_tokens']} tokens of at most "
-               f"{count(header['max_num_seqs'], 'sequence')}", 11)
-    sheet.y += 40
+    room = (sheet.width - 2 * MARGIN) * 0.94
+    for line in wrapped(headline(sheet.history).split(" "), 15, room * 0.95, " "):
+        sheet.text(MARGIN, sheet.y + 14, line, 15, "ink", font_weight="bold", data_part="title")
+        sheet.y += 20
+    for line in (*wrapped(facts(sheet.history), 11, room), *wrapped(sizes(sheet.history).split(" "), 11, room, " ")):
+        sheet.text(MARGIN, sheet.y + 11, line, 11, data_part="facts")
+        sheet.y += 15
+    sheet.y += 8
 
 
 def draw_legend(sheet: Sheet) -> None:
     """As many entries in a line as fit; a heading begins another."""
-    x, y = float(MARGIN), sheet.y
-    for text, kind in _entries(sheet):
-        if kind is None and x > MARGIN or x + 40 + text_width(text, 10) > sheet.width - MARGIN:
-            x, y = MARGIN, y + 16
-        if kind is None:
-            sheet.text(x, y + 9, text, 10, INK, font_weight="bold")
-            x += 62
+    for heading, entries in (("requests", _of_requests(sheet)), ("blocks", _of_blocks(sheet)),
+                             ("time", _of_times(sheet))):
+        if not entries:
             continue
-        x += _draw_swatch(sheet, x, y, kind) + 4
-        sheet.text(x, y + 9, text)
-        x += math.ceil(text_width(text, 9)) + 14
-    sheet.y = y + 26
+        sheet.text(MARGIN, sheet.y + 9, heading, 10, "ink", font_weight="bold")
+        x = MARGIN + 62.0
+        for kind, text in entries:
+            wide = 24 + math.ceil(1.06 * sans_width(text, 10)) + 14
+            if x + wide > sheet.width - MARGIN and x > MARGIN + 62:
+                x, sheet.y = MARGIN + 62.0, sheet.y + 16
+            _draw_swatch(sheet, x, sheet.y, kind)
+            sheet.text(x + 24, sheet.y + 9, text, 10)
+            x += wide
+        sheet.y += 16
+    sheet.y += 10
 
 
-def _entries(sheet: Sheet) -> list[tuple[str, str | None]]:
-    """Texts, and the kinds they explain; None for a heading. What is rare is explained only where it occurs."""
+def _of_requests(sheet: Sheet) -> list[tuple[str, str]]:
+    """What occurs, and what it means."""
     history = sheet.history
-    kinds = {run.kind for runs in (*history.rows.values(), *history.block_runs.values()) for run in runs}
-    statuses = {status for _, _, status in history.ends}
-    entries: list[tuple[str, str | None]] = [
-        ("requests:", None), (f"prompt, up to {count(sheet.most, 'token')}", PROMPT), ("recomputed", AGAIN),
-        ("decode", DECODE), ("waits", WAITING), ("preempted", PREEMPTED), ("finished", "end")]
-    entries += [("first token, of a prompt computed by another", FORKED)] * (FORKED in kinds)
-    entries += [("runs, but gets no token", IDLE)] * (IDLE in kinds)
-    entries += [("ended early", "bad end")] * bool(statuses.difference(GOOD_ENDS))
-    entries += [("blocks:", None), ("used by one, in its colour" if sheet.colours else "used by one", USED),
-                ("shared", SHARED), ("free, still cached", CACHED), ("free", "free")]
-    entries += [("kept for a copy", KEPT)] * (KEPT in kinds)
-    entries += [("copied into", "copy")] * any(step["copies"] for step in history.steps)
-    return entries
+    kinds = {run.kind for runs in history.rows.values() for run in runs}
+    ends = {END if status in GOOD_ENDS else BAD_END for _, _, status in history.ends}
+    told = {PROMPT: "tokens of a prompt", AGAIN: "computed again",
+            DECODE: "one token decoded" if sheet.cell >= marks.MIN_PEARL else "one token decoded in each step",
+            FORKED: "forked after the prompt", EAR: "its first token", WAITING: "waits",
+            IDLE: "runs, but gets no token", PREEMPTED: "preempted", END: "finished",
+            BAD_END: "ended early"}
+    if sheet.cell >= MIN_EAR and any(index in history.shown for index, _ in history.first_tokens.values()):
+        kinds.add(EAR)
+    return [(kind, text) for kind, text in told.items() if kind in kinds | ends]
 
 
-def _draw_swatch(sheet: Sheet, x: float, y: float, kind: str) -> float:
-    """A sample of what a kind looks like; returns its width."""
-    if kind in SHADES:
-        for i in range(3):
-            sheet.add("rect", x=x + 9 * i, y=y, width=9, height=10, fill=shade(kind, i / 2))
-        return 27
-    if kind == PREEMPTED:
-        sheet.add("path", d=cross(x + 5, y + 5, 4), stroke=COLOURS[kind], stroke_width=2)
+def _of_blocks(sheet: Sheet) -> list[tuple[str, str]]:
+    kinds = {run.kind for runs in sheet.history.block_runs.values() for run in runs}
+    kinds |= {COPY} if any(step["copies"] for step in sheet.history.steps) else set()
+    told = {USED: "held by one, filled so far", SHARED: "shared", CACHED: "free, still cached", KEPT: "kept for a copy",
+            COPY: "copied"}
+    return [(kind, text) for kind, text in told.items() if kind in kinds]
+
+
+def _of_times(sheet: Sheet) -> list[tuple[str, str]]:
+    if not sheet.has_times:
+        return []
+    return [(name, f"{name} {share:.0%}" if share >= 0.005 else f"{name} under 1%")
+            for name, share in time_shares(sheet.history).items()]
+
+
+def _draw_swatch(sheet: Sheet, x: float, y: float, kind: str) -> None:
+    """A sample of what a kind looks like, 20 wide and 10 high."""
+    middle, paint = y + 5, request_paint(0)
+    if kind in (PROMPT, AGAIN):
+        marks.draw_box(sheet, x + 3, x + 17, middle, 11, paint, kind)
+    elif kind == DECODE:
+        marks.draw_pearls(sheet, x + 1, x + 19, middle, paint, apart=9, size=6)
+    elif kind == FORKED:
+        marks.draw_ring(sheet, x + 10, middle, 4, paint)
+    elif kind == EAR:
+        marks.draw_box(sheet, x + 4, x + 16, middle, 10, paint, kind)
+        marks.draw_ear(sheet, x + 16, y)
     elif kind in (WAITING, IDLE):
-        draw_line(sheet, x, x + 14, y + 5, kind)
-        return 14
-    elif kind in ("end", "bad end"):
-        draw_end(sheet, x + 2, y, 10, kind == "end")
-    elif kind == "copy":
-        sheet.add("rect", x=x, y=y, width=10, height=10, fill=COLOURS[USED])
-        sheet.add("circle", cx=x + 5, cy=y + 5, r=2.5, fill=PAPER, stroke=INK)
-    elif kind == USED and sheet.colours:
-        colours = list(sheet.colours.values())[:3]
-        for i, colour in enumerate(colours):
-            sheet.add("rect", x=x + 7 * i, y=y, width=7, height=10, fill=colour)
-        return 7 * len(colours)
+        marks.draw_line(sheet, x + 1, x + 19, middle, kind)
+    elif kind == PREEMPTED:
+        marks.draw_cross(sheet, x + 10, middle, 4)
+    elif kind in (END, BAD_END):
+        marks.draw_end(sheet, x + 8, y, 10, kind == END)
+    elif kind in PAINTS:
+        sheet.add("rect", x=x + 5, y=y, width=10, height=10, fill=PAINTS[kind])
     else:
-        sheet.add("rect", x=x + 0.5, y=y + 0.5, width=9, height=9, fill=COLOURS.get(kind, PAPER), stroke="#999999",
-                  stroke_width=1 if kind in ("free", CACHED) else 0)
-    return 10
+        marks.draw_block(sheet, x + 1, y, 18, 10, {CACHED: "cached", KEPT: "kept"}.get(kind, paint), kind,
+                         is_pale=kind == USED)
+    if kind == USED:
+        sheet.add("path", d=f"M{x + 1:g} {y + 10:g}v-3h4v-3h4v-3h4v-1h6v10z", fill=paint)
+    elif kind == COPY:
+        marks.draw_copy(sheet, x + 10, middle)

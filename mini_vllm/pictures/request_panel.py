@@ -2,91 +2,123 @@
 
 from __future__ import annotations
 
-from mini_vllm.pictures.elements import BAD_END, COLOURS, END, INK, PAPER, SHADES, cross, shade, text_width
-from mini_vllm.pictures.sheet import MARGIN, Sheet
-from mini_vllm.trace.history import DECODE, FORKED, IDLE, PREEMPTED, WAITING, Run, count
+from mini_vllm.pictures import marks
+from mini_vllm.pictures.elements import text_width
+from mini_vllm.pictures.palette import ON_COLOUR
+from mini_vllm.pictures.sheet import COLUMN, MARGIN, SIZE, Sheet
+from mini_vllm.trace.history import AGAIN, DECODE, FORKED, IDLE, PREEMPTED, WAITING, Run, count, leader_of
+from mini_vllm.trace.summary import GOOD_ENDS, tell_time
 
-#: Statuses by which a request comes to its own end.
-GOOD_ENDS = ("stop", "length")
+#: In cells that are narrower, a first token has no mark.
+MIN_EAR = 6
 
 
 def draw_requests(sheet: Sheet) -> None:
-    sheet.text(MARGIN, sheet.y + 8, "request", 10, INK, font_weight="bold")
-    sheet.text(sheet.left - 8, sheet.y + 8, "prompt", text_anchor="end")
+    sheet.heading("request")
+    sheet.text(sheet.left - 8 - COLUMN * sheet.has_found, sheet.y + 8, "prompt", text_anchor="end", size=9)
+    if sheet.has_found:
+        sheet.text(sheet.left - 8, sheet.y + 8, "cached", text_anchor="end", size=9)
+    if sheet.has_times:
+        sheet.text(sheet.width - MARGIN, sheet.y + 8, "first token", text_anchor="end", size=9)
     sheet.y += 14
-    height = sheet.row * len(sheet.history.rows)
+    height = sheet.row * len(sheet.rows)
     sheet.draw_grid(height)
-    ends: dict[str, list[tuple[int, str]]] = {request_id: [] for request_id in sheet.history.rows}
+    tops = {request_id: sheet.y + number * sheet.row for number, request_id in enumerate(sheet.rows)}
+    _draw_forks(sheet, tops)
+    ends: dict[str, list[tuple[int, str]]] = {}
     for index, request_id, status in sheet.history.ends:
-        ends[request_id].append((index, status))
-    for number, (request_id, runs) in enumerate(sheet.history.rows.items()):
+        ends.setdefault(request_id, []).append((index, status))
+    for request_id, y in tops.items():
         sheet.open_group(data_request=request_id)
-        _draw_row(sheet, sheet.y + number * sheet.row, request_id, runs, ends[request_id])
+        _draw_names(sheet, y, request_id)
+        for run in sheet.history.rows[request_id]:
+            _draw_run(sheet, y, request_id, run)
+        _draw_first_token(sheet, y, request_id)
+        _draw_ends(sheet, y, request_id, ends.get(request_id, []))
         sheet.close_group()
-    if sheet.cell >= 5:  # between the cells of one shape
-        lines = "".join(f"M{sheet.x(index):g} {sheet.y:g}v{height:g}" for index in sheet.history.shown)
-        sheet.add("path", d=lines, stroke=PAPER, shape_rendering="crispEdges", pointer_events="none")
-    sheet.y += height + 14
+    sheet.y += height + 16
 
 
-def _draw_row(sheet: Sheet, y: float, request_id: str, runs: list[Run], ends: list[tuple[int, str]]) -> None:
-    size = min(sheet.row - 1, 11)
-    middle, num_prompt = y + sheet.row / 2, sheet.history.prompts.get(request_id)
-    if request_id in sheet.colours:
-        sheet.add("rect", x=MARGIN, y=middle - 4, width=8, height=8, fill=sheet.colours[request_id])
-    label = sheet.labels[request_id]
-    sheet.text(MARGIN + 13, middle + 0.36 * size, label, size, INK, font_family="monospace",
-               title="" if label == request_id else request_id)
-    sheet.text(sheet.left - 8, middle + 0.36 * size, "?" if num_prompt is None else str(num_prompt), min(size, 10),
-               text_anchor="end")
-    for run in runs:
-        _draw_run(sheet, y, request_id, run)
-    for index, status in ends:
-        is_there = any(run.first <= index <= run.last for run in runs)  # else it went before the step
-        draw_end(sheet, sheet.x(index + is_there) + 1.5, y + 1, sheet.row - 2, status in GOOD_ENDS,
-                 f"step {index}: {request_id} ends ({status})")
+def _draw_names(sheet: Sheet, y: float, request_id: str) -> None:
+    """Left of the row: its letter, its first words, how long its prompt is, how much of it was found."""
+    size, middle = min(sheet.row - 2, SIZE), y + sheet.row / 2
+    sheet.chip(request_id, MARGIN, middle, min(sheet.row - 3, 16))
+    name = sheet.history.names.get(request_id, "")
+    if sheet.labels[request_id]:
+        sheet.text(MARGIN + 22, middle + 0.36 * size, sheet.labels[request_id], size, "ink",
+                   title=f"{request_id}: {name}" if name else request_id)
+    num_prompt, num_found = sheet.history.prompts.get(request_id), sheet.history.found.get(request_id)
+    sheet.text(sheet.left - 8 - COLUMN * sheet.has_found, middle + 0.36 * size, "?" if num_prompt is None else
+               str(num_prompt), min(size, 10), text_anchor="end", data_part="prompt")
+    if num_found:
+        sheet.text(sheet.left - 8, middle + 0.36 * size, str(num_found), min(size, 10), text_anchor="end",
+                   data_part="found")
+
+
+def _draw_forks(sheet: Sheet, tops: dict[str, float]) -> None:
+    """From the request that computed a prompt down to those that begin from it."""
+    for request_id, y in tops.items():
+        leader = leader_of(request_id, tops)
+        forked = [run for run in sheet.history.rows[request_id] if run.kind == FORKED]
+        if forked and leader != request_id:
+            x = sheet.x(forked[0].first) + sheet.cell / 2
+            sheet.add("path", d=f"M{x:g} {tops[leader] + sheet.row / 2:g}V{y + sheet.row / 2:g}", stroke="line",
+                      stroke_width=1.5, data_part="fork")
 
 
 def _draw_run(sheet: Sheet, y: float, request_id: str, run: Run) -> None:
-    left, right, title = sheet.x(run.first), sheet.x(run.last + 1), f"{run.steps}: {_describe(run, request_id)}"
+    left, right, middle = sheet.x(run.first), sheet.x(run.last + 1), y + sheet.row / 2
+    title, paint = f"{run.steps}: {_describe(run, request_id)}", sheet.cast.paint(request_id)
     if run.kind in (WAITING, IDLE):
-        draw_line(sheet, left, right, y + sheet.row / 2, run.kind, title)
+        marks.draw_line(sheet, left, right, middle, run.kind, title)
     elif run.kind == PREEMPTED:
         for index in range(run.first, run.last + 1):
-            radius = min(sheet.row, max(sheet.cell, 8), 14) / 2 - 1.5
-            sheet.add("path", d=cross(sheet.x(index) + sheet.cell / 2, y + sheet.row / 2, radius),
-                      stroke=COLOURS[PREEMPTED], stroke_width=2, data_kind=PREEMPTED, title=title)
+            radius = min(sheet.row, max(sheet.cell, 9), 14) / 2 - 1.5
+            marks.draw_cross(sheet, sheet.x(index) + sheet.cell / 2, middle, radius, title)
+    elif run.kind == FORKED:
+        for index in range(run.first, run.last + 1):
+            marks.draw_ring(sheet, sheet.x(index) + sheet.cell / 2, middle, marks.pearl_size(sheet) / 2, paint, title)
+    elif run.kind == DECODE:
+        marks.draw_pearls(sheet, left, right, middle, paint, title)
     else:
-        part = run.num_tokens / sheet.most if sheet.most > 1 else 1.0
-        fill = shade(run.kind, part) if run.kind in SHADES else COLOURS[run.kind]
-        sheet.add("rect", x=left, y=y + 1, width=right - left, height=sheet.row - 2, fill=fill, data_kind=run.kind,
-                  title=title)
-        if run.kind in SHADES:
-            _draw_numbers(sheet, y, run, PAPER if part > 0.45 else INK)
+        height = round((sheet.row - 4) * (0.5 + 0.5 * min(run.num_tokens / sheet.most, 1)), 2)
+        marks.draw_box(sheet, left, right, middle, height, paint, run.kind, title)
+        _draw_numbers(sheet, middle, run, height)
 
 
-def _draw_numbers(sheet: Sheet, y: float, run: Run, colour: str) -> None:
-    """How many tokens, in each cell, if the number fits."""
-    size = next((size for size in (10, 9, 8) if size <= sheet.row - 2
-                 and text_width(str(run.num_tokens), size) + 3 <= sheet.cell), None)
+def _draw_numbers(sheet: Sheet, middle: float, run: Run, height: float) -> None:
+    """How many tokens, in each cell, if the number fits; and lines between the cells of one shape."""
+    lines = "".join(f"M{sheet.x(index):g} {middle - height / 2:g}v{height:g}" for index in range(run.first + 1,
+                                                                                               run.last + 1))
+    if lines and sheet.cell >= 4:
+        sheet.add("path", d=lines, stroke="line", stroke_width=0.75, pointer_events="none")
+    lift = 1 if run.kind == AGAIN else 0
+    size = next((size for size in (12, 11, 10, 9, 8) if size <= height + 1
+                 and 0.95 * text_width(str(run.num_tokens), size) + 1 <= sheet.cell), None)
     if size is not None:
         for index in range(run.first, run.last + 1):
-            sheet.text(sheet.x(index) + sheet.cell / 2, y + sheet.row / 2 + 0.36 * size, str(run.num_tokens), size,
-                       colour, text_anchor="middle", pointer_events="none")
+            sheet.text(sheet.x(index) + sheet.cell / 2, middle - lift + 0.36 * size, str(run.num_tokens), size,
+                       ON_COLOUR, text_anchor="middle", pointer_events="none")
 
 
-def draw_line(sheet: Sheet, left: float, right: float, y: float, kind: str, title: str = "") -> None:
-    """A request that waits, or runs without a token."""
-    sheet.add("path", d=f"M{left:g} {y:g}H{right:g}", stroke=COLOURS[kind], stroke_width=1.5,
-              stroke_dasharray="2 2" if kind == IDLE else None, data_kind=kind if title else None, title=title)
+def _draw_first_token(sheet: Sheet, y: float, request_id: str) -> None:
+    first, after_s = sheet.history.first_tokens.get(request_id, (-1, 0.0))
+    if first not in sheet.history.shown:
+        return
+    if sheet.has_times:
+        sheet.text(sheet.width - MARGIN, y + sheet.row / 2 + 3.6, tell_time(after_s), min(sheet.row - 2, 10),
+                   text_anchor="end", data_part="first-token", title=f"step {first}: the first token of {request_id}, "
+                   f"{tell_time(after_s)} after the step that first saw it began")
+    is_forked = any(run.kind == FORKED and run.first <= first <= run.last for run in sheet.history.rows[request_id])
+    if sheet.cell >= MIN_EAR and not is_forked:  # a ring says as much
+        marks.draw_ear(sheet, sheet.x(first + 1), y + 2)
 
 
-def draw_end(sheet: Sheet, x: float, y: float, height: float, is_good: bool, title: str = "") -> None:
-    """A bar; with a flag if the request did not come to its own end."""
-    flag = "" if is_good else f"l7 {min(height / 2, 4):g}l-7 {min(height / 2, 4):g}"
-    sheet.add("path", d=f"M{x:g} {y + height:g}V{y:g}{flag}", stroke=END if is_good else BAD_END, stroke_width=3,
-              fill="none" if is_good else BAD_END, data_end=("good" if is_good else "bad") if title else None,
-              title=title)
+def _draw_ends(sheet: Sheet, y: float, request_id: str, ends: list[tuple[int, str]]) -> None:
+    for index, status in ends:
+        is_there = any(run.first <= index <= run.last for run in sheet.history.rows[request_id])  # else it went before
+        marks.draw_end(sheet, sheet.x(index + is_there) + 1.5, y + 2, sheet.row - 4, status in GOOD_ENDS,
+                 f"step {index}: {request_id} ends ({status})")
 
 
 def _describe(run: Run, request_id: str) -> str:

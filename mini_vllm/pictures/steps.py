@@ -20,7 +20,7 @@ def step_through(trace: StepTrace, *, first_step: int = 0, num_steps: int | None
         raise ValueError(f"steps {first_step} to {last - 1} are asked for, the trace has {len(trace.steps)}")
     if every < 1:
         raise ValueError(f"every is {every}, must be at least 1")
-    cast, slides = cast_of(trace), Slides(look)
+    cast, slides = Cast.of_trace(trace), Slides(look)
     for index in range(first_step, last, every):
         slides.add(f"step {index}: {tell_step(trace.steps[index], cast)}", draw_step(trace, index, look=look))
     return slides
@@ -31,12 +31,7 @@ def draw_step(trace: StepTrace, index: int, *, look: str = LOOK_AT_TABLES) -> Pi
     step."""
     if not 0 <= index < len(trace.steps):
         raise ValueError(f"step {index} is asked for, the trace has {len(trace.steps)}")
-    return draw_state(PoolState.of_step(trace, index), cast=cast_of(trace), look=look)
-
-
-def cast_of(trace: StepTrace) -> Cast:
-    """Everybody who comes, in the order of appearance."""
-    return Cast(name for step in trace.steps for name in step["prompts"])
+    return draw_state(PoolState.of_step(trace, index), cast=Cast.of_trace(trace), look=look)
 
 
 def tell_step(step: TraceStep, cast: Cast) -> str:

@@ -1,35 +1,46 @@
 """A step trace as a picture: requests over steps, and under them the blocks of the pool on the same axis.
 
-    svg = draw_trace(StepTrace.load("run.trace"))
-    Path("run.svg").write_text(svg, encoding="utf-8")
+    picture = draw_trace(StepTrace.load("run.trace"))
+    picture.save("run.svg")            # or run.png; in a notebook, ``picture`` shows itself
 
-    tokens     ▃ ▇ ▇ ▂ ▂ ▂          bars against the budget of a step
+    tokens     ▃ ▇ ▇                 pieces of prompts, against the budget of a step
+               ▔ ▔ ▀ ▀ ▀ ▔           and tokens that were decoded
+    time       █ ▇ ▇ ▂ ▂ ▂           how long each step took
     step       0 1 2 3 4 5
-    r0  12     █ █ ● ● ● ●▌         a row for each request
-    r1  40     – █ █ ✕ – –
-    block 1    ▒ ▒ ▒ ▒ ▒ ▒          a row for each block
+    A  once…   ▆ ▆ ● ● ● ●▌          a row for each request
+    B  a fox   – █ █ ✕ – –
+    block 1    ▒ ▒ ▒ ▒ ▒ ▒           a row for each block that was used
 
 The trace is replayed first (``History``), because it tells only what changes. Then it is drawn, panel by panel, on a
-``Sheet``. Equal neighbours in a row become one shape, so that a long run stays a small file. Colours stand in
-attributes, not in a style sheet: a picture inside a notebook must not restyle the page around it.
+``Sheet``. Equal neighbours in a row become one shape, so that a long run stays a small file. A trace whose clock stood
+still is drawn without times.
 """
 
 from __future__ import annotations
 
 from mini_vllm.pictures.block_panel import draw_blocks
 from mini_vllm.pictures.legend import draw_legend, draw_title
+from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.request_panel import draw_requests
-from mini_vllm.pictures.sheet import Sheet
-from mini_vllm.pictures.token_panel import draw_axis, draw_tokens
+from mini_vllm.pictures.sheet import MAX_WIDTH, MIN_WIDTH, Sheet
+from mini_vllm.pictures.time_panel import draw_axis, draw_times
+from mini_vllm.pictures.token_panel import draw_tokens
 from mini_vllm.trace.history import History
 from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.trace.summary import headline
+
+LOOK_AT_TIMELINE = ("Read it from left to right: a column is one step of the engine. A box is a piece of a prompt with "
+                    "its number of tokens, a dot is one decoded token. Below, the same letters and colours show who "
+                    "holds which block; hatched blocks are shared.")
 
 
-def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None) -> str:
-    """The picture of ``num_steps`` steps from ``first_step`` on, as the text of an SVG file. None: to the last step.
+def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None, width: int | None = None,
+               look: str = LOOK_AT_TIMELINE) -> Picture:
+    """The picture of ``num_steps`` steps from ``first_step`` on, ``width`` pixels wide. None: to the last step, and as
+    wide as the steps need.
 
-    The numbers in its title are those of the steps shown. Raises ValueError for a trace without steps, and for steps
-    that it does not have.
+    The numbers in its title are those of the steps shown. Raises ValueError for a trace without steps, for steps that
+    it does not have, and for a width out of bounds.
     """
     if not trace.steps:
         raise ValueError("the trace has no steps")
@@ -41,11 +52,19 @@ def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None =
     if not 1 <= num_steps <= len(trace.steps) - first_step:
         raise ValueError(f"num_steps is {num_steps}, must be from 1 to {len(trace.steps) - first_step}: the trace has "
                          f"{len(trace.steps)} steps, and the first one shown is {first_step}")
-    sheet = Sheet(History(trace, range(first_step, first_step + num_steps)))
+    check_width(width)
+    sheet = Sheet(History(trace, range(first_step, first_step + num_steps)), width)
     draw_title(sheet)
     draw_legend(sheet)
     draw_tokens(sheet)
+    if sheet.has_times:
+        draw_times(sheet)
     draw_axis(sheet)
     draw_requests(sheet)
     draw_blocks(sheet)
-    return sheet.to_svg()
+    return sheet.to_picture(headline(sheet.history), look)
+
+
+def check_width(width: int | None) -> None:
+    if width is not None and not MIN_WIDTH <= width <= MAX_WIDTH:
+        raise ValueError(f"width is {width}, must be from {MIN_WIDTH} to {MAX_WIDTH} pixels")

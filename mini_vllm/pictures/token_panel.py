@@ -1,61 +1,99 @@
-"""How many tokens each step computed, as bars against its budget, and when it began."""
+"""What each step computed: pieces of prompts upwards, against the budget; decoded tokens downwards, one by one.
+
+Both in the colours of their requests. Each has its own scale: beside a piece of 200 tokens, five decoded ones are seen.
+"""
 
 from __future__ import annotations
 
-from mini_vllm.pictures.elements import COLOURS, GRID, INK, PAPER, round_up, shade, text_width
+from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.pictures.sheet import MARGIN, Sheet
-from mini_vllm.trace.history import AGAIN, DECODE, PROMPT, Totals, count
+from mini_vllm.trace.history import AGAIN, DECODE, PROMPT, count
 
-HEIGHT = 56
+UP, DOWN = 46, 28
 
 
 def draw_tokens(sheet: Sheet) -> None:
-    budget, bottom = sheet.header["max_num_batched_tokens"], sheet.y + HEIGHT
-    top = max(1, *(each.num_tokens for each in sheet.history.totals))
+    pieces, decodes = _shares(sheet)
+    budget, base = sheet.header["max_num_batched_tokens"], sheet.y + UP + 4
+    top = max(1, *(sum(num_tokens for _, num_tokens, _ in piece) for piece in pieces.values()))
     is_in_sight = budget <= 4 * top  # else the bars would be too small to see
     top = max(top, budget) if is_in_sight else top
-    sheet.text(MARGIN, sheet.y + 8, "tokens in a step", 10, INK, font_weight="bold")
-    for number in (0, top):
-        y = bottom - number / top * (HEIGHT - 4)
-        sheet.text(sheet.left - 6, y + 3.5, str(number), text_anchor="end")
-        sheet.add("path", d=f"M{sheet.left:g} {y:g}H{sheet.right:g}", stroke=GRID)
-    sheet.open_group(data_panel="tokens", shape_rendering="crispEdges")
-    for index, totals in zip(sheet.history.shown, sheet.history.totals):
-        _draw_bar(sheet, index, totals, bottom, top)
-    sheet.close_group()
-    if is_in_sight:
-        y = bottom - budget / top * (HEIGHT - 4)
-        sheet.add("path", d=f"M{sheet.left:g} {y:g}H{sheet.right:g}", stroke=INK, stroke_dasharray="4 3",
-                  data_part="budget", title=f"a step computes at most {budget} tokens")
-    sheet.text(MARGIN, sheet.y + 22, f"budget {budget}" if is_in_sight else f"budget {budget}, far above")
-    sheet.y = bottom + 2
-
-
-def _draw_bar(sheet: Sheet, index: int, totals: Totals, bottom: float, top: int) -> None:
-    """One step: its tokens by kind, one upon the other, and over all the height a tooltip."""
-    gap = 1 if sheet.cell >= 5 else 0
-    y, x = bottom, sheet.x(index)
-    for number, colour in ((totals.num_decode, COLOURS[DECODE]), (totals.num_again, shade(AGAIN, 0.6)),
-                           (totals.num_prompt, shade(PROMPT, 0.6))):
-        if number:
-            height = round(number / top * (HEIGHT - 4), 2)
+    most = max(map(len, decodes.values()))
+    unit = min(6.0, DOWN / max(most, 1))
+    sheet.heading("tokens in a step", f"prompts (budget {budget})")
+    sheet.number(base - UP + 3.5, str(top))
+    bars = _Bars(sheet)
+    for index in sheet.history.shown:
+        y = base
+        for request_id, num_tokens, is_again in pieces[index]:
+            height = num_tokens / top * UP
             y -= height
-            sheet.add("rect", x=x, y=y, width=sheet.cell - gap, height=height, fill=colour)
-    step = sheet.history.trace.steps[index]
-    sheet.add("rect", x=x, y=sheet.y, width=sheet.cell, height=HEIGHT, fill=PAPER, fill_opacity=0, title=(
-        f"step {index}, {step['start_s'] * 1000:.1f} to {step['end_s'] * 1000:.1f} ms: "
-        f"{totals.num_prompt} prompt, {totals.num_again} recomputed, {totals.num_decode} decode tokens; "
-        f"{count(totals.num_used_blocks, 'block')} in use"))
+            bars.add(index, sheet.cast.paint(request_id), y, height)
+            if is_again:
+                bars.add(index, "alarm", y + max(height - 2.5, 0), min(height, 2.5))
+        for number, request_id in enumerate(decodes[index]):
+            bars.add(index, sheet.cast.paint(request_id), base + 2 + number * unit, unit)
+    bars.draw()
+    sheet.rule(base + 0.5)
+    if is_in_sight:
+        sheet.add("path", d=f"M{sheet.left:g} {base - budget / top * UP:g}H{sheet.end:g}", stroke="ink",
+                  stroke_dasharray="4 3", data_part="budget", title=f"a step computes at most {budget} tokens")
+    if most:
+        sheet.text(MARGIN, base + 11, "decodes", 10)
+        sheet.number(base + most * unit + 2, str(most))
+    _draw_tooltips(sheet, base + 2 + most * unit - sheet.y)
+    sheet.y = base + most * unit + 14
 
 
-def draw_axis(sheet: Sheet) -> None:
-    """Numbers of steps, and under some of them when they began."""
-    sheet.draw_step_numbers(sheet.y + 12)
-    starts_ms = [step["start_s"] * 1000 for step in sheet.history.steps]
-    digits = 0 if starts_ms[-1] - starts_ms[0] >= 10 * len(starts_ms) else 1
-    widest = text_width(f"{starts_ms[-1]:.{digits}f}", 9)
-    sheet.text(MARGIN, sheet.y + 25, "begins at, ms")
-    for index in sheet.ticks(sheet.tick * max(round_up((widest + 14) / (sheet.tick * sheet.cell)), 1)):
-        sheet.text(sheet.x(index) + sheet.cell / 2, sheet.y + 25,
-                   f"{starts_ms[index - sheet.history.shown.start]:.{digits}f}", 9, text_anchor="middle")
-    sheet.y += 36
+def _shares(sheet: Sheet) -> tuple[dict[int, list[tuple[str, int, bool]]], dict[int, list[str]]]:
+    """Step → (request, tokens, whether they were computed again); step → requests that decode."""
+    pieces: dict[int, list[tuple[str, int, bool]]] = {index: [] for index in sheet.history.shown}
+    decodes: dict[int, list[str]] = {index: [] for index in sheet.history.shown}
+    for request_id in sheet.rows:
+        for run in sheet.history.rows[request_id]:
+            for index in range(run.first, run.last + 1):
+                if run.kind in (PROMPT, AGAIN):
+                    pieces[index].append((request_id, run.num_tokens, run.kind == AGAIN))
+                elif run.kind == DECODE:
+                    decodes[index].append(request_id)
+    return pieces, decodes
+
+
+class _Bars:
+    """Rectangles, a step wide each. All of one paint are one shape, and equal neighbours one rectangle where nothing
+    is left free between steps: a long run stays a small file."""
+
+    def __init__(self, sheet: Sheet) -> None:
+        self._sheet, self._gap = sheet, 1.0 if sheet.cell >= 5 else 0.0
+        #: (paint, y, height) → [[first step, last step]].
+        self._bars: dict[tuple[str, float, float], list[list[int]]] = {}
+
+    def add(self, index: int, paint: str, y: float, height: float) -> None:
+        height = round(max(height - (0.75 if height > 3 else 0), 0.25), 2)
+        stretches = self._bars.setdefault((paint, round(y, 2), height), [])
+        if stretches and stretches[-1][1] == index - 1 and not self._gap:
+            stretches[-1][1] = index
+        else:
+            stretches.append([index, index])
+
+    def draw(self) -> None:
+        paths: dict[str, list[str]] = {}
+        for (paint, y, height), stretches in self._bars.items():
+            for first, last in stretches:
+                width = f"{(last + 1 - first) * self._sheet.cell - self._gap:g}"
+                paths.setdefault(paint, []).append(
+                    f"M{self._sheet.x(first) + self._gap / 2:g} {y:g}h{width}v{height:g}h-{width}z")
+        for paint in sorted(paths, key=list(PAINTS).index):
+            self._sheet.add("path", d="".join(paths[paint]), fill=paint, data_bars=paint)
+
+
+def _draw_tooltips(sheet: Sheet, height: float) -> None:
+    """Over all the height of each step."""
+    sheet.open_group(data_panel="tokens", fill_opacity=0)
+    for index, totals in zip(sheet.history.shown, sheet.history.totals):
+        step = sheet.history.trace.steps[index]
+        sheet.add("rect", x=sheet.x(index), y=sheet.y, width=sheet.cell, height=height, title=(
+            f"step {index}, {step['start_s'] * 1000:.1f} to {step['end_s'] * 1000:.1f} ms: "
+            f"{totals.num_prompt} prompt, {totals.num_again} recomputed, {totals.num_decode} decode tokens; "
+            f"{count(totals.num_used_blocks, 'block')} in use"))
+    sheet.close_group()

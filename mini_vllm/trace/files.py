@@ -19,9 +19,16 @@ class TraceHeader(TypedDict, total=False):
     block_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    #: What it serves; not known to those that run without a model, nor to older files.
+    model: str
 
 
-class TraceStep(TypedDict):
+class _Names(TypedDict, total=False):
+    #: Request id → how its prompt begins, of requests seen for the first time. Older files have none.
+    names: dict[str, str]
+
+
+class TraceStep(_Names):
     """What happened in one step. Tables and blocks are told only when they change."""
 
     #: By the clock, from the first step on: planning, the model and the sampler, and what is done with the tokens.
@@ -48,9 +55,13 @@ class TraceStep(TypedDict):
     blocks: list[list[int]]
 
 
-#: What must be there, and of which type.
-HEADER_FIELDS: dict[str, type | tuple[type, ...]] = {name: int for name in TraceHeader.__annotations__}
-STEP_FIELDS: dict[str, type | tuple[type, ...]] = {
+Kinds = dict[str, type | tuple[type, ...]]
+#: What must be there, and of which type; then what may be missing.
+HEADER_FIELDS: Kinds = dict.fromkeys(("format", "num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
+                                     int)
+OPTIONAL_HEADER_FIELDS: Kinds = {"model": str}
+OPTIONAL_STEP_FIELDS: Kinds = {"names": dict}
+STEP_FIELDS: Kinds = {
     **dict.fromkeys(("start_s", "planned_s", "computed_s", "end_s"), (int, float)),
     **dict.fromkeys(("tokens", "prompts"), dict), **dict.fromkeys(("sampled", "waiting", "preempted"), list),
     "finished": dict, "copies": list, "tables": dict, "blocks": list}
@@ -79,7 +90,8 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, list[TraceStep]]:
             entry = json.loads(line)
             if number == 1 and entry["format"] != FORMAT:
                 raise TraceError(f"{path}: format {entry['format']!r}, this version reads format {FORMAT}")
-            _check(entry, HEADER_FIELDS if number == 1 else STEP_FIELDS)
+            _check(entry, *((HEADER_FIELDS, OPTIONAL_HEADER_FIELDS) if number == 1 else
+                            (STEP_FIELDS, OPTIONAL_STEP_FIELDS)))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise TraceError(f"{path}, line {number}: this is no trace of mini_vllm ({type(error).__name__}: {error})"
                              ) from None
@@ -88,13 +100,13 @@ def read_trace(path: str | Path) -> tuple[TraceHeader, list[TraceStep]]:
     return cast(TraceHeader, header), cast(list[TraceStep], [_with_known_fields(step) for step in steps])
 
 
-def _check(entry: dict[str, object], kinds: dict[str, type | tuple[type, ...]]) -> None:
+def _check(entry: dict[str, object], kinds: Kinds, optional: Kinds) -> None:
     """Raises KeyError for a field that is missing, TypeError for one that is not what it should be."""
-    for name, kind in kinds.items():
+    for name, kind in (*kinds.items(), *((name, kind) for name, kind in optional.items() if name in entry)):
         if not isinstance(entry[name], kind):
             raise TypeError(f"{name} is {entry[name]!r}")
 
 
 def _with_known_fields(step: Mapping[str, object]) -> dict[str, object]:
     """Always in the same order, and without what a later version may add."""
-    return {name: step[name] for name in STEP_FIELDS}
+    return {name: step[name] for name in (*STEP_FIELDS, *OPTIONAL_STEP_FIELDS) if name in step or name in STEP_FIELDS}

@@ -6,7 +6,8 @@
     trace.save("run.trace")                      # mini-vllm trace run.trace   draws it
 
 A trace is a header and a list of steps, plain JSON values throughout; a saved one has a line for each. Tables and
-blocks are told when they change, so that a long run stays small.
+blocks are told when they change, so that a long run stays small. Of a prompt's text only the beginning is kept, as the
+name of its request.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ from mini_vllm.request import Request
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.trace.files import FORMAT, TraceHeader, TraceStep, read_trace, write_trace
 
+#: A prompt is named by this many characters at most; the rest of it is nobody's business.
+MAX_NAME = 40
+
 
 class NoTrace:
     """What an engine tells of its steps, heard by nobody. A subclass may listen to a part of it."""
+
+    def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
+        """Before anything else: what the engine serves, and how to learn what a request's prompt says."""
 
     def start_step(self, scheduler: Scheduler) -> None:
         """Before a step is planned."""
@@ -56,14 +63,21 @@ class StepTrace(NoTrace):
         self._tables: dict[str, list[int]] = {}
         self._blocks: dict[int, tuple[int, bool]] = {}
         self._live: dict[str, Request] = {}
+        self._model: str | None = None
+        self._text_of: Callable[[Request], str] = lambda request: ""
 
     # ---- recording
+
+    def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
+        self._model, self._text_of = Path(model).name, text_of  # a folder's place is of no interest
 
     def start_step(self, scheduler: Scheduler) -> None:
         if not self.header:
             self.header = {"format": FORMAT, "num_blocks": scheduler.kv_cache.block_pool.num_blocks,
                            "block_size": scheduler.kv_cache.block_size, "max_num_seqs": scheduler.max_num_seqs,
                            "max_num_batched_tokens": scheduler.max_num_batched_tokens}
+            if self._model is not None:
+                self.header["model"] = self._model
         self._live.update(scheduler.requests)
         self._start_s = self._now_s()
 
@@ -72,14 +86,16 @@ class StepTrace(NoTrace):
         self._computed_s = None
         tokens = {request.request_id: [request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id],
                                        plan.num_scheduled_tokens[request.request_id]] for request in plan.requests}
-        prompts = {request_id: request.num_prompt_tokens for request_id, request in self._live.items()
-                   if request_id not in self._seen}
-        self._seen.update(prompts)
+        new = {request_id: request for request_id, request in self._live.items() if request_id not in self._seen}
+        self._seen.update(new)
+        names = {request_id: beginning(self._text_of(request)) for request_id, request in new.items()}
         self._step = {"start_s": self._start_s, "planned_s": planned_s, "computed_s": planned_s, "end_s": planned_s,
-                      "tokens": tokens, "prompts": prompts, "sampled": [],
+                      "tokens": tokens, "sampled": [],
+                      "prompts": {request_id: request.num_prompt_tokens for request_id, request in new.items()},
                       "waiting": [request.request_id for request in scheduler.waiting],
                       "preempted": [], "finished": {}, "copies": [list(pair) for pair in plan.copies],
-                      "tables": self._changed_tables(scheduler), "blocks": self._changed_blocks(scheduler)}
+                      "tables": self._changed_tables(scheduler), "blocks": self._changed_blocks(scheduler),
+                      "names": {request_id: name for request_id, name in names.items() if name}}
 
     def record_computed(self) -> None:
         self._computed_s = self._now_s()
@@ -135,3 +151,9 @@ class StepTrace(NoTrace):
         trace = cls()
         trace.header, trace.steps = read_trace(path)
         return trace
+
+
+def beginning(text: str) -> str:
+    """The first words of a prompt, in one line, as its request's name."""
+    words = " ".join(text.split())
+    return words if len(words) <= MAX_NAME else words[:MAX_NAME - 1].rstrip() + "…"

@@ -1,0 +1,55 @@
+"""What one row of a replayed trace is made of: equal cells side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+PROMPT, AGAIN, DECODE, FORKED = "prompt", "recomputed", "decode", "forked"
+WAITING, IDLE, PREEMPTED = "waiting", "idle", "preempted"
+USED, SHARED, CACHED, KEPT = "used", "shared", "cached", "kept"
+
+
+@dataclass
+class Run:
+    """Equal cells side by side in one row, from step ``first`` to step ``last``."""
+
+    first: int
+    last: int
+    kind: str
+    num_tokens: int = 0
+    #: Tokens of the request that were computed before ``first``.
+    num_before: int = 0
+    #: How many of ``num_tokens`` the request had had already, computed or found in the cache, and lost.
+    num_again: int = 0
+    is_sampled: bool = False
+    #: Of a block: the requests whose tables name it.
+    owners: tuple[str, ...] = ()
+    #: Of a block: [(step, slots that hold a token from that step on)].
+    levels: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def steps(self) -> str:
+        return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+
+    def is_continued_by(self, cell: Run) -> bool:
+        """Whether the next step does the same, and with the tokens that follow."""
+        num_before = self.num_before + self.num_tokens * (self.last + 1 - self.first)
+        return cell == replace(self, first=self.last + 1, last=self.last + 1, num_before=num_before)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What one step computed, by kind of token, and how many blocks were in use."""
+
+    num_prompt: int = 0
+    num_again: int = 0
+    num_decode: int = 0
+    num_used_blocks: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt + self.num_again + self.num_decode
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,345 @@
+"""What a trace tells of a run, and what a file of it may look like."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.models.loader import load
+from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.request import Request, SamplingParams
+from mini_vllm.scheduler import Scheduler
+from mini_vllm.simulation import Clock, Simulation
+from mini_vllm.trace.files import FORMAT, OPTIONAL_STEP_FIELDS, STEP_FIELDS, TraceError
+from mini_vllm.trace.recorder import StepTrace
+
+SIZE = 4
+
+
+class WatchedTrace(StepTrace):
+    """Notes, at the moment of each plan, how things really stand."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.tables, self.pools = [], []
+
+    def record_plan(self, scheduler, plan):
+        super().record_plan(scheduler, plan)
+        self.tables.append({each.request_id: scheduler.kv_cache.get_block_ids(each.request_id)
+                            for each in scheduler.running})
+        self.pools.append({block.block_id: (block.ref_cnt, block.block_hash is not None)
+                           for block in scheduler.kv_cache.block_pool.blocks if not block.is_null})
+
+
+def make(num_blocks=100, seqs=4, budget=16):
+    clock = Clock()
+    manager = KVCacheManager(num_blocks + 1, SIZE, tree_class=PrefixTree)
+    scheduler = Scheduler(manager, seqs, budget, watermark=0.0)
+    return Simulation(scheduler, clock=clock, trace=WatchedTrace(clock))
+
+
+def request(name, prompt, num_tokens=4):
+    """``prompt`` is a list of tokens, or a number of tokens that nobody else has."""
+    if isinstance(prompt, int):
+        rng = random.Random(name)
+        prompt = [rng.randrange(1000) for _ in range(prompt)]
+    return Request(name, prompt, SamplingParams(max_tokens=num_tokens))
+
+
+def run_plain():
+    simulation = make(budget=8)
+    simulation.add(request("a", 4, 6))
+    simulation.add(request("b", 17, 3))
+    simulation.run()
+    return simulation
+
+
+def run_preempting():
+    simulation = make(num_blocks=11)
+    for i, name in enumerate("abcd"):
+        simulation.add(request(name, 6 + i, 12), at_s=i * 0.02)
+    simulation.run()
+    assert simulation.scheduler.num_preemptions, "the example is meant to preempt"
+    return simulation
+
+
+def run_sharing(num_requests=6):
+    simulation = make(budget=32)
+    for i in range(num_requests):
+        simulation.add(request(f"r{i}", [*range(18), 500 + i], 5), at_s=i * 0.01)
+    simulation.run()
+    return simulation
+
+
+def run_aborting():
+    """One is aborted while it runs, one while it waits."""
+    simulation = make(seqs=2)
+    for name in "abc":
+        simulation.add(request(name, 6, 8))
+    for _ in range(3):
+        simulation.step()
+    simulation.abort("b")
+    simulation.abort("c")
+    simulation.run()
+    return simulation
+
+
+def run_at_random(seed):
+    rng = random.Random(seed)
+    simulation = make(num_blocks=rng.randrange(12, 40), seqs=6, budget=rng.choice([6, 16, 40]))
+    for i in range(rng.randrange(3, 20)):
+        prompt = [*range(rng.choice([0, 0, 10])), *(rng.randrange(1000) for _ in range(rng.randrange(1, 30)))]
+        simulation.add(request(f"r{i}", prompt, rng.randrange(1, 30)), at_s=rng.random() * 0.5)
+    while not simulation.is_done:
+        simulation.step()
+        if rng.random() < 0.04 and simulation.scheduler.requests:
+            simulation.abort(rng.choice(sorted(simulation.scheduler.requests)))
+    return simulation
+
+
+#: In 92 a step preempts two; so does one in 49, which also has every way to end that a simulation has.
+RUNS = {"plain": run_plain, "preempting": run_preempting, "sharing": run_sharing, "aborting": run_aborting,
+        **{f"random-{seed}": lambda seed=seed: run_at_random(seed) for seed in (0, 1, 2, 4, 49, 92)}}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def simulation(request):
+    return RUNS[request.param]()
+
+
+def by_hand(*steps, num_blocks=9, budget=8):
+    """A trace of steps in which only the named things happen."""
+    trace = StepTrace()
+    trace.header = {"format": FORMAT, "num_blocks": num_blocks, "block_size": SIZE, "max_num_seqs": 4,
+                    "max_num_batched_tokens": budget}
+    for i, step in enumerate(steps):
+        assert not step.keys() - {*STEP_FIELDS, *OPTIONAL_STEP_FIELDS}
+        trace.steps.append({"start_s": i * 0.01, "planned_s": i * 0.01, "computed_s": i * 0.01, "end_s": (i + 1) * 0.01,
+                            "tokens": {}, "prompts": {}, "sampled": [], "waiting": [], "preempted": [], "finished": {},
+                            "copies": [], "tables": {}, "blocks": [], **step})
+    return trace
+
+
+# ---- recording
+
+
+def test_a_step_tells_what_the_timeline_tells(simulation):
+    steps, timeline = simulation.trace.steps, simulation.timeline
+    assert len(steps) == len(timeline.steps)
+    for i, (step, expected) in enumerate(zip(steps, timeline.steps)):
+        assert set(step) == {*STEP_FIELDS, *OPTIONAL_STEP_FIELDS}
+        assert {name: num for name, (_, num) in step["tokens"].items()} == expected.num_scheduled_tokens, f"step {i}"
+        assert step["sampled"] == expected.sampled, f"step {i}"
+        assert step["preempted"] == expected.preempted, f"step {i}"
+        assert set(step["finished"]) >= set(expected.finished), f"step {i}"
+        assert step["start_s"] == pytest.approx(expected.start_s - timeline.steps[0].start_s, abs=1e-6)
+        assert step["end_s"] == pytest.approx(expected.end_s - timeline.steps[0].start_s, abs=1e-6)
+        assert step["start_s"] <= step["planned_s"] <= step["computed_s"] <= step["end_s"]
+
+
+def test_the_header_is_that_of_the_scheduler():
+    assert run_plain().trace.header == {"format": FORMAT, "num_blocks": 101, "block_size": SIZE, "max_num_seqs": 4,
+                                        "max_num_batched_tokens": 8}
+
+
+def test_every_request_is_introduced_once_with_its_prompt_and_ends_once():
+    trace = run_preempting().trace
+    assert [name for step in trace.steps for name in step["prompts"]] == ["a", "b", "c", "d"]
+    assert {k: v for step in trace.steps for k, v in step["prompts"].items()} == {"a": 6, "b": 7, "c": 8, "d": 9}
+    assert sorted((k, v) for step in trace.steps for k, v in step["finished"].items()) == [
+        (name, "length") for name in "abcd"]
+
+
+def test_who_computes_goes_on_where_it_stopped_unless_it_was_preempted(simulation):
+    num_computed, num_resumed = {}, 0
+    for i, step in enumerate(simulation.trace.steps):
+        for name in step["preempted"]:
+            num_computed[name] = None
+        for name, (before, num) in step["tokens"].items():
+            if num_computed.get(name) is not None:
+                assert before == num_computed[name], f"step {i}, {name}: {before} computed before"
+            num_resumed += name in num_computed and num_computed[name] is None
+            num_computed[name] = before + num
+    assert num_resumed <= simulation.scheduler.num_preemptions
+
+
+def test_changes_add_up_to_what_was_there_in_each_step(simulation):
+    """Tables and blocks are told when they change; told wrongly once, they would be wrong for good."""
+    tables, blocks = {}, dict.fromkeys(simulation.trace.pools[0], (0, False))
+    for i, step in enumerate(simulation.trace.steps):
+        tables.update(step["tables"])
+        tables = {name: table for name, table in tables.items() if table}
+        for block_id, *state in step["blocks"]:
+            assert blocks[block_id] != tuple(state), f"step {i}: block {block_id} is told, but did not change"
+            blocks[block_id] = tuple(state)
+        assert tables == simulation.trace.tables[i], f"tables of step {i}"
+        assert blocks == simulation.trace.pools[i], f"blocks of step {i}"
+
+
+def test_all_preemptions_are_there(simulation):
+    assert sum(len(step["preempted"]) for step in simulation.trace.steps) == simulation.scheduler.num_preemptions
+
+
+def test_a_shared_prefix_is_seen_in_tokens_and_blocks():
+    steps = run_sharing().trace.steps
+    first = {}
+    for step in steps:
+        for name, (before, _) in step["tokens"].items():
+            first.setdefault(name, before)
+    assert first["r0"] == 0 and all(first[f"r{i}"] >= 16 for i in range(1, 6)), first
+    assert max(ref_cnt for step in steps for _, ref_cnt, _ in step["blocks"]) > 1
+
+
+def test_copies_are_pairs_of_blocks():
+    copies = [pair for step in run_sharing().trace.steps for pair in step["copies"]]
+    assert copies and all(len(pair) == 2 and pair[0] != pair[1] for pair in copies)
+
+
+def test_an_abort_between_two_steps_belongs_to_the_second():
+    trace = run_aborting().trace
+    assert trace.steps[2]["finished"] == {}
+    assert trace.steps[3]["finished"] == {"b": "abort", "c": "abort"}
+    assert trace.steps[3]["tables"]["b"] == [] and "c" not in trace.steps[3]["tables"]
+    assert trace.steps[2]["waiting"] == ["c"] and trace.steps[3]["waiting"] == []
+
+
+def test_a_request_that_outgrows_the_pool_ends_with_its_status():
+    simulation = make(num_blocks=3)
+    simulation.add(request("big", 6, 40))
+    simulation.run()
+    assert simulation.trace.steps[-1]["finished"] == {"big": "kv_cache_full"}
+    assert simulation.trace.steps[-1]["tokens"] == {}
+
+
+# ---- names
+
+
+def introduced(texts, model="models/tiny-tales"):
+    """A trace that knows what prompts say, and has recorded a plan."""
+    trace = StepTrace(Clock())
+    trace.introduce(model, lambda request: texts[request.request_id])
+    simulation = make()
+    simulation.trace = trace
+    for name in texts:
+        simulation.add(request(name, 5))
+    simulation.run()
+    return trace
+
+
+def test_of_a_prompt_only_the_beginning_is_kept():
+    texts = {"a": "Once upon\n a  time", "b": "x" * 40, "c": "A secret that nobody is to read, not in a trace: 4711",
+             "d": ""}
+    trace = introduced(texts)
+    assert {key: value for step in trace.steps for key, value in step["names"].items()} == {
+        "a": "Once upon a time", "b": "x" * 40, "c": "A secret that nobody is to read, not in…"}
+    assert trace.header["model"] == "tiny-tales", "not where it lies"
+
+
+def test_names_and_model_survive_a_file(tmp_path):
+    trace = introduced({"a": "Once upon a time"})
+    trace.save(tmp_path / "run.trace")
+    loaded = StepTrace.load(tmp_path / "run.trace")
+    assert (loaded.header, loaded.steps) == (trace.header, trace.steps)
+
+
+def test_an_engine_introduces_itself_and_its_prompts(checkpoints):
+    loaded, trace = load(checkpoints("qwen3")), StepTrace()
+    engine = LLMEngine(EngineConfig(num_blocks=40, block_size=8), loaded=loaded, trace=trace)
+    params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    engine.add_request("hello world", params, "text")
+    engine.add_request(loaded.tokenizer.encode("good morning"), params, "ids")
+    engine.add_request("hello again", SamplingParams(max_tokens=2, n=2, seed=1, ignore_eos=True), "two")
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert {key: value for step in trace.steps for key, value in step["names"].items()} == {
+        "text": "hello world", "ids": "good morning", "two#0": "hello again", "two#1": "hello again"}
+    assert trace.header["model"] == Path(loaded.name).name
+
+
+# ---- files
+
+
+def test_a_saved_trace_is_read_back_as_it_was(simulation, tmp_path):
+    path = tmp_path / "run.trace"
+    simulation.trace.save(path)
+    loaded = StepTrace.load(path)
+    assert loaded.header == simulation.trace.header
+    assert loaded.steps == simulation.trace.steps
+    assert len(path.read_text().splitlines()) == 1 + len(loaded.steps)
+    loaded.save(path)
+    assert StepTrace.load(path).steps == simulation.trace.steps
+
+
+def test_odd_ids_survive_a_file(tmp_path):
+    odd = 'r\u2028<&"\n\x0bé'
+    trace = by_hand({"tokens": {odd: [0, 3]}, "prompts": {odd: 3}, "sampled": [odd]})
+    trace.save(tmp_path / "odd.trace")
+    assert StepTrace.load(tmp_path / "odd.trace").steps == trace.steps
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(OSError):
+        StepTrace.load(tmp_path / "none.trace")
+
+
+HEADER = json.dumps({"format": FORMAT, "num_blocks": 9, "block_size": 4, "max_num_seqs": 4,
+                     "max_num_batched_tokens": 8})
+STEP = json.dumps(by_hand({}).steps[0])
+
+
+@pytest.mark.parametrize("text, complaint", [
+    ("", "is empty"),
+    ("step 0: nothing\n", "line 1"),
+    ("[1, 2]\n", "line 1"),
+    ("17\n", "line 1"),
+    ("null\n", "line 1"),
+    ('{"request_id": "a"}\n', "line 1.*format"),
+    ('{"format": 1}\n', "line 1.*num_blocks"),
+    (HEADER + '\n' + STEP.replace('"copies": []', '"copies": 7') + '\n',
+     "line 2.*copies is 7"),
+    ('{"format": 99}\n', "format 99"),
+    (f"{HEADER}\n{STEP}\n{STEP[:40]}\n", "line 3"),
+    (f"{HEADER}\n\n{STEP}\n", "line 2"),
+    (f"{HEADER}\n{STEP}\n[1]\n", "line 3"),
+    (f'{HEADER}\n{STEP}\n"text"\n', "line 3"),
+    (f'{HEADER}\n{STEP.replace("sampled", "samples")}\n', "line 2.*sampled"),
+])
+def test_a_file_that_is_no_trace_is_named_with_the_line(text, complaint, tmp_path):
+    path = tmp_path / "some.file"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=complaint) as error:
+        StepTrace.load(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_file_that_is_no_text_is_no_trace(tmp_path):
+    (tmp_path / "some.file").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
+    with pytest.raises(TraceError, match="some.file"):
+        StepTrace.load(tmp_path / "some.file")
+
+
+def test_a_file_from_before_there_were_names_can_be_read(tmp_path):
+    path = tmp_path / "run.trace"
+    old = {name: value for name, value in json.loads(STEP).items() if name != "names"}
+    path.write_text(f"{HEADER}\n{json.dumps(old)}\n")
+    assert StepTrace.load(path).steps == [old]
+
+
+@pytest.mark.parametrize("text, complaint", [
+    (HEADER[:-1] + ', "model": 7}\n' + STEP, "line 1.*model is 7"),
+    (HEADER + "\n" + STEP[:-1] + ', "names": []}', r"line 2.*names is \[\]"),
+])
+def test_what_may_be_missing_must_be_right_if_it_is_there(text, complaint, tmp_path):
+    (tmp_path / "run.trace").write_text(text)
+    with pytest.raises(TraceError, match=complaint):
+        StepTrace.load(tmp_path / "run.trace")
+
+
+def test_what_a_later_version_adds_to_a_step_is_left_out(tmp_path):
+    path = tmp_path / "run.trace"
+    path.write_text(f"{HEADER}\n{json.dumps({**json.loads(STEP), 'mood': 'good'})}\n")
+    assert StepTrace.load(path).steps == [json.loads(STEP)]
