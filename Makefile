@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 # Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: test demo lint check map notebooks lab install clean
+.PHONY: test demo lint check map hero notebooks lab install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
@@ -41,6 +41,10 @@ check: $(INSTALLED)
 # The lines that docs/engine.md links to, set anew.
 map: $(INSTALLED)
 	$(RUN) tools/line_links.py docs/engine.md
+
+# The picture on the front page, drawn anew from a run of the engine.
+hero: $(INSTALLED)
+	$(RUN) tools/hero.py
 
 # Runs the notebooks and keeps their outputs.
 notebooks: $(INSTALLED)

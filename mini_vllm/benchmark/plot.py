@@ -1,75 +1,143 @@
-"""The picture of a throughput benchmark."""
+"""The picture of a throughput benchmark: who was how fast, on which machine, and how many times as fast ours was.
+
+The arms differ in hatching and in marks as well as in colour, so that a grey print can be read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.results import ARMS, BenchmarkResult
+from mini_vllm.pictures.palette import PAINTS, request_paint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-COLOURS = dict(zip(ARMS, ("#9aa5b1", "#2f6fde", "#e08a3c")))
+#: Workload → arm → how many times as fast our batching was.
+SpeedUps = Mapping[str, Mapping[str, float]]
+
+#: What a file of each kind would say of the day on which it was written, and how to leave that out.
+UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+
+
+class Look(NamedTuple):
+    colour: str
+    hatch: str
+    mark: str
+
+
+INK = PAINTS["ink"].light
+LOOKS = dict(zip(ARMS, (Look(PAINTS["null"].light, "", "o"), Look(PAINTS[request_paint(0)].light, "", "s"),
+                        Look(PAINTS[request_paint(1)].light, "////", "^"))))
 
 
 class Panel(NamedTuple):
     title: str
     height: Callable[[BenchmarkResult], float]
-    #: None: bars of ``height``. Else dots at ``height``, and a line up to this.
+    #: None: bars of ``height``. Else marks at ``height``, and a line up to this.
     worst: Callable[[BenchmarkResult], float] | None
 
 
 PANELS = (
-    Panel("output tokens a second", lambda result: result.output_tokens_per_s, None),
-    Panel("seconds to the first token: median (dot) to worst (bar)", lambda result: result.first_token_s[50],
+    Panel("output tokens a second, and how many times as fast mini_vllm was", lambda result: result.output_tokens_per_s,
+          None),
+    Panel("seconds to the first token: median (mark) to worst (bar)", lambda result: result.first_token_s[50],
           lambda result: result.first_token_s[100]),
-    Panel("milliseconds between tokens: median (dot) to worst (bar)", lambda result: 1000 * result.between_tokens_s[50],
-          lambda result: 1000 * result.between_tokens_s[100]),
+    Panel("milliseconds between tokens: median (mark) to worst (bar)",
+          lambda result: 1000 * result.between_tokens_s[50], lambda result: 1000 * result.between_tokens_s[100]),
 )
 
 
-def plot_results(results: Sequence[BenchmarkResult], model: str, path: str | Path) -> None:
-    """Output tokens a second, first tokens and gaps between tokens, workload by workload.
+def check_plot(path: Path) -> None:
+    """To be asked before anything is measured. Raises ValueError if no picture can be drawn there."""
+    if path.suffix.lower() not in UNDATED:
+        raise ValueError(f"{path}: a plot is written as {', '.join(UNDATED)}, not as "
+                         f"{path.suffix or 'a name without a suffix'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    _figure_class()
 
-    Raises ValueError, which says how to get it, if matplotlib is not installed.
-    """
+
+def plot_results(results: Sequence[BenchmarkResult], model: str, path: str | Path,
+                 speed_ups: SpeedUps | None = None) -> None:
+    """Raises ValueError, which says how to get it, if matplotlib is not installed."""
+    _figure_class()
+    import matplotlib
+    with matplotlib.rc_context({"svg.hashsalt": "mini_vllm", "hatch.linewidth": 0.7}):
+        make_figure(results, model, speed_ups or {}).savefig(path, dpi=120, metadata=UNDATED.get(
+            Path(path).suffix.lower(), {}))
+
+
+def make_figure(results: Sequence[BenchmarkResult], model: str, speed_ups: SpeedUps) -> Figure:
+    """Output tokens a second, first tokens and gaps between tokens, workload by workload."""
+    num_workloads = len({result.workload for result in results})
+    figure = _figure_class()(figsize=(max(6.5, 2 + 1.6 * num_workloads), 9.5), layout="constrained")
+    figure.suptitle(f"Serving with {model}", x=0.02, ha="left", fontweight="bold")
+    for axes, panel in zip(figure.subplots(len(PANELS), 1), PANELS):
+        _draw_panel(axes, panel, results)
+    _write_ratios(figure.axes[0], results, speed_ups)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False, fontsize=9,
+                  ncols=len(ARMS))
+    num_rounds = max((result.num_rounds for result in results), default=1)
+    rounds = f"medians of {num_rounds} rounds, the arms in turns" if num_rounds > 1 else "one round"
+    device, *rest = describe_machine()
+    figure.supxlabel(f"{device}\n{', '.join(rest)}; {rounds}", x=0.02, ha="left", fontsize=8,
+                     color=PAINTS["faint"].light)
+    return figure
+
+
+def _figure_class() -> type[Figure]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
-    num_workloads = len({result.workload for result in results})
-    figure = Figure(figsize=(max(6.5, 2 + 1.6 * num_workloads), 9), layout="constrained")
-    figure.suptitle(f"Serving with {model}", x=0.02, ha="left")
-    for axes, panel in zip(figure.subplots(len(PANELS), 1), PANELS):
-        _draw_panel(axes, panel, results)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False, fontsize=9)
-    figure.savefig(path, dpi=120)
+    return Figure
+
+
+def _workloads(results: Sequence[BenchmarkResult]) -> list[str]:
+    return list(dict.fromkeys(result.workload for result in results))
 
 
 def _draw_panel(axes: Axes, panel: Panel, results: Sequence[BenchmarkResult]) -> None:
     """Workloads from left to right; the arms side by side in each."""
-    workloads = list(dict.fromkeys(result.workload for result in results))
+    workloads = _workloads(results)
     arms = [arm for arm in ARMS if any(result.arm == arm for result in results)]
     width = 0.8 / len(arms)
     for number, arm in enumerate(arms):
-        of_arm = [result for result in results if result.arm == arm]
+        of_arm, look = [result for result in results if result.arm == arm], LOOKS[arm]
         left = [workloads.index(result.workload) + (number - (len(arms) - 1) / 2) * width for result in of_arm]
         heights = [panel.height(result) for result in of_arm]
         if panel.worst is None:
-            axes.bar_label(axes.bar(left, heights, width * 0.95, color=COLOURS[arm], label=arm), fmt="%.0f", fontsize=8)
+            bars = axes.bar(left, heights, width * 0.92, color=look.colour, hatch=look.hatch, edgecolor=INK,
+                            linewidth=0.7, label=arm)
+            axes.bar_label(bars, fmt="%.0f", fontsize=8)
         else:
             tops = [panel.worst(result) for result in of_arm]
-            axes.vlines(left, heights, tops, color=COLOURS[arm], linewidth=1.5)
-            axes.scatter(left, heights, marker="o", color=COLOURS[arm], s=36)
-            axes.scatter(left, tops, marker="_", color=COLOURS[arm], s=80)
+            axes.vlines(left, heights, tops, color=INK, linewidth=1)
+            axes.scatter(left, tops, marker="_", color=INK, s=80)
+            axes.scatter(left, heights, marker=look.mark, color=look.colour, edgecolor=INK, linewidth=0.7, s=42,
+                         zorder=3)
     if panel.worst is not None:
         _use_log_scale(axes)
-        axes.set_xlim(-0.5, len(workloads) - 0.5)
+    axes.set_xlim(-0.5, max(len(workloads), 1) - 0.5)
     axes.set_title(panel.title, loc="left", fontsize=10)
     axes.set_xticks(range(len(workloads)), workloads)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _write_ratios(axes: Axes, results: Sequence[BenchmarkResult], speed_ups: SpeedUps) -> None:
+    """Over the bars of each workload: ours against each of the others."""
+    workloads = _workloads(results)
+    for place, workload in enumerate(workloads):
+        ratios = [f"{ratio:.2f}× {arm}" for arm, ratio in speed_ups.get(workload, {}).items()]
+        highest = max(result.output_tokens_per_s for result in results if result.workload == workload)
+        axes.annotate("\n".join(ratios), (place, highest), (0, 13), textcoords="offset points", ha="center",
+                      fontsize=8, fontweight="bold")
+    axes.margins(y=0.3 if speed_ups else 0.1)
 
 
 def _use_log_scale(axes: Axes) -> None:

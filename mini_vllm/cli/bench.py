@@ -8,7 +8,7 @@ import sys
 from mini_vllm.backend import blas
 from mini_vllm.benchmark import tables
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.plot import plot_results
+from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.throughput import run_comparison_benchmark
 from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
@@ -27,6 +27,8 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     rounds: int = arguments.rounds
     if rounds < 1:
         raise ValueError(f"--rounds is {rounds}, must be at least 1")
+    if arguments.plot:
+        check_plot(arguments.plot)
     drawing = Drawing.from_arguments(arguments)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
@@ -45,7 +47,7 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     if arguments.json:
         tables.save_json(arguments.json, loaded.name, everything, speed_ups)
     if arguments.plot:
-        plot_results(everything, loaded.name, arguments.plot)
+        plot_results(everything, loaded.name, arguments.plot, speed_ups)
     return 0
 
 

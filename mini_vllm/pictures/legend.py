@@ -34,14 +34,14 @@ def draw_legend(sheet: Sheet) -> None:
         if not entries:
             continue
         sheet.text(MARGIN, sheet.y + 9, heading, 10, "ink", font_weight="bold")
-        x = MARGIN + 62.0
+        x = left = MARGIN + 56.0
         for kind, text in entries:
-            wide = 24 + math.ceil(1.06 * sans_width(text, 10)) + 14
-            if x + wide > sheet.width - MARGIN and x > MARGIN + 62:
-                x, sheet.y = MARGIN + 62.0, sheet.y + 16
+            wide = 24 + math.ceil(1.04 * sans_width(text, 10))
+            if x + wide > sheet.width - MARGIN and x > left:
+                x, sheet.y = left, sheet.y + 16
             _draw_swatch(sheet, x, sheet.y, kind)
             sheet.text(x + 24, sheet.y + 9, text, 10)
-            x += wide
+            x += wide + 9
         sheet.y += 16
     sheet.y += 10
 
@@ -53,7 +53,7 @@ def _of_requests(sheet: Sheet) -> list[tuple[str, str]]:
     ends = {END if status in GOOD_ENDS else BAD_END for _, _, status in history.ends}
     told = {PROMPT: "tokens of a prompt", AGAIN: "computed again",
             DECODE: "one token decoded" if sheet.cell >= marks.MIN_PEARL else "one token decoded in each step",
-            FORKED: "forked after the prompt", EAR: "its first token", WAITING: "waits",
+            FORKED: "forked", EAR: "first token", WAITING: "waits",
             IDLE: "runs, but gets no token", PREEMPTED: "preempted", END: "finished",
             BAD_END: "ended early"}
     if sheet.cell >= MIN_EAR and any(index in history.shown for index, _ in history.first_tokens.values()):

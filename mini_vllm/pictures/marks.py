@@ -18,9 +18,10 @@ def draw_box(sheet: Sheet, left: float, right: float, middle: float, height: flo
     """Tokens of a prompt; underlined in red if they are computed again."""
     sheet.add("rect", x=left, y=middle - height / 2, width=right - left, height=height, fill=paint, stroke="line",
               stroke_width=0.75, data_kind=kind if title else None, title=title)
-    if kind == AGAIN:
-        sheet.add("rect", x=left, y=middle + height / 2 - 3, width=right - left, height=3, fill="alarm",
-                  pointer_events="none")
+    if kind == AGAIN:  # in red, under a line of paper: some requests are red as well
+        for paint, up, thick in (("paper", 4, 1), ("alarm", 3, 3)):
+            sheet.add("rect", x=left, y=middle + height / 2 - up, width=right - left, height=thick, fill=paint,
+                      pointer_events="none")
 
 
 def pearl_size(sheet: Sheet) -> float:

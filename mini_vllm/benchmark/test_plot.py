@@ -1,0 +1,71 @@
+"""The plot of a benchmark says what was measured, on what, how often, and who was how many times as fast."""
+
+import pytest
+
+from mini_vllm import __version__
+from mini_vllm.backend import blas, device_name, mx
+from mini_vllm.benchmark.plot import LOOKS, check_plot, make_figure, plot_results
+from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
+from mini_vllm.cli import main
+
+SPEED_UPS = {"decode-16": {ONE_AT_A_TIME: 4.567, PEER: 1.234}, "chat": {ONE_AT_A_TIME: 2.0, PEER: 0.98}}
+
+
+def results(num_rounds=3, arms=ARMS):
+    return [BenchmarkResult(workload, arm, 16, 100, 1600, seconds, {50: 0.1, 90: 0.2, 99: 0.3, 100: 0.4},
+                            {50: 0.01, 90: 0.02, 99: 0.03, 100: 0.04}, 0.0, 0.1, 0.0, num_rounds=num_rounds)
+            for workload in SPEED_UPS for arm, seconds in zip(arms, (10.0, 2.0, 2.5))]
+
+
+def texts(figure):
+    found = [text.get_text() for axes in figure.axes for text in axes.texts]
+    return [*found, *(text.get_text() for text in figure.texts), figure.get_suptitle(), figure.get_supxlabel()]
+
+
+def test_it_says_machine_blas_versions_and_rounds():
+    told = make_figure(results(), "tiny-tales", SPEED_UPS).get_supxlabel()
+    for part in (device_name(), f"BLAS: {blas.name}", f"MLX {mx.__version__}", f"mini_vllm {__version__}",
+                 "medians of 3 rounds"):
+        assert part in told, told
+    assert "one round" in make_figure(results(num_rounds=1), "tiny-tales", {}).get_supxlabel()
+
+
+def test_the_ratios_stand_over_the_bars_of_their_workload():
+    figure = make_figure(results(), "tiny-tales", SPEED_UPS)
+    ratios = {text.get_text(): text.xy for text in figure.axes[0].texts if "×" in text.get_text()}
+    assert list(ratios) == ["4.57× one at a time\n1.23× mlx-lm", "2.00× one at a time\n0.98× mlx-lm"]
+    assert [place for place, _ in ratios.values()] == [0, 1]
+    assert {height for _, height in ratios.values()} == {800.0}, "over the highest bar"
+    assert not any("×" in text for text in texts(make_figure(results(), "tiny-tales", {})))
+
+
+def test_every_bar_has_its_number():
+    figure = make_figure(results(), "tiny-tales", SPEED_UPS)
+    assert [text for text in texts(figure) if text.isdigit()] == ["160", "160", "800", "800", "640", "640"]
+
+
+def test_arms_differ_by_more_than_colour():
+    assert set(LOOKS) == set(ARMS)
+    assert len({look.mark for look in LOOKS.values()}) == 3
+    assert LOOKS[BATCHED].hatch != LOOKS[PEER].hatch
+    greys = [sum(weight * int(look.colour[i:i + 2], 16) for weight, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
+             for look in LOOKS.values()]
+    assert abs(greys[0] - greys[1]) > 60, "what is not hatched is light or dark"
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])
+def test_the_same_results_give_the_same_bytes(suffix, tmp_path):
+    paths = [tmp_path / f"{number}.{suffix}" for number in range(2)]
+    for path in paths:
+        plot_results(results(arms=(ONE_AT_A_TIME, BATCHED)), "tiny-tales", path, {})
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("name, complaint", [
+    ("out.gif", "a plot is written as .svg, .pdf, .png, not as .gif"), ("out", "not as a name without a suffix"),
+    ("nowhere/out.png", "there is no folder")])
+def test_where_the_plot_goes_is_checked_before_anything_is_measured(name, complaint, tmp_path, capsys):
+    with pytest.raises(ValueError, match=complaint):
+        check_plot(tmp_path / name)
+    assert main(["bench", "throughput", "--model", "no-such-model", "--plot", str(tmp_path / name)]) == 2
+    assert complaint in capsys.readouterr().err
