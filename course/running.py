@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,7 +138,8 @@ class RunCommand:
             verdict = "done" if outcome.speed[0] >= ENOUGH_SPEED * outcome.speed[1] else "not yet"
             self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
         if wish.trace is not None:
-            self.console.print(f"  Every step is in {wish.trace}; to see it: mini-vllm trace {wish.trace}")
+            self.console.print(Text(f"  Every step is in {wish.trace}; to see it: mini-vllm trace "
+                                    f"{shlex.quote(str(wish.trace))}"), soft_wrap=True)
         if wish.is_strict:
             self.console.print("\nEvery part of this engine is your own: it is your vLLM. What you have now stands in "
                                "phase-05-mlx-engine/capstone/README.md.")

@@ -13,7 +13,8 @@ from course.labs import PROJECT_ROOT, discover, find_lab
 from course.mutants import mutants_of
 from course.pieces import just
 from course.progress import State
-from course.running import RunCommand, Wish
+from course.running import WORKLOADS, RunCommand, Wish
+from mini_vllm.cli import main as mini_vllm_command
 
 LABS = discover()
 
@@ -140,8 +141,11 @@ def command():
 
 def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, tmp_path):
     run, output = command
-    assert run.run(Wish(prompt="The fox", trace=tmp_path / "steps.json")) == 0
+    path = tmp_path / "my steps.json"
+    assert run.run(Wish(prompt="The fox", trace=path)) == 0
     text = output.getvalue()
     assert "No piece is yours yet." in text and "\nThe fox" in text
     assert "80 tokens, all as the reference's: the tale." in text
-    assert "block_pool" in text and (tmp_path / "steps.json").is_file()
+    assert "block_pool" in text and path.is_file()
+    assert f"to see it: mini-vllm trace '{path}'\n" in text, "as a shell reads it"
+    assert mini_vllm_command(["trace", str(path)]) == 0 and "The fox" in path.with_suffix(".svg").read_text("utf-8")

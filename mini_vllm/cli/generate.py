@@ -19,6 +19,8 @@ from mini_vllm.trace.recorder import StepTrace
 def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: SamplingParams) -> int:
     """Texts go to standard output; refusals, usage and ``--stats`` to standard error."""
     trace = StepTrace() if arguments.trace else None
+    if arguments.trace and not arguments.trace.parent.is_dir():
+        raise ValueError(f"--trace {arguments.trace}: there is no folder {arguments.trace.parent}")
     engine = make_engine(arguments, engine_config(arguments), trace)
     started_s = time.perf_counter()
     generation = Generation(engine, _make_printer(arguments, len(prompts) * params.n))
