@@ -204,6 +204,13 @@ def test_every_request_has_a_row_with_its_prompt(simulation, drawing):
     assert letters == [cast.letter(name) for name in rows] and len(set(letters)) == len(letters)
 
 
+def test_what_was_found_in_the_cache_stands_beside_the_prompt(simulation, drawing):
+    firsts = {name: before for step in reversed(simulation.trace.steps) for name, (before, _) in step["tokens"].items()}
+    rows = {row.get("data-request"): [int(text.text) for text in row if text.get("data-part") == "found"]
+            for row in drawing.find("g", "data-request")}
+    assert rows == {name: [firsts[name]] if firsts.get(name) else [] for name in rows}
+
+
 def test_the_headline_agrees_with_the_run(simulation, drawing):
     trace, scheduler, timeline = simulation.trace, simulation.scheduler, simulation.timeline
     seconds = timeline.steps[-1].end_s - timeline.steps[0].start_s
