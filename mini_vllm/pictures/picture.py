@@ -64,7 +64,8 @@ def _png_maker() -> object:
     try:
         import resvg_py
     except ImportError:
-        raise ValueError('a PNG needs resvg-py: pip install "mini-vllm-course[png]". An .svg needs nothing.') from None
+        raise ValueError("a PNG needs resvg-py: pip install resvg-py (it is the extra `png` of this package). An .svg "
+                         "needs nothing.") from None
     return resvg_py
 
 
