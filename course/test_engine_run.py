@@ -13,7 +13,7 @@ from course.labs import PROJECT_ROOT, discover, find_lab
 from course.mutants import mutants_of
 from course.pieces import just
 from course.progress import State
-from course.running import WORKLOADS, RunCommand, Wish
+from course.running import RunCommand, Wish
 from mini_vllm.cli import main as mini_vllm_command
 
 LABS = discover()
