@@ -5,8 +5,9 @@ RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 # Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
 export PYTHONDONTWRITEBYTECODE =
+SITE_INSTALLED := .venv/.installed-site
 
-.PHONY: test demo lint check map hero notebooks lab install clean
+.PHONY: test demo lint check map hero notebooks lab site install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
@@ -16,11 +17,9 @@ test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
 # nbval, where it is not needed, would cost seconds in each of pytest's processes.
-test: $(INSTALLED)
-	$(RUN) -m ruff check .
-	$(RUN) -m mypy
+test: lint
 	$(RUN) -m course.cli check
-	$(RUN) -m pytest -q -n auto --dist worksteal -p no:nbval mini_vllm course phase-05-mlx-engine/capstone
+	$(RUN) -m pytest -q -n auto --dist worksteal -p no:nbval mini_vllm course tools phase-05-mlx-engine/capstone
 	$(NBVAL)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
@@ -34,6 +33,7 @@ demo: $(INSTALLED)
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
@@ -60,6 +60,16 @@ $(LAB): $(INSTALLED)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[notebooks]"
 	@touch $@
 
+# The whole course as a site. It is made from the files as they are, and every link in it is followed.
+site: $(SITE_INSTALLED)
+	PYTHONPATH=tools $(RUN) -m course_site
+
+$(SITE_INSTALLED): $(INSTALLED)
+	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "The site needs Python 3.11 or newer, because Sphinx does. Try: make clean && make PYTHON=python3.12 site"; exit 1; }
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e ".[site]"
+	@touch $@
+
 install: $(INSTALLED)
 
 # pip would compile everything, half of the time; most of it nobody imports. What the labs' processes import is compiled
@@ -73,4 +83,4 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv build/pages build/doctrees build/site

@@ -10,9 +10,10 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 #: The suites that lie beside the code are not for those who install the package.
 SUITES = ("test_*.py", "conftest.py")
-#: What `course init` lays down. It lies beside the packages here, and inside of `course` in a wheel.
+#: What `course init` lays down. It lies beside the packages here, and inside of `course` in a wheel. docs/site is the
+#: frame of the site, which is built in a checkout.
 COURSE = ("README.md", "docs", "notebooks", *sorted(path.name for path in ROOT.glob("phase-*")))
-NOT_PACKED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.new.py", "*.partial")
+NOT_PACKED = shutil.ignore_patterns("__pycache__", "site", "*.pyc", ".*", "*.new.py", "*.partial")
 
 
 class BuildPackages(build_py):

@@ -55,8 +55,8 @@ def course_files() -> dict[str, bytes]:
 
 
 def _files_of(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+    for parent, folders, names in os.walk(folder):  # docs/site is the frame of the site, which is built in a checkout
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")) and name != "site")
         yield from (Path(parent) / name for name in sorted(names)
                     if not name.endswith((".pyc", ".partial", ".new.py")) and not name.startswith("."))
 

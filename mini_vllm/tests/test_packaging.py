@@ -136,7 +136,7 @@ def test_a_wheel_holds_the_model_and_the_mark_that_it_is_typed(wheel):
 
 def test_a_wheel_holds_the_course(wheel):
     here = {path.relative_to(ROOT).as_posix() for folder in (*ROOT.glob("phase-*"), ROOT / "docs", ROOT / "notebooks")
-            for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+            for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "site"} & set(path.parts)}
     packed = {name.removeprefix(COURSE) for name in wheel.namelist() if name.startswith(COURSE)}
     assert packed == here | {"README.md"} and len(packed) > 100
 
