@@ -32,8 +32,8 @@ def main(arguments: list[str]) -> int:
     print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
     if problems:
         return 1
-    num_files = len(list(SITE.rglob("*.html")))
-    print(f"{len(site.pages())} pages, {num_files} files with the sources; every link leads somewhere.\n"
+    num_sources = len(list((SITE / "source").rglob("*.html")))
+    print(f"{len(site.pages())} pages, and {num_sources} with sources; every link inside leads somewhere.\n"
           f"Open {SITE / 'index.html'}")
     return 0
 

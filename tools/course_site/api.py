@@ -62,7 +62,7 @@ def module_page(root: Path, name: str) -> str:
     for module in modules_of(root, name):
         inner = module.removeprefix(f"{PACKAGE}.{name}").lstrip(".")
         parts += [f"## {inner}"] if inner else []
-        parts += [f"[`{module}`]({SOURCE}{_file(root, module)})",
+        parts += [f"[`{_file(root, module)}`]({SOURCE}{_file(root, module)})",
                   f"```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```"]
     return "\n\n".join(parts) + "\n"
 

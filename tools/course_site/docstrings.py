@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+
+_LIST = re.compile(r"( {1,3})(\d+\.|[-*]) ")
 
 
 def dedented(doc: str) -> list[str]:
@@ -21,7 +24,7 @@ def with_drawings(lines: list[str]) -> list[str]:
     """The lines with ``::`` before every drawing, so that it is shown as it stands."""
     kept: list[str] = []
     in_drawing = False
-    for line in lines:
+    for line in _with_lists_at_the_margin(lines):
         is_inside = line.startswith("    ")
         if line.strip() and not is_inside:
             in_drawing = False
@@ -30,3 +33,15 @@ def with_drawings(lines: list[str]) -> list[str]:
             in_drawing = True
         kept.append(line)
     return kept
+
+
+def _with_lists_at_the_margin(lines: list[str]) -> list[str]:
+    """A list that stands a space or two in, which Sphinx would take for a quotation, is moved to the margin."""
+    moved: list[str] = []
+    margin = ""
+    for line in lines:
+        if not (moved and moved[-1].strip()):
+            found = _LIST.match(line)
+            margin = found[1] if found else ""
+        moved.append(line.removeprefix(margin))
+    return moved

@@ -77,6 +77,7 @@ def test_a_drawing_is_kept_as_it_stands():
         "All but the first line is a drawing.", "", "::", "", "    a ⇄ b", "      c", ""]
 
 
-def test_a_list_and_what_goes_on_in_it_is_no_drawing():
+def test_a_list_is_no_drawing_and_no_quotation():
     lines = ["Rules:", "", " 1. One", "    goes on", " 2. Two", "", "Text", "", "    code", "", "    more", "", "End"]
-    assert with_drawings(lines) == [*lines[:8], "::", "", *lines[8:]]
+    assert with_drawings(lines) == [
+        "Rules:", "", "1. One", "   goes on", "2. Two", "", "Text", "", "::", "", *lines[8:]]

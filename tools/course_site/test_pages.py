@@ -94,8 +94,8 @@ def test_pages_stand_in_the_order_of_the_course(small):
 
 
 def test_what_is_new_has_its_place_without_a_line(small):
-    new = {"docs/grading.md": "# Grading", "notebooks/02-z.ipynb": '{"cells": []}', "phase-02-z/README.md": "# Phase 02",
-           "phase-02-z/labs/lab-01-y/README.md": "# Lab 2.1"}
+    new = {"docs/grading.md": "# Grading", "notebooks/02-z.ipynb": '{"cells": []}',
+           "phase-02-z/README.md": "# Phase 02", "phase-02-z/labs/lab-01-y/README.md": "# Lab 2.1"}
     for name, text in new.items():
         (small / name).parent.mkdir(parents=True, exist_ok=True)
         (small / name).write_text(text)
