@@ -14,10 +14,12 @@ _ATTRIBUTES = ("href", "src", "poster", "xlink:href")
 
 @dataclass
 class Html:
-    """What a page has: places that a link can lead to (its ids), and where it leads itself."""
+    """What a page has: places that a link can lead to (its ids), where it leads itself, and what it loads."""
 
     places: set[str] = field(default_factory=set)
     targets: list[str] = field(default_factory=list)
+    #: Those of the targets that are fetched with the page: pictures, scripts, styles.
+    loaded: set[str] = field(default_factory=set)
 
 
 class _Reader(HTMLParser):
@@ -31,6 +33,8 @@ class _Reader(HTMLParser):
                 self.page.places.add(value)
             elif value is not None and name in _ATTRIBUTES:
                 self.page.targets.append(value)
+                if tag != "a":
+                    self.page.loaded.add(value)
 
 
 def read_html(text: str) -> Html:
@@ -61,6 +65,8 @@ def _problem(target: str, page: str, pages: dict[str, Html], files: set[str]) ->
     if parts.scheme in ("data", "mailto"):
         return None
     if parts.scheme or parts.netloc:
+        if target in pages[page].loaded:
+            return "the page would load this from elsewhere, and must do without a network"
         is_right = parts.scheme == "https" and "." in parts.netloc and not any(map(str.isspace, target))
         return None if is_right else "a link that leaves the site is https://host/…"
     path = unquote(parts.path)

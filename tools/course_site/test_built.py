@@ -39,6 +39,8 @@ def test_what_leads_somewhere_is_no_problem(site, html):
     ('<a href="source:a.py">x</a>', "source:a.py: a link that leaves the site is https://host/…"),
     ('<a href="http://example.org">x</a>', "http://example.org: a link that leaves the site is https://host/…"),
     ('<a href="https://">x</a>', "https://: a link that leaves the site is https://host/…"),
+    ('<script src="https://x.org/a.js"></script>',
+     "https://x.org/a.js: the page would load this from elsewhere, and must do without a network"),
     ('<a href="https://[x">x</a>', "https://[x: Invalid IPv6 URL"),
 ])
 def test_what_leads_nowhere_is_listed(site, html, problem):
