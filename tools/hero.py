@@ -1,9 +1,9 @@
-"""The picture on the front page: nine requests that share a pool too small for all of them, as the engine served them.
+"""The picture on the front page: eight requests in a pool too small for all of them, as the engine served them.
 
     python tools/hero.py [FILE]        # default: docs/hero.svg
 
-It is made by the engine and ``mini-vllm trace``'s drawing, with the model that ships, and is the same every time:
-nobody stops before its last token, draws have seeds, and the trace has no clock.
+It is made by the engine and ``mini-vllm trace``'s drawing, with the model that ships, and is the same every time: no text
+ends before its last token, draws have seeds, and the trace has no clock.
 """
 
 from __future__ import annotations
