@@ -45,7 +45,8 @@ def make_parser() -> argparse.ArgumentParser:
     which.add_argument("--lab", action="append", default=[], metavar="2.1,4.2",
                        help="just the pieces of these labs, whether they pass or not")
     which.add_argument("--strict", action="store_true", help="every part must be yours; then the capstone")
-    run.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `mini-vllm trace FILE`")
+    run.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE ends "
+                     "in .svg or .png, else for `mini-vllm trace FILE`")
     demo = command("demo", "three requests, served by your KV cache manager on your block pool")
     demo.add_argument("what", nargs="?", choices=DEMOS, default=DEMOS[0], help="default: %(default)s")
     bench = command("bench", "what an operation of your block pool costs, in a small and in a large pool")

@@ -33,6 +33,7 @@ from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.joints.check import PartError
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.pictures.recorded import save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
 
@@ -143,7 +144,7 @@ def _tell_a_tale(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: 
     prompt = _prompt(engine, spec)
     mine = serve(engine, [prompt], params, None, Steps(lambda step: reporter.tell("step", step=step)), on_output)
     if trace is not None and spec.trace is not None:
-        trace.save(Path(spec.trace))
+        save_run(trace, Path(spec.trace))
     reference = serve(engine_of(config, None, loaded), [prompt], params, None, Steps(reporter.beat))
     difference = first_difference(tokens_of(mine), tokens_of(reference))
     if difference is not None:

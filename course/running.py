@@ -67,6 +67,7 @@ class RunCommand:
         self._status = console.status("")
 
     def run(self, wish: Wish) -> int:
+        _check_target(wish.trace)
         self._test_what_changed()
         pieces = choose_pieces(self.labs, self.progress, wish)
         show_whose(pieces, self.console)
@@ -138,8 +139,9 @@ class RunCommand:
             verdict = "done" if outcome.speed[0] >= ENOUGH_SPEED * outcome.speed[1] else "not yet"
             self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
         if wish.trace is not None:
-            self.console.print(Text(f"  Every step is in {wish.trace}; to see it: mini-vllm trace "
-                                    f"{shlex.quote(str(wish.trace))}"), soft_wrap=True)
+            is_drawn = wish.trace.suffix.lower() in (".svg", ".png")
+            how = "" if is_drawn else f"; to see it: mini-vllm trace {shlex.quote(str(wish.trace))}"
+            self.console.print(Text(f"  Every step is in {wish.trace}{how}"), soft_wrap=True)
         if wish.is_strict:
             self.console.print("\nEvery part of this engine is your own: it is your vLLM. What you have now stands in "
                                "phase-05-mlx-engine/capstone/README.md.")
@@ -174,6 +176,16 @@ class RunCommand:
     def _show_culprit(self, lab: Lab, how: str = "") -> None:
         self.console.print(Text(f"  It is your {', '.join(lab.parts)} of lab {lab.number}, {lab.title}{how}."))
         self.console.print(f"  Its tests: course test {lab.number}. Just this piece: course run --lab {lab.number}")
+
+
+def _check_target(trace: Path | None) -> None:
+    """Raises LabError if no trace can be written there."""
+    if trace is not None:
+        from mini_vllm.pictures.recorded import check_run_target  # here, since it costs time and is needed rarely
+        try:
+            check_run_target(trace)
+        except ValueError as error:
+            raise LabError(str(error)) from None
 
 
 def _without_standstill(spec: Spec, pieces: Pieces) -> Spec:

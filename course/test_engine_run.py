@@ -9,7 +9,7 @@ from rich.console import Console
 from course.engine_run import Outcome, Problem, find_blame, run_pieces
 from course.engine_spec import Spec
 from course.joining import Reference, check_alone
-from course.labs import PROJECT_ROOT, discover, find_lab
+from course.labs import PROJECT_ROOT, LabError, discover, find_lab
 from course.mutants import mutants_of
 from course.pieces import just
 from course.progress import State
@@ -137,6 +137,17 @@ def command():
     output = io.StringIO()
     command = RunCommand(PROJECT_ROOT, LABS, FakeProgress(set()), Console(file=output, width=160))
     return command, output
+
+
+def test_a_picture_is_drawn_at_once_if_the_name_ends_so_and_the_target_is_checked_first(command, tmp_path):
+    run, output = command
+    assert run.run(Wish(prompt="The fox", trace=tmp_path / "steps.svg")) == 0
+    assert "The fox" in (tmp_path / "steps.svg").read_text("utf-8")
+    assert f"Every step is in {tmp_path / 'steps.svg'}\n" in output.getvalue(), "there is nothing more to do"
+    for target, complaint in ((tmp_path / "no" / "x.svg", "there is no folder"), (tmp_path, "is a folder")):
+        with pytest.raises(LabError, match=complaint):
+            run.run(Wish(trace=target))
+    assert output.getvalue().count("Your engine") == 1, "refused before anything was said"
 
 
 def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, tmp_path):

@@ -2,8 +2,8 @@
 
     python tools/hero.py [FILE]        # default: docs/hero.svg
 
-It is made by the engine and ``mini-vllm trace``'s drawing, with the model that ships, and is the same every time: no text
-ends before its last token, draws have seeds, and the trace has no clock.
+It is made by the engine and ``mini-vllm trace``'s drawing, with the model that ships, and is the same every time: no
+text ends before its last token, draws have seeds, and the trace has no clock.
 """
 
 from __future__ import annotations

@@ -162,6 +162,10 @@ def test_generate_records_a_trace_and_trace_draws_it(checkpoints, tmp_path, caps
     assert capsys.readouterr().out == f"{tmp_path / 'run.svg'}\n"
     assert (tmp_path / "run.svg").read_text().startswith("<svg") and "prompt-0" in (tmp_path / "run.svg").read_text()
     assert ">hello</text>" in (tmp_path / "run.svg").read_text(encoding="utf-8"), "the row is named by its prompt"
+    assert main(["generate", "hello", "--model", str(checkpoints("qwen3")), "--max-tokens", "5", "--trace",
+                 str(tmp_path / "now.png")]) == 0
+    assert (tmp_path / "now.png").read_bytes().startswith(b"\x89PNG"), "a picture at once, if the name ends so"
+    capsys.readouterr()
     assert main(["trace", str(tmp_path / "nowhere")]) == 2 and "nowhere" in capsys.readouterr().err
     assert main(["generate", "hello", "--model", "none-such", "--trace", str(tmp_path / "nowhere/run.trace")]) == 2
     assert "there is no folder" in capsys.readouterr().err, "that is told before anything is loaded"

@@ -12,6 +12,7 @@ from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter, usage_line
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.joints.parts_file import load_parts
+from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
 
@@ -19,8 +20,8 @@ from mini_vllm.trace.recorder import StepTrace
 def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: SamplingParams) -> int:
     """Texts go to standard output; refusals, usage and ``--stats`` to standard error."""
     trace = StepTrace() if arguments.trace else None
-    if arguments.trace and not arguments.trace.parent.is_dir():
-        raise ValueError(f"--trace {arguments.trace}: there is no folder {arguments.trace.parent}")
+    if arguments.trace:
+        check_run_target(arguments.trace)
     engine = make_engine(arguments, engine_config(arguments), trace)
     started_s = time.perf_counter()
     generation = Generation(engine, _make_printer(arguments, len(prompts) * params.n))
@@ -31,7 +32,7 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
     if arguments.stats:
         print(engine.metrics(), file=sys.stderr)
     if trace is not None:
-        trace.save(arguments.trace)
+        save_run(trace, arguments.trace)
     return INTERRUPTED if is_interrupted else FAILED if generation.num_refused else 0
 
 

@@ -27,7 +27,8 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
                         help="beams are ranked by log-probability over length ** P (default: 1.0)")
     parser.add_argument("--stats", action="store_true", help="close with what sharing has saved")
     parser.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `mini-vllm trace FILE`")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE "
+                        "ends in .svg or .png, else for `mini-vllm trace FILE`")
     parser.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
     _add_sampling_options(parser, max_tokens=128)
 

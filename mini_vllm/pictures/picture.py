@@ -11,6 +11,7 @@ from pathlib import Path
 IMAGE_STYLE = "max-width:max(100%,{}px);height:auto;display:block"
 MIN_READABLE_WIDTH = 560
 PNG_SCALE = 2
+SUFFIXES = (".svg", ".png")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def save_svg(svg: str, path: Path) -> None:
 def check_suffix(path: Path) -> None:
     """Raises ValueError if no picture can be written under that name."""
     suffix = path.suffix.lower()
-    if suffix not in (".svg", ".png"):
+    if suffix not in SUFFIXES:
         raise ValueError(f"{path}: a picture is written as .svg or .png, not as {suffix or 'a name without a suffix'}")
     if suffix == ".png":
         _png_maker()

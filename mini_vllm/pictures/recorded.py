@@ -1,0 +1,31 @@
+"""Where a recorded run goes: a file to draw later, or at once the picture of it, if the name ends so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mini_vllm.pictures.picture import SUFFIXES, check_suffix
+from mini_vllm.pictures.timeline import draw_trace
+from mini_vllm.trace.recorder import StepTrace
+
+
+def is_picture(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def check_run_target(path: Path) -> None:
+    """Raises ValueError, which says why, if a run cannot be saved there: to be asked before the run."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    if is_picture(path):
+        check_suffix(path)
+
+
+def save_run(trace: StepTrace, path: Path) -> None:
+    """Raises ValueError if no step was recorded."""
+    if is_picture(path):
+        draw_trace(trace).save(path)
+    else:
+        trace.save(path)
