@@ -13,7 +13,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class Cast:
     """Letters and colours go out in the order of appearance, and are never taken back.
 
-    A request that is called by one or two signs keeps its name as its letter.
+    A request that is called by one or two signs keeps its name as its letter; a sample ``C#1`` of such a one is C1.
     """
 
     def __init__(self, request_ids: Iterable[str] = ()) -> None:
@@ -39,5 +39,7 @@ class Cast:
         number = self.number(request_id)
         if len(request_id) <= 2:
             return request_id
+        if len(request_id) == 3 and request_id[1] == "#":
+            return request_id[0] + request_id[2]
         turn, place = divmod(number, len(_LETTERS))
         return _LETTERS[place] + (str(turn + 1) if turn else "")

@@ -107,6 +107,8 @@ def test_a_request_keeps_its_letter_and_colour_when_others_have_gone():
                for picture in (before, after)]
     assert colours[0] == colours[1] and "B" in texts(after) and "A" not in texts(after)
     assert Cast(["r1", "x"]).letter("r1") == "r1", "a short name is its own letter"
+    assert [Cast().letter(name) for name in ("C#0", "C#1", "ab#1", "#1")] == ["C0", "C1", "A", "#1"], \
+        "so is the name of a sample"
     assert Cast(map(str, range(1000, 1030))).letter("1027") == "B2"
 
 
