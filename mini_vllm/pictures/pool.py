@@ -110,9 +110,10 @@ def draw_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float
             canvas.text(x + width - 4, y + 11, f"×{block.ref_cnt}", 10, ink, text_anchor="end",
                         font_weight="bold", pointer_events="none")
     if width >= 14:
-        size = 14 if width >= 30 else 10
-        canvas.text(x + width / 2, y + height / 2 + size * 0.36 + (5 if width >= 30 else 0), _sign(block, cast, width),
-                    size, ink, text_anchor="middle", font_weight="bold", pointer_events="none")
+        sign = _sign(block, cast, width)
+        size = 14 if width >= 30 and len(sign) <= 4 else 10  # C0…C2 must be small
+        canvas.text(x + width / 2, y + height / 2 + size * 0.36 + (5 if width >= 30 else 0), sign, size, ink,
+                    text_anchor="middle", font_weight="bold", pointer_events="none")
 
 
 def fill_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float, width: float, height: float,
