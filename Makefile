@@ -5,26 +5,28 @@ RUN := .venv/bin/python
 INSTALLED := .venv/.installed
 # Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
 export PYTHONDONTWRITEBYTECODE =
+# One worker more than there are cores: some tests wait for a process that hangs or is being killed.
+WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SITE_INSTALLED := .venv/.installed-site
 
 .PHONY: test demo lint check map hero notebooks lab site install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
-# The quickest first; the first that fails ends it. pytest runs on all cores: a worker begins with tests that are
-# neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
+# mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
+# tests that are neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
 # With a worker on each core, one thread for a worker's products is enough; two would wait for each other.
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
 # nbval, where it is not needed, would cost seconds in each of pytest's processes.
-test: lint
-	$(RUN) -m course.cli check
-	$(RUN) -m pytest -q -n auto --dist worksteal -p no:nbval mini_vllm course tools phase-05-mlx-engine/capstone
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory -j2 lint check
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval mini_vllm course tools phase-05-mlx-engine/capstone
 	$(NBVAL)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
-NBVAL := $(RUN) -m pytest -q -n auto --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
+NBVAL := $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
 
 demo: $(INSTALLED)
