@@ -12,7 +12,7 @@ from mini_vllm.models.config import FULL, SLIDING
 
 NUM_LAYERS = 2
 #: That each request decodes.
-NUM_TOKENS = 40
+NUM_TOKENS = 24
 RECIPES = ("mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6")
 BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mini_vllm.fuzz import models
-from mini_vllm.fuzz.model_cases import draw_case
+from mini_vllm.fuzz.model_cases import NUM_TOKENS, draw_case
 
 pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
 
@@ -14,7 +14,7 @@ SEED, NUM_CASES = 0, 30
 @pytest.mark.parametrize("case", range(NUM_CASES))
 def test_random_networks_decode_what_mlx_lm_decodes(case):
     counts = models.run_case(SEED, case)
-    assert counts["tokens"] == 40 * counts["requests"]
+    assert counts["tokens"] == NUM_TOKENS * counts["requests"]
     assert counts["ties"] <= counts["tokens"] // 50, "this many near-ties hide something"
 
 

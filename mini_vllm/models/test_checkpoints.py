@@ -49,7 +49,7 @@ def check_logits(folder, windows=NO_WINDOWS, tolerance=1e-4, num_tokens=48, load
         assert difference < tolerance, f"in {len(pieces)} pieces: logits differ by {difference}"
 
 
-def check_greedy(folder, num_tokens=40, windows=NO_WINDOWS):
+def check_greedy(folder, num_tokens=20, windows=NO_WINDOWS):
     """Several requests at once, in chunks and small blocks: each token is the one mlx-lm likes best in float32."""
     prompts = [prompt_of(n, seed=n) for n in (1, 9, 30, 14)]
     llm = LLM(folder, num_blocks=200, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, max_num_chunk_tokens=7)
