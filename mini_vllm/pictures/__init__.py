@@ -15,7 +15,7 @@
 
     palette, elements, canvas    colours by name, shapes as text, what one draws on
     picture, slides, cast        what notebooks and files get; who has which letter and colour
-    pool_state                   how a pool stands, as data
+    pool_state, strip, tables    how a pool stands, as data; its blocks side by side; who holds which
     timeline                     ``draw_trace``: a legend and four panels on a sheet, made of the same marks
 
 A picture shows the objects that it is given, whoever wrote them: only names of the labs' contracts are asked for.

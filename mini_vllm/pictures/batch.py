@@ -23,7 +23,8 @@ from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import shorten, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
-from mini_vllm.pictures.pool import MARGIN, WIDTH, TextOf
+from mini_vllm.pictures.strip import MARGIN, WIDTH
+from mini_vllm.pictures.tables import TextOf
 from mini_vllm.trace.history import count
 
 #: Tokens side by side; then another row of columns begins.

@@ -7,8 +7,8 @@ import math
 from mini_vllm.pictures.canvas import Canvas
 from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.picture import Picture
-from mini_vllm.pictures.pool import MARGIN, fill_block, tell
 from mini_vllm.pictures.pool_state import AnyBlock, AnyPool, BlockState
+from mini_vllm.pictures.strip import MARGIN, fill_block, tell
 from mini_vllm.trace.history import count
 
 LOOK_AT_QUEUE = ("The next block to be given out stands first, the one that came home last stands last. # marks a "

@@ -17,8 +17,8 @@ from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import round_up, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
-from mini_vllm.pictures.pool import MARGIN, WIDTH
 from mini_vllm.pictures.pool_state import AnyManager
+from mini_vllm.pictures.strip import MARGIN, WIDTH
 from mini_vllm.request import Request
 
 LOOK_AT_MEMORY = ("Each run belongs to the request whose letter it carries. A plain colour holds tokens, a pale one "

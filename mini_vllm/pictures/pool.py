@@ -10,23 +10,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mini_vllm.pictures.canvas import Canvas
 from mini_vllm.pictures.cast import Cast
-from mini_vllm.pictures.elements import shorten, text_width
-from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
-from mini_vllm.pictures.pool_state import AnyBlock, AnyManager, AnyPool, BlockState, PoolState
+from mini_vllm.pictures.pool_state import AnyBlock, AnyManager, AnyPool, PoolState
+from mini_vllm.pictures.strip import MARGIN, draw_legend, draw_strip
+from mini_vllm.pictures.tables import TextOf, draw_tables
 from mini_vllm.request import Request
 from mini_vllm.trace.history import count
 
-#: Says what a token reads like.
-TextOf = Callable[[int], str]
-
-MARGIN, WIDTH = 12, 720
-#: At most this many blocks: cells of this width and height. A cell of 30 or more has words, one of 14 a letter.
-CELLS = ((48, 43.5, 40.0), (512, 21.75, 20.0), (2048, 10.875, 10.0), (1 << 30, 5.4375, 5.0))
 LOOK_AT_POOL = ("Each cell is a block, with its number. The letter is its owner; hatched blocks have several, and the "
                 "count stands beside. # is free but still found, blank is free.")
 LOOK_AT_TABLES = LOOK_AT_POOL + " Below, each request's block table: its text in order, in blocks that lie anywhere."
@@ -50,7 +44,7 @@ def draw_state(state: PoolState, *, cast: Cast | None = None, text_of: TextOf | 
     canvas, label = Canvas(), describe(state)
     canvas.text(MARGIN, MARGIN + 10, label, 12, "ink", font_weight="bold", data_part="title")
     y = draw_strip(canvas, state, cast, MARGIN + 20)
-    y = _draw_legend(canvas, state, cast, y + 8)
+    y = draw_legend(canvas, state, cast, y + 8)
     if has_tables:
         y = draw_tables(canvas, state, cast, y + 6, text_of)
     height = y + MARGIN
@@ -69,167 +63,3 @@ def describe(state: PoolState) -> str:
     copies = ", ".join(f"{source} → {copy}" for source, copy in state.copies)
     return (f"{count(len(kinds) - kinds.count('null'), 'block')}{sizes}: {', '.join(parts)}"
             f"{'; to be copied: ' + copies if copies else ''}")
-
-
-# ---- the strip
-
-
-def draw_strip(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> float:
-    """All blocks in the order of their numbers; returns where it ends."""
-    width, height = next((width, height) for most, width, height in CELLS if len(state.blocks) <= most)
-    per_row = int((WIDTH - 2 * MARGIN) / width)
-    canvas.open_group(data_panel="pool")
-    for number, block in enumerate(state.blocks):
-        row, column = divmod(number, per_row)
-        draw_block(canvas, block, cast, MARGIN + column * width, y + row * height, width, height)
-    middles = {block.block_id: (MARGIN + (number % per_row + 0.5) * width, y + (number // per_row + 1) * height)
-               for number, block in enumerate(state.blocks)}
-    for source, copy in state.copies:
-        _draw_copy(canvas, middles[source], middles[copy], height)
-    canvas.close_group()
-    return y + -(-len(state.blocks) // per_row) * height
-
-
-def _draw_copy(canvas: Canvas, source: tuple[float, float], copy: tuple[float, float], height: float) -> None:
-    """A line under both blocks, and an arrow into the copy."""
-    (left, top), (right, bottom), size = source, copy, min(height / 8, 5.0)
-    canvas.add("path", d=f"M{left:g} {top - size:g}V{top + size - 1:g}L{right:g} {bottom + size - 1:g}"
-               f"V{bottom - size - 2:g}m{-size + 1:g} {size:g}l{size - 1:g} {-size:g}l{size - 1:g} {size:g}",
-               stroke="alarm", stroke_width=size * 0.4, fill="none", stroke_linejoin="round", data_part="copy",
-               pointer_events="none")
-
-
-def draw_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float, width: float, height: float) -> None:
-    gap = 2.0 if width > 11 else 1.0 if width > 6 else 0.4
-    width, height = width - gap, height - gap
-    fill_block(canvas, block, cast, x, y, width, height, title=tell(block))
-    ink = ON_COLOUR if block.kind in ("used", "shared", "kept") else "faint"
-    if width >= 30:
-        canvas.text(x + 4, y + 11, str(block.block_id), 9, ink, pointer_events="none")
-        if block.ref_cnt > 1:
-            canvas.text(x + width - 4, y + 11, f"×{block.ref_cnt}", 10, ink, text_anchor="end",
-                        font_weight="bold", pointer_events="none")
-    if width >= 14:
-        sign = _sign(block, cast, width)
-        size = 14 if width >= 30 and len(sign) <= 4 else 10  # C0…C2 must be small
-        canvas.text(x + width / 2, y + height / 2 + size * 0.36 + (5 if width >= 30 else 0), sign, size, ink,
-                    text_anchor="middle", font_weight="bold", pointer_events="none")
-
-
-def fill_block(canvas: Canvas, block: BlockState, cast: Cast, x: float, y: float, width: float, height: float,
-               title: str = "") -> None:
-    """The colour of a block's owner, or what stands for the lack of one; hatched if it has several."""
-    kind = block.kind
-    fill = cast.paint(block.owners[0]) if kind in ("used", "shared") and block.owners else \
-        "used" if kind == "shared" else kind
-    dashes = "3 2" if kind == "cached" and width > 10 else None
-    canvas.add("rect", x=x + 0.5, y=y + 0.5, width=width - 1, height=height - 1, rx=2 if width > 10 else None,
-               fill=fill,
-               stroke="line" if width > 10 or kind == "empty" else None, stroke_width=None if width > 10 else 0.5,
-               stroke_dasharray=dashes, data_block=block.block_id, data_state=kind, title=title)
-    if kind == "shared":
-        canvas.hatch(x + 1, y + 1, width - 2, height - 2)
-
-
-def tell(block: BlockState) -> str:
-    """What a pointer is told of a block."""
-    state = {"null": "the null block, never given out", "cached": "free, its content can still be found",
-             "empty": "free"}.get(block.kind)
-    if block.kind == "kept":
-        state = f"in nobody's table, held for a copy; ref_cnt {block.ref_cnt}"
-    if state is None:
-        owners = ", ".join(block.owners) or ("somebody" if block.ref_cnt == 1 else "several")
-        state = f"held by {owners}; ref_cnt {block.ref_cnt}"
-    return f"block {block.block_id}: {state}"
-
-
-def _sign(block: BlockState, cast: Cast, width: float) -> str:
-    if block.kind in ("null", "cached", "empty", "kept"):
-        return {"null": "∅", "cached": "#", "empty": "", "kept": "–"}[block.kind]
-    letters = [cast.letter(owner) for owner in block.owners]
-    if width < 30:
-        return letters[0] if len(letters) == 1 else "+" if letters else ""
-    return "".join(letters) if len(letters) <= 2 else f"{letters[0]}…{letters[-1]}"
-
-
-def _draw_legend(canvas: Canvas, state: PoolState, cast: Cast, y: float) -> float:
-    """A sample of each kind that occurs, and each owner's letter; returns where it ends."""
-    entries = [(BlockState(0, 1, owners=(name,)), shorten(name, 20)) for name in state.tables]
-    kinds = {block.kind for block in state.blocks}
-    samples = {"shared": (BlockState(0, 2, owners=tuple(state.tables)[:1]), "shared"),
-               "kept": (BlockState(0, 1, is_kept=True), "held for a copy"),
-               "used": (BlockState(0, 1), "in use"), "cached": (BlockState(0, 0, True), "free, still cached"),
-               "empty": (BlockState(0), "free"), "null": (BlockState(0, is_null=True), "null block")}
-    entries += [sample for kind, sample in samples.items() if kind in kinds and not (kind == "used" and state.tables)]
-    x = float(MARGIN)
-    for block, text in entries:
-        wide = 24 + text_width(text, 10)
-        if x + wide > WIDTH - MARGIN and x > MARGIN:
-            x, y = MARGIN, y + 19
-        fill_block(canvas, block, cast, x, y, 15, 15)
-        has_sign = block.owners and block.ref_cnt == 1 or block.kind in ("cached", "null", "kept")
-        canvas.text(x + 7.5, y + 11.5, _sign(block, cast, 30) if has_sign else "", 10,
-                    ON_COLOUR if block.ref_cnt else "faint", text_anchor="middle", font_weight="bold")
-        canvas.text(x + 20, y + 11.5, text, 10)
-        x += wide + 10
-    return y + 18
-
-
-# ---- the tables
-
-
-def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of: TextOf | None = None) -> float:
-    """A row for each request: its blocks in the order of its text; returns where it ends."""
-    blocks = {block.block_id: block for block in state.blocks}
-    sources = {copy: source for source, copy in state.copies}
-    for request_id, table in state.tables.items():
-        tokens = state.token_ids.get(request_id)
-        canvas.open_group(data_table=request_id)
-        fill_block(canvas, BlockState(0, 1, owners=(request_id,)), cast, MARGIN, y + 6, 18, 18)
-        canvas.text(MARGIN + 9, y + 19, cast.letter(request_id), 11, ON_COLOUR, text_anchor="middle",
-                    font_weight="bold")
-        canvas.text(MARGIN + 24, y + 13, shorten(request_id, 14), 11, "ink", font_weight="bold")
-        if tokens is not None:
-            canvas.text(MARGIN + 24, y + 25, count(len(tokens), "token"), 9)
-        x = left = MARGIN + 122.0
-        for index, block_id in enumerate(table):
-            words = _words(tokens, index, state.block_size, text_of)
-            words = f"copy of {sources[block_id]} to come" if words and block_id in sources else words
-            width = max(44.0, text_width(words, 10) * 0.87 + 10) if words else 44.0
-            if x + width > WIDTH - MARGIN and x > left:
-                x, y = left, y + 34
-            _draw_entry(canvas, blocks[block_id], cast, (x, y, width), words, _part(tokens, index, state.block_size))
-            x += width + 5
-        canvas.close_group()
-        y += 38
-    return y
-
-
-def _draw_entry(canvas: Canvas, block: BlockState, cast: Cast, place: tuple[float, float, float], words: str,
-                part: float | None) -> None:
-    """One block of a table: its number, and its words or how full it is."""
-    x, y, width = place
-    fill_block(canvas, block, cast, x, y, width, 31, title=tell(block))
-    canvas.text(x + 5, y + 11, str(block.block_id) + (f"  ×{block.ref_cnt}" if block.ref_cnt > 1 else ""), 9, ON_COLOUR,
-                font_weight="bold", pointer_events="none")
-    if words:
-        canvas.add("rect", x=x + 3, y=y + 14, width=width - 6, height=14, fill="paper", rx=2)
-        canvas.text(x + 5, y + 24.5, words, 10, "ink", pointer_events="none")
-    elif part is not None:
-        canvas.add("rect", x=x + 4, y=y + 18, width=width - 8, height=8, fill="paper", rx=1)
-        canvas.add("rect", x=x + 4, y=y + 18, width=round((width - 8) * part, 2), height=8, fill="ink", rx=1)
-
-
-def _words(tokens: Sequence[int] | None, index: int, block_size: int | None, text_of: TextOf | None) -> str:
-    if tokens is None or block_size is None or text_of is None:
-        return ""
-    inside = tokens[index * block_size:(index + 1) * block_size]
-    words = [text_of(token).strip() or "␣" for token in inside] + ["·"] * (block_size - len(inside))
-    return shorten(" ".join(words), 44)
-
-
-def _part(tokens: Sequence[int] | None, index: int, block_size: int | None) -> float | None:
-    """How full the ``index``-th block of a table is."""
-    if tokens is None or block_size is None:
-        return None
-    return min(max(len(tokens) - index * block_size, 0), block_size) / block_size

@@ -17,8 +17,8 @@ from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
-from mini_vllm.pictures.pool import MARGIN, WIDTH, fill_block
 from mini_vllm.pictures.pool_state import BlockState
+from mini_vllm.pictures.strip import MARGIN, WIDTH, fill_block
 from mini_vllm.trace.history import count
 
 LOOK_AT_SLOTS = ("Follow the bands: a text is cut into pieces of one block, and each piece lies somewhere in the pool. "

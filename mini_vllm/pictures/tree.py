@@ -14,8 +14,9 @@ from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import shorten, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
-from mini_vllm.pictures.pool import MARGIN, TextOf, fill_block, tell
 from mini_vllm.pictures.pool_state import AnyBlock, AnyPool, BlockState, PoolState
+from mini_vllm.pictures.strip import MARGIN, fill_block, tell
+from mini_vllm.pictures.tables import TextOf
 from mini_vllm.trace.history import count
 
 LOOK_AT_TREE = ("Read from the left: each node is one physical block. Requests that begin alike share nodes, and part "
