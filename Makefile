@@ -77,14 +77,15 @@ $(SITE_INSTALLED): $(INSTALLED)
 
 install: $(INSTALLED)
 
-# pip would compile everything, half of the time; most of it nobody imports. What the labs' processes import is compiled
-# here, because they write no bytecode themselves.
+# pip would compile everything, half of the time; most of it nobody imports. What the tests' processes import is compiled
+# here, once: several that start together would each do it, and the labs' write no bytecode themselves.
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e ".[test,lint,fast-cpu]"
-	@$(RUN) -c "import pytest, hypothesis, xdist, course.engine_child"
+	@$(RUN) -c "import pytest, hypothesis.stateful, xdist, course.engine_child, matplotlib.figure, check_jsonschema"
+	@$(RUN) -c "import mlx_lm.convert, mlx_lm.generate, ipykernel.kernelapp, nbval.plugin, course.cli, mini_vllm.cli"
 	@touch $@
 
 clean:
