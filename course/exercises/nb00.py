@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from course.exercises import Exercise
+from course.exercises.served import steps_of
 
-if TYPE_CHECKING:
-    from mini_vllm.trace.files import TraceStep
-
-BLOCK_SIZE = 8
-
-
-def steps_of(prompts: Sequence[Sequence[int]], max_tokens: int, n: int = 1, budget: int = 64) -> list[TraceStep]:
-    """The engine's steps for the last of ``prompts``, token ids, after the others were served one after the other."""
-    from mini_vllm.engine import LLMEngine
-    from mini_vllm.engine_config import EngineConfig
-    from mini_vllm.request import SamplingParams
-    from mini_vllm.trace.recorder import StepTrace
-    trace = StepTrace()
-    engine = LLMEngine(EngineConfig(block_size=BLOCK_SIZE, num_blocks=65, max_num_seqs=4,
-                                    max_num_batched_tokens=budget), trace=trace)
-    first_step = 0
-    for token_ids in prompts:
-        first_step = len(trace.steps)
-        engine.add_request(list(token_ids), SamplingParams(max_tokens=max_tokens, n=n, seed=1, ignore_eos=True))
-        while engine.has_unfinished_requests():
-            engine.step()
-    return trace.steps[first_step:]
+SIZES = {"block_size": 8, "num_blocks": 65, "max_num_seqs": 4}
 
 
 def most_blocks_held() -> int:
-    steps = steps_of([range(100, 120)], max_tokens=29)
+    steps = steps_of([range(100, 120)], max_tokens=29, **SIZES)
     return max(len(table) for step in steps for table in step["tables"].values())
 
 
 def blocks_copied() -> list[int]:
-    return [sum(len(step["copies"]) for step in steps_of([range(100, 100 + num_tokens)], max_tokens=4, n=4))
-            for num_tokens in (20, 24)]
+    runs = [steps_of([range(100, 100 + num_tokens)], max_tokens=4, n=4, **SIZES) for num_tokens in (20, 24)]
+    return [sum(len(step["copies"]) for step in steps) for steps in runs]
 
 
 def first_token_in() -> int:
     served, comes = range(100, 140), [*range(100, 121), *range(200, 219)]
-    steps = steps_of([served, comes], max_tokens=1, budget=10)
+    steps = steps_of([served, comes], max_tokens=1, max_num_batched_tokens=10, **SIZES)
     return next(number for number, step in enumerate(steps, 1) if step["sampled"])
 
 

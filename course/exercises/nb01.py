@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from course.base import load_base
 from course.exercises import Exercise
+from course.exercises.served import num_computed, steps_of
 
 
 def _kib_after_decoding() -> float:
-    from mini_vllm import EngineConfig, LLMEngine, SamplingParams
     from mini_vllm.attention import PagedKVCache
     from mini_vllm.backend import mx
-    from mini_vllm.trace.recorder import StepTrace
-    trace = StepTrace()
-    engine = LLMEngine(EngineConfig(num_blocks=16, block_size=4), trace=trace)
-    engine.add_request(list(range(1, 9)), SamplingParams(max_tokens=8, temperature=0, ignore_eos=True))
-    while engine.has_unfinished_requests():
-        engine.step()
-    num_tokens = sum(num_new for step in trace.steps for _, num_new in step["tokens"].values())
-    model = engine.loaded.config
+    from mini_vllm.models.loader import load
+    num_tokens = num_computed(steps_of([range(1, 9)], max_tokens=8, num_blocks=16, block_size=4))
+    model = load("tiny-tales").config
     return num_tokens * PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, 1, model.head_dim,
                                                  mx.float16) / 1024
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 import math
 
 from course.exercises import Exercise
+from course.exercises.served import num_computed, steps_of
 
 BLOCK_SIZE = 8
 
 
 def tokens_computed() -> int:
     """A prompt of 40 tokens, 16 of them in the cache already, and 12 tokens of output."""
-    from mini_vllm.engine import LLMEngine
-    from mini_vllm.engine_config import EngineConfig
-    from mini_vllm.request import SamplingParams
-    from mini_vllm.trace.recorder import StepTrace
-    trace = StepTrace()
-    engine = LLMEngine(EngineConfig(block_size=BLOCK_SIZE, num_blocks=20), trace=trace)
     shared = list(range(100, 116))
-    for name, rest, max_tokens in (("before", [500], 1), ("asked", list(range(200, 224)), 12)):
-        engine.add_request(shared + rest, SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True), name)
-        while engine.has_unfinished_requests():
-            engine.step()
-    return sum(step["tokens"]["asked"][1] for step in trace.steps if "asked" in step["tokens"])
+    return num_computed(steps_of([[*shared, 500], [*shared, *range(200, 224)]], max_tokens=12, block_size=BLOCK_SIZE,
+                                 num_blocks=20))
 
 
 def slot() -> int:
