@@ -26,9 +26,6 @@ class Cast:
         """All requests of a recorded run, in the order of their arrival, whichever steps of it are shown."""
         return cls(request_id for step in trace.steps for request_id in step["prompts"])
 
-    def __iter__(self) -> Iterable[str]:
-        return iter(self._numbers)
-
     def number(self, request_id: str) -> int:
         return self._numbers.setdefault(request_id, len(self._numbers))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,16 +41,12 @@ class Picture:
 
     def save(self, path: str | Path) -> None:
         """As ``.svg`` or ``.png``. Raises ValueError for another suffix, and if PNG cannot be made here."""
-        save_svg(self.svg, Path(path))
-
-
-def save_svg(svg: str, path: Path) -> None:
-    """As an SVG, or as a PNG if the name ends so. Raises ValueError for another suffix, and if PNG cannot be made."""
-    check_suffix(path)
-    if path.suffix.lower() == ".png":
-        path.write_bytes(_to_png(svg))
-    else:
-        path.write_text(svg, encoding="utf-8")
+        path = Path(path)
+        check_suffix(path)
+        if path.suffix.lower() == ".png":
+            path.write_bytes(bytes(_png_maker()(svg_string=self.svg, zoom=PNG_SCALE)))
+        else:
+            path.write_text(self.svg, encoding="utf-8")
 
 
 def check_suffix(path: Path) -> None:
@@ -61,16 +58,10 @@ def check_suffix(path: Path) -> None:
         _png_maker()
 
 
-def _png_maker() -> object:
+def _png_maker() -> Callable[..., bytes]:
     try:
-        import resvg_py
+        from resvg_py import svg_to_bytes
     except ImportError:
         raise ValueError("a PNG needs resvg-py: pip install resvg-py (it is the extra `png` of this package). An .svg "
                          "needs nothing.") from None
-    return resvg_py
-
-
-def _to_png(svg: str) -> bytes:
-    _png_maker()
-    import resvg_py
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=PNG_SCALE))
+    return svg_to_bytes
