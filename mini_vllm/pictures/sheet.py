@@ -28,14 +28,14 @@ class Sheet(Canvas):
     ``left`` to ``end`` are the steps, ``cell`` wide each; ``row`` is the height of a request.
     """
 
-    def __init__(self, history: History, width: int | None = None) -> None:
-        """``width``: of the whole picture, in pixels. None: by the number of steps."""
+    def __init__(self, history: History, width: int | None = None, has_times: bool = True) -> None:
+        """``width``: of the whole picture, in pixels. None: by the number of steps. ``has_times``: if there are any."""
         super().__init__()
         self.history, self.header = history, history.trace.header
         self.cast = Cast.of_trace(history.trace)
         #: Samples of one prompt stand side by side.
         self.rows = sorted(history.rows, key=self._place)
-        self.has_times = duration_s(history) > 0
+        self.has_times = has_times and duration_s(history) > 0
         self.has_found = any(history.found.get(request_id) for request_id in self.rows)
         self.labels = self._labels(0.18 * (width or WIDTH))
         widest = max((sans_width(label, SIZE) for label in self.labels.values()), default=0)

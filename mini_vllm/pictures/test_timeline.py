@@ -6,6 +6,7 @@ import re
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 
 import pytest
 
@@ -632,6 +633,16 @@ def test_letters_and_colours_are_those_of_the_slides():
 
 
 # ---- times
+
+
+def test_a_brief_picture_has_requests_and_blocks_and_says_nothing_of_tokens_and_times():
+    trace = by_hand({"tokens": {"a": [0, 3]}, "prompts": {"a": 3}, "sampled": ["a"]}, {"tokens": {"a": [3, 1]}})
+    whole, brief = (ElementTree.fromstring(draw_trace(trace, is_brief=is_brief).svg) for is_brief in (False, True))
+    said = [{each.text for each in root.iter() if each.tag.endswith("text")} for root in (whole, brief)]
+    gone = {"tokens in a step", "time of a step", "time", "10 ms"}
+    assert gone <= said[0] and not gone & said[1] and {"request", "block", "step"} <= said[1]
+    kinds = [[each.get("data-kind") for each in root.iter() if each.get("data-kind")] for root in (whole, brief)]
+    assert kinds[1] and Counter(kinds[1]) <= Counter(kinds[0])
 
 
 def test_the_time_of_each_step_is_a_bar_of_its_three_parts():

@@ -35,9 +35,9 @@ LOOK_AT_TIMELINE = ("Read it from left to right: a column is one step of the eng
 
 
 def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None, width: int | None = None,
-               look: str = LOOK_AT_TIMELINE) -> Picture:
+               look: str = LOOK_AT_TIMELINE, is_brief: bool = False) -> Picture:
     """The picture of ``num_steps`` steps from ``first_step`` on, ``width`` pixels wide. None: to the last step, and as
-    wide as the steps need.
+    wide as the steps need. ``is_brief``: requests and blocks only, without the tokens and the time of each step.
 
     The numbers in its title are those of the steps shown. Raises ValueError for a trace without steps, for steps that
     it does not have, and for a width out of bounds.
@@ -53,13 +53,14 @@ def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None =
         raise ValueError(f"num_steps is {num_steps}, must be from 1 to {len(trace.steps) - first_step}: the trace has "
                          f"{len(trace.steps)} steps, and the first one shown is {first_step}")
     check_width(width)
-    sheet = Sheet(History(trace, range(first_step, first_step + num_steps)), width)
+    sheet = Sheet(History(trace, range(first_step, first_step + num_steps)), width, has_times=not is_brief)
     draw_title(sheet)
     draw_legend(sheet)
-    draw_tokens(sheet)
-    if sheet.has_times:
-        draw_times(sheet)
-    draw_axis(sheet)
+    if not is_brief:
+        draw_tokens(sheet)
+        if sheet.has_times:
+            draw_times(sheet)
+        draw_axis(sheet)
     draw_requests(sheet)
     draw_blocks(sheet)
     return sheet.to_picture(headline(sheet.history), look)
