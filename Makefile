@@ -2,6 +2,9 @@
 
 PYTHON ?= python3
 RUN := .venv/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
+# The engine and the labs; and what the tests need beside them.
+ENGINE_INSTALLED := .venv/.installed-engine
 INSTALLED := .venv/.installed
 # Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
 export PYTHONDONTWRITEBYTECODE =
@@ -32,8 +35,8 @@ SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-e
 NBVAL := $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
 
-demo: $(INSTALLED)
-	$(RUN) -m mini_vllm.demo
+demo: $(ENGINE_INSTALLED)
+	@$(RUN) -m mini_vllm.demo
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
@@ -62,7 +65,8 @@ lab: $(LAB)
 	.venv/bin/jupyter lab --notebook-dir . notebooks/00-tour.ipynb
 
 $(LAB): $(INSTALLED)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[notebooks]"
+	@echo "Adding JupyterLab to .venv. Once."
+	@$(PIP) -e ".[notebooks]"
 	@touch $@
 
 # The whole course as a site. It is made from the files as they are, and every link in it is followed.
@@ -72,18 +76,25 @@ site: $(SITE_INSTALLED)
 $(SITE_INSTALLED): $(INSTALLED)
 	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "The site needs Python 3.11 or newer, because Sphinx does. Try: make clean && make PYTHON=python3.12 site"; exit 1; }
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e ".[site]"
+	@echo "Adding Sphinx to .venv. Once."
+	@$(PIP) -e ".[site]"
 	@touch $@
 
 install: $(INSTALLED)
 
-# pip would compile everything, half of the time; most of it nobody imports. What the tests' processes import is compiled
-# here, once: several that start together would each do it, and the labs' write no bytecode themselves.
-$(INSTALLED): pyproject.toml
+$(ENGINE_INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e ".[test,lint,fast-cpu]"
+	@echo "Making .venv with MLX, numpy, pytest and, on Linux, a fast BLAS: up to 350 MB to fetch, once. A minute or two."
+	@$(PYTHON) -m venv .venv
+	@$(PIP) -e ".[course,fast-cpu]"
+	@touch $@
+
+# pip would compile everything, half of the time; most of it nobody imports. What the tests' processes import is compiled
+# here, once: several that start together would each do it, and the labs' write no bytecode themselves.
+$(INSTALLED): $(ENGINE_INSTALLED)
+	@echo "Adding to .venv what the tests need: mlx-lm to compare with, hypothesis, mypy, matplotlib, nbval. Once."
+	@$(PIP) -e ".[test,lint,fast-cpu]"
 	@$(RUN) -c "import pytest, hypothesis.stateful, xdist, course.engine_child, matplotlib.figure, check_jsonschema"
 	@$(RUN) -c "import mlx_lm.convert, mlx_lm.generate, ipykernel.kernelapp, nbval.plugin, course.cli, mini_vllm.cli"
 	@touch $@

@@ -86,21 +86,37 @@ class Demo:
     def show(self, event: str) -> None:
         self.manager.check_integrity()
         pool = self.manager.block_pool
-        self.console.print(Text(event, style="bold"))
+        self.console.print(Text(event, style="bold"), soft_wrap=False)
         for name, request in self.requests.items():
-            line = Text(f"  {name:<5}")
-            for index, block_id in enumerate(self.manager.get_block_ids(name)):
-                tokens = request.all_token_ids[index * BLOCK_SIZE:(index + 1) * BLOCK_SIZE]
-                slots = [self.words[token] for token in tokens] + ["·"] * (BLOCK_SIZE - len(tokens))
-                is_shared = pool.blocks[block_id].ref_cnt > 1
-                line.append(f" {block_id}", style="bold green" if is_shared else "bold")
-                line.append(f"{'*' if is_shared else ''}[{' '.join(slots)}]", style="green" if is_shared else "")
-            self.console.print(line)
+            self._show_table(name, request)
         shared = [f"{block.block_id} (ref_cnt {block.ref_cnt})" for block in pool.blocks if block.ref_cnt > 1]
         queue = [f"{block.block_id}{'′' if block.block_hash is not None else ''}"
                  for block in pool.free_block_queue.get_all_free_blocks()]
-        self.console.print(f"  shared {', '.join(shared) or 'none'}   free queue {' → '.join(queue) or 'empty'}   "
-                           f"in use {pool.get_usage():.0%}\n")
+        self._print_folded("", [Text(f"  shared {', '.join(shared) or 'none'} "),
+                                Text(f"  free queue {' → '.join(queue) or 'empty'} "),
+                                Text(f"  in use {pool.get_usage():.0%}")])
+        self.console.print()
+
+    def _show_table(self, name: str, request: Request) -> None:
+        """The blocks of a request."""
+        blocks = []
+        for index, block_id in enumerate(self.manager.get_block_ids(name)):
+            tokens = request.all_token_ids[index * BLOCK_SIZE:(index + 1) * BLOCK_SIZE]
+            slots = [self.words[token] for token in tokens] + ["·"] * (BLOCK_SIZE - len(tokens))
+            is_shared = self.manager.block_pool.blocks[block_id].ref_cnt > 1
+            style, mark = ("green", "*") if is_shared else ("", "")
+            blocks.append(Text.assemble((f" {block_id}", f"bold {style}"), (f"{mark}[{' '.join(slots)}]", style)))
+        self._print_folded(f"  {name:<5}", blocks)
+
+    def _print_folded(self, title: str, parts: Sequence[Text]) -> None:
+        """As many parts in a line as fit; the others under them."""
+        line = Text(title)
+        for part in parts:
+            if len(line) + len(part) > self.console.width and len(line) > len(title):
+                self.console.print(line)
+                line = Text(" " * len(title))
+            line.append(part)
+        self.console.print(line)
 
 
 def _named(blocks: Sequence[KVCacheBlock]) -> str:
@@ -114,8 +130,10 @@ def _say(blocks: Sequence[KVCacheBlock], of_one: str, of_several: str) -> str:
 
 def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheManager,
                 pool_class: type[BlockPool] = BlockPool) -> None:
-    console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens; block 0 is the null block. "
-                  "* marks a shared block, ′ a free one that still holds a findable prefix.\n")
+    console.print(f"{NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens, one token a word; block 0 is never given out (the "
+                  "null block). * marks a block that several requests share, ′ a free one whose tokens can still be "
+                  "found.\n",
+                  soft_wrap=False)
     demo = Demo(console, manager_class, pool_class)
     demo.admit("ada")
     demo.admit("ben")
@@ -129,4 +147,4 @@ def show_blocks(console: Console, manager_class: type[KVCacheManager] = KVCacheM
     demo.admit("ben")
     stats = demo.manager.stats
     console.print(f"{stats.num_query_tokens} prompt tokens were asked for, {stats.num_hit_tokens} of them found in the "
-                  f"cache ({stats.hit_rate:.0%}); blocks evicted: {stats.num_evicted_blocks}.")
+                  f"cache ({stats.hit_rate:.0%}); blocks evicted: {stats.num_evicted_blocks}.", soft_wrap=False)

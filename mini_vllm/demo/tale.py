@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from mini_vllm.backend import blas
+from mini_vllm.demo.typewriter import Typewriter
 from mini_vllm.engine import LLMEngine
+from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
+from mini_vllm.trace.recorder import StepTrace
 
 OPENING = "Once upon a time there was a poor woodcutter who lived with his wife and two children near a large forest."
 SHARED = (OPENING + " One day, when there was nothing left in the house to eat, he said to his wife: What is to become "
@@ -17,41 +21,81 @@ SHARED = (OPENING + " One day, when there was nothing left in the house to eat, 
 ENDINGS = [" The wife", " But the elder child", " Just then a little bird"]
 
 
-def tell_a_tale(console: Console, started_s: float) -> None:
-    """``started_s``: when the program began, by ``time.perf_counter``."""
-    engine = LLMEngine()
+def tell_a_tale(console: Console, started_s: float, trace_file: Path | None = None) -> None:
+    """``started_s``: when the program began, by ``time.perf_counter``. ``trace_file``: where the run is recorded or
+    drawn; raises ValueError before anything is shown if that cannot be."""
+    if trace_file is not None:
+        check_run_target(trace_file)
+    trace = StepTrace() if trace_file is not None else None
+    with console.status("Loading tiny-tales …"):  # shown on a terminal only
+        engine = LLMEngine(trace=trace)
     stream_one(engine, console, started_s)
     serve_three(engine, console)
+    if trace is not None and trace_file is not None:
+        save_run(trace, trace_file)
+        console.print(f"\nThe run is recorded in {trace_file}.")
 
 
 def stream_one(engine: LLMEngine, console: Console, started_s: float) -> None:
-    console.print(Text(f"{engine.loaded.name} tells a tale ({blas.name}):", style="bold"))
-    console.print(OPENING, end="", style="dim")
+    """A tale, as it is decoded."""
+    console.print(Text(f"{engine.loaded.name}, the small model that ships with the course, tells a tale:",
+                       style="bold"))
+    page = Typewriter(console)
+    page.write(OPENING)
     engine.add_request(OPENING, SamplingParams(max_tokens=160, temperature=0.7, top_p=0.95, seed=4))
     num_shown, num_tokens, first_s = 0, 0, 0.0
     while engine.has_unfinished_requests():
         for output in engine.step():
             first_s = first_s or time.perf_counter() - started_s
-            console.print(output.text[num_shown:], end="", markup=False)
+            page.write(output.text[num_shown:])
             num_shown, num_tokens = len(output.text), output.usage.completion_tokens
+    page.end()
     seconds = time.perf_counter() - started_s - first_s
-    console.print(f"\n\nfirst token {first_s:.1f} s after the start, then {(num_tokens - 1) / seconds:.0f} tokens/s\n",
-                  style="dim")
+    console.print(f"\nfirst token {first_s:.1f} s after the start, loading included; then "
+                  f"{(num_tokens - 1) / seconds:.0f} tokens/s\n", style="dim", soft_wrap=False)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One of the three requests: what it put out, and the blocks that held it."""
+
+    name: str
+    ending: str
+    output: RequestOutput
+    block_ids: list[int]
 
 
 def serve_three(engine: LLMEngine, console: Console) -> None:
-    console.print(Text("Three requests with the same beginning, served together:", style="bold"))
+    console.print(Text("Three requests that begin alike, served together:", style="bold"))
+    served = _serve(engine)
+    shared = set.intersection(*(set(each.block_ids) for each in served))
+    size = engine.kv_cache.block_size
+    for number, each in enumerate(served):
+        cached = each.output.num_cached_tokens
+        why = ("the tale above began with the same words" if number == 0 else
+               f"{cached // size} blocks of {size} that request 1 fills")
+        blocks = " ".join(f"{block_id}*" if block_id in shared else str(block_id) for block_id in each.block_ids)
+        console.print(Text.assemble((f"{each.name}: ", "bold"), f"{each.output.usage.prompt_tokens} tokens of prompt, "
+                                    f"{cached} found in the cache: {why}. Its blocks: {blocks}"), soft_wrap=False)
+        page = Typewriter(console, "dim", indent=2)
+        page.write(f"…{each.ending}{each.output.text}".replace("\n", " "))
+        page.end()
+    prompt_tokens = sum(each.output.usage.prompt_tokens for each in served)
+    found = sum(each.output.num_cached_tokens for each in served)
+    console.print(f"\nThe blocks with a * hold keys and values of the common beginning: they are in memory once, and "
+                  f"all three requests read them. Of {prompt_tokens} prompt tokens {prompt_tokens - found} were "
+                  "computed.",
+                  style="dim", soft_wrap=False)
+
+
+def _serve(engine: LLMEngine) -> list[Served]:
     params = SamplingParams(max_tokens=40, temperature=0.7, top_p=0.95, seed=1)
-    for i, ending in enumerate(ENDINGS):
-        engine.add_request(SHARED + ending, params, request_id=f"request {i + 1}")
-    results: dict[str, RequestOutput] = {}
+    names = [f"request {number}" for number in range(1, len(ENDINGS) + 1)]
+    for name, ending in zip(names, ENDINGS):
+        engine.add_request(SHARED + ending, params, request_id=name)
+    outputs: dict[str, RequestOutput] = {}
     tables: dict[str, list[int]] = {}  # of blocks, as long as a request holds any
     while engine.has_unfinished_requests():
-        for output in engine.step():
-            results[output.request_id] = output
-        tables.update({name: ids for name in results if (ids := engine.kv_cache.get_block_ids(name))})
-    for (name, output), ending in zip(results.items(), ENDINGS):
-        cached = output.usage.prompt_tokens_details.cached_tokens
-        console.print(Text.assemble((f"{name}: ", "bold"), f"{output.usage.prompt_tokens} prompt tokens, {cached} "
-                                    f"found in the cache; blocks {tables[name]}"))
-        console.print(f" …{ending}{output.text}".replace("\n", " "), markup=False, style="dim")
+        outputs.update({output.request_id: output for output in engine.step()})
+        tables.update({name: ids for name in outputs if (ids := engine.kv_cache.get_block_ids(name))})
+    return [Served(name, ending, outputs[name], tables[name]) for name, ending in zip(names, ENDINGS)]

@@ -1,0 +1,101 @@
+"""What ``make demo`` shows: it is true, it fits the screen, and it says what to try next."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from mini_vllm.demo import TRY_NEXT
+from mini_vllm.demo.__main__ import main
+from mini_vllm.demo.blocks import show_blocks
+from mini_vllm.demo.tale import OPENING, tell_a_tale
+from mini_vllm.demo.typewriter import Typewriter
+from mini_vllm.models.loader import load
+
+
+def console(width=80):
+    return Console(file=io.StringIO(), width=width, highlight=False, soft_wrap=True)
+
+
+def typed(*pieces, width=20, indent=0):
+    screen = console(width)
+    page = Typewriter(screen, indent=indent)
+    for piece in pieces:
+        page.write(piece)
+    page.end()
+    return screen.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    screen, picture = console(), tmp_path_factory.mktemp("demo") / "run.svg"
+    tell_a_tale(screen, 0.0, picture)
+    return screen.file.getvalue(), picture
+
+
+def test_lines_are_broken_between_words_and_end_without_a_space():
+    assert typed("a poor woodcutter lived in the forest") == "a poor woodcutter\nlived in the forest\n"
+    assert typed("a line of the width") == "a line of the width\n"
+    assert typed("one\n\ntwo three") == "one\n\ntwo three\n"
+    assert typed("Donaudampfschifffahrtsgesellschaft is long") == "Donaudampfschifffahrtsgesellschaft\nis long\n"
+
+
+def test_it_is_the_same_however_the_text_comes():
+    text = "a poor woodcutter lived\nwith his wife and two children near a large forest "
+    assert typed(*text) == typed(text) == typed(text[:7], text[7:30], text[30:])
+
+
+def test_an_indented_text_is_indented_in_every_line():
+    lines = typed("a poor woodcutter lived in the\nforest", indent=2).splitlines()
+    assert lines == ["  a poor woodcutter", "  lived in the", "  forest"]
+
+
+def test_what_is_said_to_be_found_is_what_the_prompts_share(told):
+    found = re.findall(r"(\d+) tokens of prompt, (\d+)\s+found\s+in\s+the\s+cache:\s+(.+?)\.\s+Its\s+blocks:"
+                       r"\s+([\d* ]+)", told[0], re.S)
+    assert len(found) == 3 and "the tale above began" in found[0][2] and "2 blocks of 32 that" in found[1][2]
+    num_opening = len(load("tiny-tales").tokenizer.encode(OPENING))
+    assert int(found[0][1]) == num_opening == 24 and [int(cached) for _, cached, *_ in found[1:]] == [64, 64]
+    tables = [blocks.split() for *_, blocks in found]
+    shared = [block for block in tables[0] if block.endswith("*")]
+    assert len(shared) == 2 and all(table[:2] == shared for table in tables)
+    num_computed = sum(int(prompt) - int(cached) for prompt, cached, *_ in found)
+    assert f"{num_computed} were computed" in " ".join(told[0].split())
+
+
+def test_the_tale_fits_the_screen_and_can_be_drawn(told):
+    assert max(map(len, told[0].splitlines())) <= 80
+    assert "tokens/s" in told[0] and told[1].read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_it_ends_with_what_to_try_next(capsys, monkeypatch):
+    monkeypatch.setattr("mini_vllm.demo.tale.tell_a_tale", lambda *arguments: None)
+    monkeypatch.setattr("sys.argv", ["demo"])
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    assert main() == 0
+    said = capsys.readouterr().out
+    assert all(command in said for command, _ in TRY_NEXT) and "source .venv/bin/activate" in said
+    monkeypatch.setenv("VIRTUAL_ENV", "here")
+    assert main() == 0 and "activate" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    (["--trace", "no/such/folder/run.svg"], "no/such/folder"),
+    (["blocks", "--trace", "run.svg"], "only the tale"),
+])
+def test_a_recording_that_cannot_be_is_refused_at_once(arguments, complaint, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["demo", *arguments])
+    assert main() == 2
+    said = capsys.readouterr()
+    assert complaint in said.err and not said.out
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_blocks_fit_a_narrow_screen_and_say_the_same(width):
+    narrow, wide = console(width), console(200)
+    show_blocks(narrow)
+    show_blocks(wide)
+    lines = narrow.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert narrow.file.getvalue().split() == wide.file.getvalue().split()
