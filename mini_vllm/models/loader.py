@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
@@ -13,6 +15,7 @@ from mini_vllm.models.folder import read_folder
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
 from mini_vllm.models.gguf import read_gguf
 from mini_vllm.models.network import Model
+from mini_vllm.models.sampling_defaults import sampling_defaults
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
 from mini_vllm.models.weights import make_model
 
@@ -27,6 +30,8 @@ class LoadedModel:
     model: Model
     config: ModelConfig
     tokenizer: Tokenizer
+    #: How its makers would have it sampled: fields of SamplingParams. Empty if they do not say.
+    sampling_defaults: Mapping[str, Any]
 
     @property
     def num_bytes(self) -> int:
@@ -39,6 +44,7 @@ class LoadedModel:
 def load(name: str | Path) -> LoadedModel:
     """Load a model by any of its names. Raises LoadError with what is wrong and what to do."""
     path = find_model(name)
+    defaults = sampling_defaults(path)
     try:
         if path.suffix == ".gguf":
             config, weights, tokenizer = read_gguf(path)
@@ -48,4 +54,4 @@ def load(name: str | Path) -> LoadedModel:
         model = make_model(config, weights)
     except TokenizerError as error:
         raise LoadError(f"{path.name}: {error}") from None
-    return LoadedModel(str(name), path, model, model.config, tokenizer)
+    return LoadedModel(str(name), path, model, model.config, tokenizer, defaults)
