@@ -8,6 +8,7 @@
     python -m mini_vllm.benchmark prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm
     python -m mini_vllm.benchmark seeds        how many draws change between a request alone and in a batch
     python -m mini_vllm.benchmark stall        what a caller with a huge prompt does to the others
+    python -m mini_vllm.benchmark quiz         easy questions to a chat model, by how it is sampled
     python -m mini_vllm.benchmark attention    the ways to attend over blocks, which decided how the engine does it
 
     mini-vllm bench throughput                 one request at a time, our batching, mlx-lm's BatchGenerator

@@ -11,7 +11,11 @@ from mini_vllm.benchmark.drawing import Drawing
 
 def main() -> int:
     arguments = make_parser().parse_args()
-    run(arguments)
+    try:
+        run(arguments)
+    except ValueError as error:  # a LoadError is one
+        print(f"mini_vllm.benchmark: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -41,6 +45,10 @@ def make_parser() -> argparse.ArgumentParser:
     seeds.set_defaults(temperature=0.8)
     stall = names.add_parser("stall")
     stall.add_argument("--model", default="tiny-tales")
+    quiz = names.add_parser("quiz")
+    quiz.add_argument("--model", default="smollm2", help="one that can chat (default: %(default)s)")
+    quiz.add_argument("--questions", type=int, metavar="N", help="only this many, spread over the kinds")
+    quiz.add_argument("--show", action="store_true", help="print every answer, with right or wrong")
     return parser
 
 
@@ -77,6 +85,9 @@ def run(arguments: argparse.Namespace) -> None:
         case "stall":
             from mini_vllm.benchmark.stall import print_stall
             print_stall(arguments.model)
+        case "quiz":
+            from mini_vllm.benchmark.quiz import print_quiz
+            print_quiz(arguments.model, arguments.questions, arguments.show)
 
 
 if __name__ == "__main__":
