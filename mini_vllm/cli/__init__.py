@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from mini_vllm import __version__
 from mini_vllm.benchmark.workloads import WORKLOADS
-from mini_vllm.cli import options
+from mini_vllm.cli import options, sampling_options
 from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
 from mini_vllm.models.catalogue import KNOWN, PullError
 
@@ -72,18 +72,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _generate(arguments: argparse.Namespace) -> int:
-    options.check_beam_options(arguments)
+    options.check_together(arguments)
     prompts = list(options.read_prompts(arguments, sys.stdin))
     if arguments.beams is not None:
         from mini_vllm.cli.beams import run_beams
         return run_beams(arguments, prompts)
-    params = options.sampling_params(arguments, 1 if arguments.n is None else arguments.n)
+    params = sampling_options.sampling_params(arguments)
     from mini_vllm.cli.generate import run_generate
     return run_generate(arguments, prompts, params)
 
 
 def _chat(arguments: argparse.Namespace) -> int:
-    params = options.sampling_params(arguments)
+    params = sampling_options.sampling_params(arguments)
     from mini_vllm.cli.chat import run_chat
     return run_chat(arguments, params)
 

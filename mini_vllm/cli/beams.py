@@ -21,13 +21,15 @@ def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
     """The beams of one prompt after the other, each printed when its search is over."""
     engine = make_engine(arguments, engine_config(arguments))
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
-    beam_search.check_arguments(engine, arguments.beams, arguments.max_tokens, length_penalty, ignore_eos=False)
+    ignore_eos = bool(arguments.ignore_eos)
+    beam_search.check_arguments(engine, arguments.beams, arguments.max_tokens, length_penalty, ignore_eos)
     started_s = time.perf_counter()
     num_refused = num_beams = num_tokens = 0
     for index, prompt in enumerate(prompts):
         before = engine.metrics()
         try:
-            beams = beam_search.beam_search(engine, prompt, arguments.beams, arguments.max_tokens, length_penalty)
+            beams = beam_search.beam_search(engine, prompt, arguments.beams, arguments.max_tokens, length_penalty,
+                                            ignore_eos)
         except (ValueError, RuntimeError) as error:
             num_refused += 1
             print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)

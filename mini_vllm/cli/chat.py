@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from mini_vllm.cli import chat_input
 from mini_vllm.cli.generate import make_engine
 from mini_vllm.cli.printing import usage_line
+from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.request import RequestOutput, SamplingParams
@@ -17,6 +18,7 @@ from mini_vllm.request import RequestOutput, SamplingParams
 
 def run_chat(arguments: argparse.Namespace, params: SamplingParams) -> int:
     engine = make_engine(arguments, EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
+    params = with_defaults(params, arguments, engine.loaded.sampling_defaults)
     if engine.tokenizer.chat_template is None:
         raise ValueError(f"{arguments.model} has no chat template; it continues texts: "
                          f"mini-vllm generate --model {arguments.model} \"...\"")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
 from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter, usage_line
+from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.joints.parts_file import load_parts
@@ -23,6 +24,7 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
     if arguments.trace:
         check_run_target(arguments.trace)
     engine = make_engine(arguments, engine_config(arguments), trace)
+    params = with_defaults(params, arguments, engine.loaded.sampling_defaults)
     started_s = time.perf_counter()
     generation = Generation(engine, _make_printer(arguments, len(prompts) * params.n))
     generation.add(prompts, params)

@@ -3,53 +3,64 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.workloads import WORKLOADS
-from mini_vllm.request import SamplingParams
+from mini_vllm.cli.sampling_options import FIELDS, add_choice_options, add_end_options, option_of
 
-TEMPERATURE = 0.8
 #: A beam search draws nothing, stops at no text, and cannot be recorded.
-NOT_WITH_BEAMS = ("n", "temperature", "top_p", "top_k", "seed", "stop", "trace")
+NOT_WITH_BEAMS = ("n", *(name for name in FIELDS if name not in ("n", "max_tokens", "ignore_eos")), "trace")
+MODELS = "tiny-tales, smollm2, a folder, a .gguf or a hub name"
 
 
 def add_generate_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] [prompt ...]"
     parser.add_argument("prompts", nargs="*", metavar="prompt", help="default: one prompt from standard input")
     parser.add_argument("--file", type=Path, help="one prompt a line")
-    parser.add_argument("--model", default="tiny-tales", help="tiny-tales, smollm2, a folder, a .gguf or a hub name")
-    parser.add_argument("--n", type=int, help="continuations of each prompt (default: 1)")
-    parser.add_argument("--beams", type=int, metavar="WIDTH", help="instead of drawing, search for the likeliest "
-                        "continuations with this many beams, and print them, best first")
-    parser.add_argument("--length-penalty", type=float, metavar="P",
-                        help="beams are ranked by log-probability over length ** P (default: 1.0)")
-    parser.add_argument("--stats", action="store_true", help="close with what sharing has saved")
-    parser.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE "
+    parser.add_argument("--model", default="tiny-tales", help=f"{MODELS} (default: %(default)s)")
+    parser.add_argument("--n", type=int, metavar="N", help="continuations of each prompt (default: 1)")
+    _add_output_options(parser)
+    add_choice_options(parser)
+    add_end_options(parser, max_tokens=128)
+    beams = parser.add_argument_group("beam search")
+    beams.add_argument("--beams", type=int, metavar="WIDTH", help="instead of drawing, search for the likeliest "
+                       "continuations with this many beams, and print them, best first")
+    beams.add_argument("--length-penalty", type=float, metavar="X",
+                       help="beams are ranked by log-probability over length ** X (default: 1.0)")
+    engine = _add_engine_options(parser)
+    engine.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("what is printed")
+    output.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
+    output.add_argument("--logprobs", type=int, metavar="K", help="with --json: the log-probability of every token, "
+                        "and of the K likeliest in its place")
+    output.add_argument("--prompt-logprobs", type=int, metavar="K", help="the same for the tokens of the prompt")
+    output.add_argument("--stats", action="store_true", help="close with what sharing has saved")
+    output.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE "
                         "ends in .svg or .png, else for `mini-vllm trace FILE`")
-    parser.add_argument("--json", action="store_true", help="one JSON object a prompt, when it is finished")
-    _add_sampling_options(parser, max_tokens=128)
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--system", help="what the model should know or be")
-    _add_sampling_options(parser, max_tokens=512)
+    parser.usage = "%(prog)s [options] [model]"
+    parser.add_argument("model", nargs="?", default="smollm2", help="default: %(default)s")
+    parser.add_argument("--system", metavar="TEXT", help="what the model should know or be")
+    add_choice_options(parser)
+    add_end_options(parser, max_tokens=512)
+    _add_engine_options(parser)
 
 
-def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
-    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="default: %(default)s")
-    # No defaults here: whether an option was given matters to --beams.
-    parser.add_argument("--temperature", type=float, help=f"0 is greedy (default: {TEMPERATURE})")
-    parser.add_argument("--top-p", type=float)
-    parser.add_argument("--top-k", type=int)
-    parser.add_argument("--seed", type=int, help="the same seed gives the same text")
-    parser.add_argument("--stop", action="append", help="text that ends the output; may be given several times")
-    parser.add_argument("--kv-memory", default="512MB", help="memory for keys and values (default: %(default)s)")
-    parser.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with parts of one's own: "
-                        "parts = EngineParts(...), or classes named as the engine's, BlockPool or Scheduler")
+def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("the engine")
+    group.add_argument("--kv-memory", default="512MB", metavar="SIZE", help="memory for keys and values (default: "
+                       "%(default)s)")
+    group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with parts of one's own: "
+                       "parts = EngineParts(...), or classes named as the engine's, BlockPool or Scheduler")
+    return group
 
 
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:
@@ -77,24 +88,26 @@ def add_trace_options(parser: argparse.ArgumentParser) -> None:
 # ---- what the values come to
 
 
-def sampling_params(arguments: argparse.Namespace, n: int = 1) -> SamplingParams:
-    """Raises ValueError naming the option that cannot be."""
-    given = {name: value for name in ("temperature", "top_p", "top_k")
-             if (value := getattr(arguments, name)) is not None}
-    return SamplingParams(max_tokens=arguments.max_tokens, seed=arguments.seed, stop=arguments.stop, n=n,
-                          **{"temperature": TEMPERATURE, **given})
-
-
-def check_beam_options(arguments: argparse.Namespace) -> None:
-    """Raises ValueError naming all options that do not go together."""
-    if arguments.beams is None:
-        if arguments.length_penalty is not None:
-            raise ValueError("--length-penalty goes only with --beams")
+def check_together(arguments: argparse.Namespace) -> None:
+    """Raises ValueError naming all options of ``generate`` that do not go together."""
+    if arguments.beams is not None:
+        given = _given(arguments, NOT_WITH_BEAMS)
+        if given:
+            raise ValueError(f"{_names(given)} {'do' if len(given) > 1 else 'does'} not go with --beams")
         return
-    given = [f"--{name.replace('_', '-')}" for name in NOT_WITH_BEAMS if getattr(arguments, name) is not None]
-    if given:
-        names = " and ".join(part for part in (", ".join(given[:-1]), given[-1]) if part)
-        raise ValueError(f"{names} {'do' if len(given) > 1 else 'does'} not go with --beams")
+    if arguments.length_penalty is not None:
+        raise ValueError("--length-penalty goes only with --beams")
+    given = _given(arguments, ("logprobs", "prompt_logprobs"))
+    if given and not arguments.json:
+        raise ValueError(f"{_names(given)} {'go' if len(given) > 1 else 'goes'} only with --json")
+
+
+def _given(arguments: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    return [option_of(name) for name in names if getattr(arguments, name) is not None]
+
+
+def _names(options: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(options[:-1]), options[-1]) if part)
 
 
 def read_prompts(arguments: argparse.Namespace, stdin: TextIO) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Protocol, TextIO
 
-from mini_vllm.request import RequestOutput
+from mini_vllm.request import RequestOutput, TokenLogprob
 
 
 class Printer(Protocol):
@@ -76,11 +77,17 @@ class JsonPrinter:
 
     def show(self, output: RequestOutput) -> None:
         if output.finished:
-            texts = [{"index": c.index, "text": c.text, "token_ids": c.token_ids, "finish_reason": c.finish_reason}
-                     for c in output.outputs]
-            self.stream.write(json.dumps({"id": output.request_id, "prompt": output.prompt, "outputs": texts,
+            texts = [{"index": c.index, "text": c.text, "token_ids": c.token_ids, "finish_reason": c.finish_reason,
+                      **_logprobs("logprobs", c.logprobs)} for c in output.outputs]
+            self.stream.write(json.dumps({"id": output.request_id, "prompt": output.prompt,
+                                          **_logprobs("prompt_logprobs", output.prompt_logprobs), "outputs": texts,
                                           "usage": output.usage.to_dict(), "error": output.error}) + "\n")
             self.stream.flush()
+
+
+def _logprobs(name: str, entries: Sequence[TokenLogprob | None] | None) -> dict[str, object]:
+    """Under this name, if they were asked for: one object a token, null for the first of a prompt."""
+    return {} if entries is None else {name: [entry and asdict(entry) for entry in entries]}
 
 
 def usage_line(outputs: Iterable[RequestOutput], seconds: float) -> str:
