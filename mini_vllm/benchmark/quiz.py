@@ -4,8 +4,8 @@
     temperature 0.2, top-p 0.9  given by hand: what the makers of SmolLM2 advise
     temperature 0.8             what the command line used for every model before
 
-A question is asked as a chat of its own, in the words of ``quiz.json`` and no others. Settings that come to the same are
-asked once: the same seed gives the same answers. ``quiz_score`` says when an answer is right.
+A question is asked as a chat of its own, in the words of ``quiz.json`` and no others. Settings that come to the same
+are asked once: the same seed gives the same answers. ``quiz_score`` says when an answer is right.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _print_answers(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> Non
 
 
 def describe(params: SamplingParams) -> str:
-    """What differs from sampling by the model's own distribution: ``temperature 0.2, top_p 0.9``."""
+    """What differs from drawing by the model's own distribution: ``temperature 0.2, top-p 0.9``."""
     plain = SamplingParams()
-    differ = [f"{field.name} {value}" for field in fields(params)
+    differ = [f"{field.name.replace('_', '-')} {value}" for field in fields(params)
               if (value := getattr(params, field.name)) != getattr(plain, field.name)]
     return ", ".join(differ) or "temperature 1.0"
