@@ -53,6 +53,7 @@ def settings_of(llm: LLM) -> dict[str, SamplingParams]:
 
 
 def print_quiz(model: str, num_questions: int | None, show: bool) -> None:
+    """A row a setting, as each is done; with ``show`` all answers come first."""
     questions = read_questions(num_questions)
     llm = LLM(model)
     if llm.tokenizer.chat_template is None:
@@ -60,18 +61,25 @@ def print_quiz(model: str, num_questions: int | None, show: bool) -> None:
     quiz, settings = Quiz(llm, questions), settings_of(llm)
     print(f"{model}: {len(questions)} easy questions, answers of at most {MAX_TOKENS} tokens")
     print(f"{DEFAULTS}: {describe(settings[DEFAULTS])}\n")
-    print(f"{f'right of {len(questions)}, by seed':<30}" + "".join(f"{seed:>6}" for seed in SEEDS) + f"{'in all':>10}")
-    totals = {}
-    for name, setting in settings.items():
-        runs = [replace(setting, max_tokens=MAX_TOKENS, seed=seed) for seed in SEEDS]
-        if show:
+    all_runs = {name: [replace(setting, max_tokens=MAX_TOKENS, seed=seed) for seed in SEEDS]
+                for name, setting in settings.items()}
+    if show:
+        for name, runs in all_runs.items():
             _print_answers(quiz, name, runs)
-        num_right = [sum(quiz.are_right(run)) for run in runs]
-        totals[name] = sum(num_right)
-        print(f"{name:<30}" + "".join(f"{number:>6}" for number in num_right)
-              + f"{totals[name]:>10}   {totals[name] / len(questions) / len(SEEDS):.0%}", flush=True)
+    print(f"{f'right of {len(questions)}, by seed':<30}" + "".join(f"{seed:>6}" for seed in SEEDS) + f"{'in all':>10}",
+          flush=True)
+    totals = {name: _print_row(quiz, name, runs) for name, runs in all_runs.items()}
     print(f"\nThe defaults have {_compare(totals[DEFAULTS], totals[BY_HAND])} {BY_HAND}, and\n"
           f"{_compare(totals[DEFAULTS], totals[BEFORE])} {BEFORE}.")
+
+
+def _print_row(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> int:
+    """Returns how many are right in all."""
+    num_right = [sum(quiz.are_right(run)) for run in runs]
+    in_all = sum(num_right)
+    print(f"{name:<30}" + "".join(f"{number:>6}" for number in num_right)
+          + f"{in_all:>10}   {in_all / len(quiz.questions) / len(runs):.0%}", flush=True)
+    return in_all
 
 
 def _compare(number: int, other: int) -> str:
@@ -82,11 +90,11 @@ def _compare(number: int, other: int) -> str:
 
 def _print_answers(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> None:
     for run in runs:
-        print(f"\n{name}, seed {run.seed}")
+        print(f"{name}, seed {run.seed}")
         for question, answer, is_right in zip(quiz.questions, quiz.answers(run), quiz.are_right(run)):
             print(f"{'right' if is_right else 'WRONG'}  {question.text}")
             print(textwrap.fill(" ".join(answer.split()), 79, initial_indent=" " * 7, subsequent_indent=" " * 7))
-    print()
+        print(flush=True)
 
 
 def describe(params: SamplingParams) -> str:
