@@ -34,7 +34,7 @@ def sampling_defaults(path: Path) -> Mapping[str, Any]:
 
 def _read(file: Path) -> dict[str, Any]:
     fields = Fields(read_object(file))
-    defaults = {name: fields.get(name) for name in FOLLOWED if name in fields}
+    defaults: dict[str, Any] = {name: fields.get(name) for name in FOLLOWED if name in fields}
     try:
         SamplingParams(**defaults)
         if "do_sample" in fields and not fields.flag("do_sample"):  # it draws nothing, whatever else the file says
