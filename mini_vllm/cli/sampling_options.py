@@ -55,15 +55,15 @@ def add_end_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     group = parser.add_argument_group("what ends the output, and what of it is shown")
     group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help="default: %(default)s")
     group.add_argument("--min-tokens", type=int, metavar="N", help="before this many nothing ends it (default: 0)")
-    group.add_argument("--stop", action="append", metavar="TEXT", help="text that ends it, and is not shown; may be "
-                       "given several times")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="text that ends it; may be given several "
+                       "times")
     group.add_argument("--stop-token-id", dest="stop_token_ids", type=int, action="append", metavar="ID",
                        help="token id that ends it; may be given several times")
-    group.add_argument("--include-stop-str-in-output", action="store_const", const=True, help="show the text that "
-                       "ended it")
+    group.add_argument("--include-stop-str-in-output", action="store_const", const=True, help="show what ended "
+                       "it: the stop text, or the token")
     group.add_argument("--ignore-eos", action="store_const", const=True, help="go on after the model's end of text")
     group.add_argument("--keep-special-tokens", dest="skip_special_tokens", action="store_const", const=False,
-                       help="show special tokens, such as the end of a turn")
+                       help="show special tokens too")
 
 
 def _bias(text: str) -> tuple[int, float]:
