@@ -141,7 +141,9 @@ def command():
 
 def test_where_a_trace_cannot_go_is_told_before_anything_runs(command, tmp_path):
     run, output = command
-    for target, complaint in ((tmp_path / "no" / "x.svg", "there is no folder"), (tmp_path, "is a folder")):
+    (tmp_path / "file").touch()
+    for target, complaint in ((tmp_path / "no" / "x.svg", "there is no folder"), (tmp_path, "is a folder"),
+                              (tmp_path / "file" / "x.svg", "is not a folder")):
         with pytest.raises(LabError, match=complaint):
             run.run(Wish(trace=target))
     assert output.getvalue() == ""

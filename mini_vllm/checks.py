@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import reprlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import SupportsFloat, TypeGuard, TypeVar
 
 T = TypeVar("T")
@@ -117,6 +119,27 @@ def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what:
     if len(values) != num_wanted:
         raise ValueError(f"{num_wanted} {of_what}, but {len(values)} {name}")
     return [an_instance(f"{name}[{index}]", value, kind) for index, value in enumerate(values)]
+
+
+def writable_file(path: Path) -> Path:
+    """Where a file can be written, new or over an old one. To be asked before the work whose result goes there."""
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder; name a file in it")
+    folder = path.parent
+    if not os.path.isdir(folder):
+        raise ValueError(f"{path}: {folder} is not a folder" if os.path.lexists(folder) else
+                         f"{path}: there is no folder {folder}")
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ValueError(f"{path}: you may not write into the folder {folder}") from None
+    except OSError as error:  # a name that is too long, or a folder that may not be entered
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+    else:
+        if not os.access(path, os.W_OK):
+            raise ValueError(f"{path} is there already, and you may not write to it")
+    return path
 
 
 def refusal(name: str, value: object, bound: str) -> ValueError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.results import ARMS, BenchmarkResult
+from mini_vllm.checks import writable_file
 from mini_vllm.pictures.palette import PAINTS, request_paint
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in UNDATED:
         raise ValueError(f"{path}: a plot is written as {', '.join(UNDATED)}, not as "
                          f"{path.suffix or 'a name without a suffix'}")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}")
+    writable_file(path)
     _figure_class()
 
 

@@ -12,6 +12,7 @@ from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.throughput import run_comparison_benchmark
 from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
+from mini_vllm.checks import writable_file
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import load_random
@@ -29,6 +30,8 @@ def run_throughput(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--rounds is {rounds}, must be at least 1")
     if arguments.plot:
         check_plot(arguments.plot)
+    if arguments.json:
+        writable_file(arguments.json)
     drawing = Drawing.from_arguments(arguments)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mini_vllm.checks import writable_file
 from mini_vllm.pictures.picture import check_suffix
 from mini_vllm.pictures.timeline import check_width, draw_trace
 from mini_vllm.trace.recorder import StepTrace
@@ -27,7 +28,4 @@ def check_target(out: Path, trace: Path) -> None:
     check_suffix(out)
     if out.resolve() == trace.resolve():
         raise ValueError(f"{out} is the trace itself; name the picture with -o")
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder; name a file in it with -o")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.parent}")
+    writable_file(out)

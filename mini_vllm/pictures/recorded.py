@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mini_vllm.checks import writable_file
 from mini_vllm.pictures.picture import SUFFIXES, check_suffix
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.trace.recorder import StepTrace
@@ -15,10 +16,7 @@ def is_picture(path: Path) -> bool:
 
 def check_run_target(path: Path) -> None:
     """Raises ValueError, which says why, if a run cannot be saved there: to be asked before the run."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}")
+    writable_file(path)
     if is_picture(path):
         check_suffix(path)
 
