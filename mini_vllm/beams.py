@@ -79,6 +79,7 @@ class Beams:
                                    f"{self._kv_cache.block_size} tokens, {self._beam_width} beams")
             request.num_computed_tokens += num_hit_tokens + num_new
         self._engine.num_steps += 1
+        self._engine.counts.note_peaks(len(work), self._kv_cache, [request for request, _ in work])
         steps = [RequestStep(request.all_token_ids[request.num_computed_tokens - num_new:request.num_computed_tokens],
                              self._kv_cache.get_block_ids(request.request_id), request.num_computed_tokens, True)
                  for request, num_new in work]

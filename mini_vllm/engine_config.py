@@ -108,7 +108,8 @@ class EngineParts:
 
 @dataclass(frozen=True)
 class EngineMetrics:
-    """What sharing has saved so far."""
+    """What happened so far, and what sharing has saved. Printed, it is a few short lines; what never happened is left
+    out."""
 
     num_requests: int
     num_prompt_tokens: int
@@ -123,12 +124,38 @@ class EngineMetrics:
     num_copied_blocks: int
     num_evictions: int
     num_steps: int
+    #: Most sequences in one step: of a request with ``n`` = 3 there are three.
+    max_num_sequences: int
+    #: Most blocks in use at once, of ``num_blocks``; the null block does not count.
+    max_num_used_blocks: int
+    num_blocks: int
+    #: Most blocks that more than one sequence used at once.
+    max_num_shared_blocks: int
+    #: How often a request lost its blocks, and how many tokens were computed a second time after that.
+    num_preemptions: int
+    num_recomputed_tokens: int
 
     def __str__(self) -> str:
-        return (f"{self.num_saved_tokens} of {self.num_prompt_tokens} prompt tokens found in the cache "
-                f"({self.hit_rate:.0%}, lately {self.recent_hit_rate:.0%}), {self.num_shared_blocks} blocks shared, "
-                f"{self.num_forks} forks, {self.num_copied_blocks} blocks copied, {self.num_evictions} evicted, "
-                f"{self.num_steps} steps")
+        lines = {
+            f"{_count(self.num_requests, 'request')} in {_count(self.num_steps, 'step')}, at most "
+            f"{_count(self.max_num_sequences, 'sequence')} at once": True,
+            f"{self.num_saved_tokens} of {_count(self.num_prompt_tokens, 'prompt token')} found in the cache "
+            f"({self.hit_rate:.0%})": self.num_prompt_tokens,
+            f"{self.recent_hit_rate:.0%} found lately": round(self.recent_hit_rate - self.hit_rate, 2),
+            f"{self.max_num_used_blocks} of {_count(self.num_blocks, 'block')} in use at the peak":
+                self.max_num_used_blocks,
+            f"{_count(self.max_num_shared_blocks, 'block')} shared at the peak": self.max_num_shared_blocks,
+            f"{_count(self.num_forks, 'shared block')} forked before a write, {self.num_copied_blocks} copied":
+                self.num_forks,
+            f"{_count(self.num_preemptions, 'preemption')}, {_count(self.num_recomputed_tokens, 'token')} computed "
+            "again": self.num_preemptions,
+            f"{_count(self.num_evictions, 'cached block')} evicted to make room": self.num_evictions,
+        }
+        return "\n".join(line for line, has_happened in lines.items() if has_happened)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def parse_memory(memory: str | int) -> int:

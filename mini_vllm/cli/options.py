@@ -40,7 +40,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--logprobs", type=int, metavar="K", help="with --json: the log-probability of every token, "
                         "and of the K likeliest in its place")
     output.add_argument("--prompt-logprobs", type=int, metavar="K", help="the same for the tokens of the prompt")
-    output.add_argument("--stats", action="store_true", help="close with what sharing has saved")
+    output.add_argument("--stats", action="store_true", help="close with what happened: steps, blocks, what was shared")
     output.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE "
                         "ends in .svg or .png, else for `mini-vllm trace FILE`")
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
+from mini_vllm.engine_room.counts import StepCounts
 from mini_vllm.engine_room.idle import IdleSteps
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
@@ -58,6 +59,8 @@ class EngineFrame(ABC):
         self.trace.introduce(self.loaded.name, PromptTexts(self.live, self.tokenizer))
         self.clock = clock
         self.num_steps = 0
+        #: What else happened over all steps.
+        self.counts = StepCounts()
         #: To be told of every step; see ``idle.py``.
         self.idle_steps = IdleSteps()
         #: Outputs of requests whose caller did not see the step that made them; see ``put_back``.
@@ -100,7 +103,8 @@ class EngineFrame(ABC):
     # ---- what a step may call
 
     def note_start(self, plan: SchedulerOutput) -> None:
-        """The requests of ``plan`` are about to be computed: for some it is the first time."""
+        """The requests of ``plan`` are about to be computed, some for the first time, some again."""
+        self.counts.note_plan(plan, self.scheduler.running, self.kv_cache)
         now_s = self.clock()
         for request in plan.requests:
             self.live.group_of(request.request_id).note_start(now_s)
@@ -108,6 +112,7 @@ class EngineFrame(ABC):
     def let_go(self, group: SequenceGroup) -> None:
         """A request has ended: its id is free, and what was put back of it is not told, because there is newer."""
         self.unseen.pop(group.request_id, None)
+        self.counts.forget(sequence.request.request_id for sequence in group.sequences)
         self.live.remove(group)
 
     def with_unseen(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
@@ -152,12 +157,19 @@ class EngineFrame(ABC):
         return self.tokenizer
 
     def metrics(self) -> EngineMetrics:
-        """What sharing has saved so far."""
-        stats, pool = self.kv_cache.stats, self.kv_cache.block_pool
-        recent_hit_rate = getattr(stats, "recent_hit_rate", stats.hit_rate)  # a simpler manager does not count it
-        return EngineMetrics(stats.num_queries, stats.num_query_tokens, stats.num_hit_tokens, stats.hit_rate,
-                             recent_hit_rate, sum(block.ref_cnt > 1 for block in pool.blocks), pool.num_forks,
-                             self.runner.cache.num_copied_blocks, stats.num_evicted_blocks, self.num_steps)
+        """What happened so far, and what sharing has saved."""
+        stats, pool, counts = self.kv_cache.stats, self.kv_cache.block_pool, self.counts
+        return EngineMetrics(
+            num_requests=stats.num_queries, num_prompt_tokens=stats.num_query_tokens,
+            num_saved_tokens=stats.num_hit_tokens, hit_rate=stats.hit_rate,
+            recent_hit_rate=getattr(stats, "recent_hit_rate", stats.hit_rate),  # a simpler manager does not count it
+            num_shared_blocks=sum(block.ref_cnt > 1 for block in pool.blocks), num_forks=pool.num_forks,
+            num_copied_blocks=self.runner.cache.num_copied_blocks, num_evictions=stats.num_evicted_blocks,
+            num_steps=self.num_steps, max_num_sequences=counts.max_num_sequences,
+            max_num_used_blocks=counts.max_num_used_blocks, num_blocks=pool.num_blocks - 1,
+            max_num_shared_blocks=counts.max_num_shared_blocks,
+            num_preemptions=getattr(self.scheduler, "num_preemptions", 0),  # one that only waits does not count them
+            num_recomputed_tokens=counts.num_recomputed_tokens)
 
 
 def describe(error: Exception) -> str:
