@@ -41,8 +41,10 @@ class StepCounts:
         self.note_peaks(len(plan.requests), kv_cache, running if any(may_share) else ())
 
     def note_peaks(self, num_sequences: int, kv_cache: KVCacheManager, sharing: Iterable[Request]) -> None:
-        """``sharing`` are all that hold blocks, if one of them may have begun to share some. A block that was copied for
-        this step, because somebody is about to write, was shared until then."""
+        """``sharing`` are all that hold blocks, if one of them may have begun to share some.
+
+        A block that is copied for this step, because somebody is about to write, was shared until now.
+        """
         pool = kv_cache.block_pool
         self.max_num_sequences = max(self.max_num_sequences, num_sequences)
         self.max_num_used_blocks = max(self.max_num_used_blocks, pool.num_blocks - 1 - pool.get_num_free_blocks())

@@ -19,8 +19,8 @@ def loaded(shallow):
 
 
 def make_engine(loaded, scheduler=Scheduler, **settings):
-    return LLMEngine(EngineConfig(**{"block_size": 8, "num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 48,
-                                     **settings}), EngineParts(scheduler=scheduler), loaded)
+    settings = {"block_size": 8, "num_blocks": 200, "max_num_seqs": 8, "max_num_batched_tokens": 48, **settings}
+    return LLMEngine(EngineConfig(**settings), EngineParts(scheduler=scheduler), loaded)
 
 
 def greedy(max_tokens, n=1):
@@ -46,7 +46,8 @@ class Onlooker(Scheduler):
     def schedule(self):
         plan = super().schedule()
         blocks = self.kv_cache.block_pool.blocks[1:]
-        now = [len(plan.requests), sum(block.ref_cnt > 0 for block in blocks), sum(block.ref_cnt > 1 for block in blocks)]
+        num_used, num_shared = (sum(block.ref_cnt > bound for block in blocks) for bound in (0, 1))
+        now = [len(plan.requests), num_used, num_shared]
         self.peaks = [max(pair) for pair in zip(self.peaks, now)]
         for request in plan.requests:
             end = request.num_computed_tokens
@@ -139,8 +140,8 @@ def test_what_is_remembered_of_a_request_goes_with_it(loaded):
 def test_it_is_told_in_short_lines_and_what_never_happened_is_left_out():
     quiet = dict(num_requests=1, num_prompt_tokens=4, num_saved_tokens=0, hit_rate=0.0, recent_hit_rate=0.0,
                  num_shared_blocks=0, num_forks=0, num_copied_blocks=0, num_evictions=0, num_steps=60,
-                 max_num_sequences=1, max_num_used_blocks=2, num_blocks=2603, max_num_shared_blocks=0, num_preemptions=0,
-                 num_recomputed_tokens=0)
+                 max_num_sequences=1, max_num_used_blocks=2, num_blocks=2603, max_num_shared_blocks=0,
+                 num_preemptions=0, num_recomputed_tokens=0)
     assert str(EngineMetrics(**quiet)).splitlines() == [
         "1 request in 60 steps, at most 1 sequence at once", "0 of 4 prompt tokens found in the cache (0%)",
         "2 of 2603 blocks in use at the peak"]
