@@ -29,6 +29,8 @@ from course.trial import (
     tokens_of,
     tokens_per_second,
 )
+from mini_vllm.backend import blas
+from mini_vllm.cli.advice import slow_blas_line
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.joints.check import PartError
@@ -79,6 +81,8 @@ def _run(spec: Spec, reporter: Reporter) -> None:
     labs = discover(Path(spec.root))
     reporter.tell("begin", what="loading")
     loaded = load(spec.model)
+    if line := slow_blas_line(blas):
+        reporter.tell("advice", text=line)
     for index, pieces in enumerate(spec.tries):
         reporter.tell("try", index=index)
         parts = build({number: Path(path) for number, path in pieces.files.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +64,8 @@ class RunCommand:
     def __init__(self, root: Path, labs: Sequence[Lab], progress: Progress, console: Console) -> None:
         self.root, self.labs, self.progress, self.console = root, labs, progress, console
         self._is_telling = False
+        #: To be told when the tale is over.
+        self._advice = ""
         #: Shown while something is computed that prints nothing.
         self._status = console.status("")
 
@@ -107,11 +110,15 @@ class RunCommand:
         finally:
             self._status.stop()
             self._end_tale()
+            if self._advice:
+                print(self._advice, file=sys.stderr, flush=True)
 
     def _show_event(self, event: Event) -> None:
         match event["event"]:
             case "text":
                 self.console.print(Text(event["text"]), end="", soft_wrap=True)
+            case "advice":
+                self._advice = event["text"]
             case "begin" if event["what"] not in ("the tale", "loading"):
                 self._end_tale()
                 self._status.start()

@@ -149,6 +149,20 @@ def test_where_a_trace_cannot_go_is_told_before_anything_runs(command, tmp_path)
     assert output.getvalue() == ""
 
 
+def test_advice_waits_until_the_tale_is_over(command, monkeypatch, capsys):
+    run, output = command
+
+    def run_pieces(root, pieces, spec, on_event, silence_s):
+        on_event({"event": "advice", "text": "a fast BLAS would help"})
+        on_event({"event": "text", "text": " lived"})
+        assert capsys.readouterr().err == ""
+        return Outcome(equal={"the tale": 80})
+
+    monkeypatch.setattr("course.running.run_pieces", run_pieces)
+    assert run.run(Wish(prompt="The fox")) == 0
+    assert capsys.readouterr().err == "a fast BLAS would help\n" and "The fox lived\n" in output.getvalue()
+
+
 def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, tmp_path):
     run, output = command
     path = tmp_path / "my steps.json"

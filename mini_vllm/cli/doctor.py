@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 from pathlib import Path
 
@@ -18,13 +17,12 @@ from rich.text import Text
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
 from mini_vllm.benchmark.products import measure_gflops, product_error
+from mini_vllm.cli.advice import install_commands
 from mini_vllm.models import catalogue
 
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
 TOLERANCE = 1e-2
 
-#: The package with a fast BLAS for a kind of processor; MLX on a Mac needs none.
-BLAS_PACKAGES = {"aarch64": "nvpl-blas", "x86_64": "mkl"}
 ADVICE = {
     backend.SWITCHED_OFF: "for faster products: unset MINI_VLLM_BLAS",
     backend.LEFT_PLAIN: "for faster products: unset MINI_VLLM_PLAIN",
@@ -52,9 +50,7 @@ def models_at_hand() -> list[tuple[str, Path]]:
 def advice(blas: BlasInfo) -> str:
     """One line: what the user can do to make products faster."""
     if blas.note == backend.NOT_FOUND:
-        package = BLAS_PACKAGES.get(platform.machine())
-        by_pip = f"pip install {package}, or " if package else ""
-        return f"for faster products: {by_pip}apt install libopenblas0-pthread"
+        return f"for faster products: {', or '.join(install_commands())}"
     return ADVICE.get(blas.note, "nothing to do")
 
 

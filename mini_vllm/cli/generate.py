@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from mini_vllm.cli.advice import tell_slow_blas
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
 from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter, usage_line
 from mini_vllm.cli.sampling_options import with_defaults
@@ -41,7 +42,9 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
 def make_engine(arguments: argparse.Namespace, config: EngineConfig, trace: StepTrace | None = None) -> LLMEngine:
     """Of the parts in ``--parts``, where there are any. What is wrong with them is told before the model is loaded."""
     parts = load_parts(arguments.parts) if arguments.parts else None
-    return engine_of(config, parts, trace=trace)
+    engine = engine_of(config, parts, trace=trace)
+    tell_slow_blas()
+    return engine
 
 
 def engine_config(arguments: argparse.Namespace) -> EngineConfig:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from mini_vllm.cli.advice import tell_slow_blas
 from mini_vllm.demo.typewriter import Typewriter
 from mini_vllm.engine import LLMEngine
 from mini_vllm.pictures.recorded import check_run_target, save_run
@@ -29,6 +30,7 @@ def tell_a_tale(console: Console, started_s: float, trace_file: Path | None = No
     trace = StepTrace() if trace_file is not None else None
     with console.status("Loading tiny-tales …"):  # shown on a terminal only
         engine = LLMEngine(trace=trace)
+    tell_slow_blas()
     stream_one(engine, console, started_s)
     serve_three(engine, console)
     if trace is not None and trace_file is not None:
