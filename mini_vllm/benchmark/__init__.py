@@ -23,6 +23,6 @@ def __getattr__(name: str) -> object:
         from mini_vllm.benchmark.results import BenchmarkResult
         return BenchmarkResult
     if name == "run_comparison_benchmark":
-        from mini_vllm.benchmark.throughput import run_comparison_benchmark
+        from mini_vllm.benchmark.comparison import run_comparison_benchmark
         return run_comparison_benchmark
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

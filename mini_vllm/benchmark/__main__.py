@@ -8,11 +8,19 @@ import sys
 import mini_vllm.benchmark
 from mini_vllm.benchmark.drawing import Drawing
 
+#: Those that print times or ratios of times: on a busy machine they are worth nothing, and that is said.
+TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "prefix", "stall")
+
 
 def main() -> int:
     arguments = make_parser().parse_args()
     try:
-        run(arguments)
+        if arguments.name in TIMED:
+            from mini_vllm.benchmark.noise import told_if_loud
+            with told_if_loud():
+                run(arguments)
+        else:
+            run(arguments)
     except ValueError as error:  # a LoadError is one
         print(f"mini_vllm.benchmark: {error}", file=sys.stderr)
         return 2

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mini_vllm.benchmark.machine import describe_machine
+from mini_vllm.benchmark.noise import MARK, Noise
 from mini_vllm.benchmark.results import ARMS, BenchmarkResult
+from mini_vllm.benchmark.tables import SpeedUps
 from mini_vllm.checks import writable_file
 from mini_vllm.pictures.palette import PAINTS, request_paint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: Workload → arm → how many times as fast our batching was.
-SpeedUps = Mapping[str, Mapping[str, float]]
 
 #: What a file of each kind would say of the day on which it was written, and how to leave that out.
 UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
@@ -63,31 +62,39 @@ def check_plot(path: Path) -> None:
 
 
 def plot_results(results: Sequence[BenchmarkResult], model: str, path: str | Path,
-                 speed_ups: SpeedUps | None = None) -> None:
+                 speed_ups: SpeedUps | None = None, noise: Mapping[str, Noise] | None = None) -> None:
     """Raises ValueError, which says how to get it, if matplotlib is not installed."""
     _figure_class()
     import matplotlib
     with matplotlib.rc_context({"svg.hashsalt": "mini_vllm", "hatch.linewidth": 0.7}):
-        make_figure(results, model, speed_ups or {}).savefig(path, dpi=120, metadata=UNDATED.get(
+        make_figure(results, model, speed_ups or {}, noise or {}).savefig(path, dpi=120, metadata=UNDATED.get(
             Path(path).suffix.lower(), {}))
 
 
-def make_figure(results: Sequence[BenchmarkResult], model: str, speed_ups: SpeedUps) -> Figure:
+def make_figure(results: Sequence[BenchmarkResult], model: str, speed_ups: SpeedUps,
+                noise: Mapping[str, Noise]) -> Figure:
     """Output tokens a second, first tokens and gaps between tokens, workload by workload."""
     num_workloads = len({result.workload for result in results})
     figure = _figure_class()(figsize=(max(6.5, 2 + 1.6 * num_workloads), 9.5), layout="constrained")
     figure.suptitle(f"Serving with {model}", x=0.02, ha="left", fontweight="bold")
     for axes, panel in zip(figure.subplots(len(PANELS), 1), PANELS):
         _draw_panel(axes, panel, results)
-    _write_ratios(figure.axes[0], results, speed_ups)
+    _write_ratios(figure.axes[0], results, speed_ups, noise)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False, fontsize=9,
                   ncols=len(ARMS))
-    num_rounds = max((result.num_rounds for result in results), default=1)
-    rounds = f"medians of {num_rounds} rounds, the arms in turns" if num_rounds > 1 else "one round"
-    device, *rest = describe_machine()
-    figure.supxlabel(f"{device}\n{', '.join(rest)}; {rounds}", x=0.02, ha="left", fontsize=8,
-                     color=PAINTS["faint"].light)
+    figure.supxlabel(_footer(results, noise), x=0.02, ha="left", fontsize=8, color=PAINTS["faint"].light)
     return figure
+
+
+def _footer(results: Sequence[BenchmarkResult], noise: Mapping[str, Noise]) -> str:
+    """The machine, how often was measured, and what disturbed it."""
+    counts = sorted({result.num_rounds for result in results}) or [1]
+    rounds = " or ".join("one" if count == 1 else str(count) for count in counts)
+    what = f"medians of {rounds} rounds, the arms in turns" if counts != [1] else "one round"
+    device, *rest = describe_machine()
+    found = [f"{MARK} {workload}: {each.finding()}. Do not trust these ratios."
+             for workload, each in noise.items() if each.is_loud]
+    return "\n".join([device, f"{', '.join(rest)}; {what}", *found])
 
 
 def _figure_class() -> type[Figure]:
@@ -129,11 +136,13 @@ def _draw_panel(axes: Axes, panel: Panel, results: Sequence[BenchmarkResult]) ->
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _write_ratios(axes: Axes, results: Sequence[BenchmarkResult], speed_ups: SpeedUps) -> None:
-    """Over the bars of each workload: ours against each of the others."""
+def _write_ratios(axes: Axes, results: Sequence[BenchmarkResult], speed_ups: SpeedUps,
+                  noise: Mapping[str, Noise]) -> None:
+    """Over the bars of each workload: ours against each of the others, marked if the machine was not quiet."""
     workloads = _workloads(results)
     for place, workload in enumerate(workloads):
-        ratios = [f"{ratio:.2f}× {arm}" for arm, ratio in speed_ups.get(workload, {}).items()]
+        mark = f" {MARK}" if workload in noise and noise[workload].is_loud else ""
+        ratios = [f"{ratio:.2f}× {arm}{mark}" for arm, ratio in speed_ups.get(workload, {}).items()]
         highest = max(result.output_tokens_per_s for result in results if result.workload == workload)
         axes.annotate("\n".join(ratios), (place, highest), (0, 13), textcoords="offset points", ha="center",
                       fontsize=8, fontweight="bold")

@@ -1,4 +1,4 @@
-"""What a throughput benchmark prints and saves."""
+"""What a throughput benchmark prints and saves. Its tables fit into 60 columns."""
 
 from __future__ import annotations
 
@@ -6,25 +6,49 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mini_vllm.benchmark.results import PERCENTILES, BenchmarkResult
+from mini_vllm.benchmark.noise import MARK, Noise
+from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
+
+#: Workload → arm → how many times as fast our batching was.
+SpeedUps = Mapping[str, Mapping[str, float]]
 
 
 def format_table(results: Sequence[BenchmarkResult]) -> str:
-    """The arms of one workload, a line each; times in milliseconds."""
-    lines = [f"{'':<14} {'seconds':>8} {'output':>8} {'total':>8}   {'first token ms':^31}   "
-             f"{'between tokens ms':^27}   {'KV':>5} {'pad-':>5} {'pre-':>5}",
-             f"{'':<14} {'':>8} {'tok/s':>8} {'tok/s':>8}   {'p50':>7} {'p90':>7} {'p99':>7} {'worst':>7}   "
-             f"{'p50':>6} {'p90':>6} {'p99':>6} {'worst':>6}   {'waste':>5} {'ding':>5} {'empt':>5}   tokens"]
+    """The arms of one workload, a line each: how fast, and how soon. Of times the median, and the worst."""
+    lines = [f"{'':<13} {'tokens/s':>15} {'first token, s':>15} {'next token, ms':>14}",
+             f"{'':<13} {'output':>7} {'all':>7} {'median':>7} {'worst':>7} {'median':>7} {'worst':>6}"]
     for result in results:
-        first, between = ([f"{times[p] * 1000:.0f}" for p in PERCENTILES]
-                          for times in (result.first_token_s, result.between_tokens_s))
-        same = ("its own" if result.num_different is None else "equal" if result.num_different == 0
-                else f"{result.num_different} of {result.num_requests} differ")
-        lines.append(f"{result.arm:<14} {result.seconds:>8.2f} {result.output_tokens_per_s:>8.1f} "
-                     f"{result.total_tokens_per_s:>8.1f}   " + " ".join(f"{t:>7}" for t in first) + "   "
-                     + " ".join(f"{t:>6}" for t in between) + f"   {result.kv_waste:>5.0%} {result.padding:>5.0%} "
-                     f"{result.num_preemptions:>5}   {same}")
+        first, between = result.first_token_s, result.between_tokens_s
+        lines.append(f"{result.arm:<13} {result.output_tokens_per_s:>7.1f} {result.total_tokens_per_s:>7.1f} "
+                     f"{first[50]:>7.2f} {first[100]:>7.2f} {between[50] * 1000:>7.1f} {between[100] * 1000:>6.0f}")
     return "\n".join(lines)
+
+
+def format_memory(results: Sequence[BenchmarkResult]) -> str:
+    """The arms of one workload, a line each: how long it took, and what was held and computed for nobody."""
+    lines = [f"{'':<13} {'':>8} {'KV memory':>11} {'rows that':>12} {'':>12}",
+             f"{'':<13} {'seconds':>8} {'held empty':>11} {'are padding':>12} {'preemptions':>12}"]
+    lines += [f"{result.arm:<13} {result.seconds:>8.2f} {result.kv_waste:>11.0%} {result.padding:>12.0%} "
+              f"{result.num_preemptions:>12}" for result in results]
+    return "\n".join(lines)
+
+
+def format_agreement(results: Sequence[BenchmarkResult]) -> str:
+    """Whether the arms put out the same tokens: the first is what the others are compared with."""
+    lines = [f"{result.arm} put out other tokens for {result.num_different} of {result.num_requests} requests: "
+             "THIS IS A BUG, or a near-tie of half-precision weights." for result in results if result.num_different]
+    lines += [f"{result.arm} draws tokens of its own." for result in results if result.num_different is None]
+    same = [result.arm for result in results if result.num_different == 0]
+    if len(same) > 1:
+        lines.insert(0, f"Equal tokens from {', '.join(same[:-1])} and {same[-1]}.")
+    return "\n".join(lines)
+
+
+def format_speed_ups(speed_ups: Mapping[str, float], noise: Noise) -> str:
+    """How many times as fast ours was; each with a mark if it is not to be trusted, and then why."""
+    mark = f" {MARK}" if noise.is_loud else ""
+    lines = [f"{BATCHED} against {arm}: {ratio:.2f}x{mark}" for arm, ratio in speed_ups.items()]
+    return "\n".join(lines + [noise.warning()] * noise.is_loud)
 
 
 def format_gap(result: BenchmarkResult) -> str:
@@ -42,8 +66,9 @@ def format_profile(result: BenchmarkResult) -> str:
     return f"{result.arm}: {parts}{again}"
 
 
-def save_json(path: str | Path, model: str, results: Sequence[BenchmarkResult],
-              speed_ups: Mapping[str, Mapping[str, float]]) -> None:
-    """``speed_ups``: workload → arm → how many times as fast our batching was."""
-    data = {"model": model, "results": [result.to_dict() for result in results], "speed_ups": speed_ups}
+def save_json(path: str | Path, model: str, results: Sequence[BenchmarkResult], speed_ups: SpeedUps,
+              noise: Mapping[str, Noise]) -> None:
+    """All numbers; ``noise`` by workload."""
+    data = {"model": model, "results": [result.to_dict() for result in results], "speed_ups": speed_ups,
+            "noise": {workload: found.to_dict() for workload, found in noise.items()}}
     Path(path).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

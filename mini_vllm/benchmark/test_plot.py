@@ -4,6 +4,7 @@ import pytest
 
 from mini_vllm import __version__
 from mini_vllm.backend import blas, device_name, mx
+from mini_vllm.benchmark.noise import Noise
 from mini_vllm.benchmark.plot import LOOKS, check_plot, make_figure, plot_results
 from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.cli import main
@@ -23,24 +24,33 @@ def texts(figure):
 
 
 def test_it_says_machine_blas_versions_and_rounds():
-    told = make_figure(results(), "tiny-tales", SPEED_UPS).get_supxlabel()
+    told = make_figure(results(), "tiny-tales", SPEED_UPS, {}).get_supxlabel()
     for part in (device_name(), f"BLAS: {blas.name}", f"MLX {mx.__version__}", f"mini_vllm {__version__}",
                  "medians of 3 rounds"):
         assert part in told, told
-    assert "one round" in make_figure(results(num_rounds=1), "tiny-tales", {}).get_supxlabel()
+    assert "one round" in make_figure(results(num_rounds=1), "tiny-tales", {}, {}).get_supxlabel()
 
 
 def test_the_ratios_stand_over_the_bars_of_their_workload():
-    figure = make_figure(results(), "tiny-tales", SPEED_UPS)
+    figure = make_figure(results(), "tiny-tales", SPEED_UPS, {})
     ratios = {text.get_text(): text.xy for text in figure.axes[0].texts if "×" in text.get_text()}
     assert list(ratios) == ["4.57× one at a time\n1.23× mlx-lm", "2.00× one at a time\n0.98× mlx-lm"]
     assert [place for place, _ in ratios.values()] == [0, 1]
     assert {height for _, height in ratios.values()} == {800.0}, "over the highest bar"
-    assert not any("×" in text for text in texts(make_figure(results(), "tiny-tales", {})))
+    assert not any("×" in text for text in texts(make_figure(results(), "tiny-tales", {}, {})))
+
+
+def test_ratios_of_a_busy_machine_are_marked_and_the_footer_says_why():
+    noise = {"decode-16": Noise(1.3, 2), "chat": Noise(0.1, 2)}
+    figure = make_figure(results(), "tiny-tales", SPEED_UPS, noise)
+    ratios = [text.get_text() for text in figure.axes[0].texts if "×" in text.get_text()]
+    assert ratios == ["4.57× one at a time ?\n1.23× mlx-lm ?", "2.00× one at a time\n0.98× mlx-lm"]
+    assert figure.get_supxlabel().splitlines()[2:] == [
+        "? decode-16: Other programs kept 1.3 of 2 cores busy meanwhile. Do not trust these ratios."]
 
 
 def test_every_bar_has_its_number():
-    figure = make_figure(results(), "tiny-tales", SPEED_UPS)
+    figure = make_figure(results(), "tiny-tales", SPEED_UPS, {})
     assert [text for text in texts(figure) if text.isdigit()] == ["160", "160", "800", "800", "640", "640"]
 
 

@@ -7,12 +7,13 @@ import pytest
 from mini_vllm import benchmark
 from mini_vllm.benchmark import results as results_module
 from mini_vllm.benchmark import throughput
+from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, Comparison, run_comparison_benchmark
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, percentiles
-from mini_vllm.benchmark.tables import format_table
-from mini_vllm.benchmark.throughput import run_comparison_benchmark
+from mini_vllm.benchmark.noise import Noise, NoiseWatch
+from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
+from mini_vllm.benchmark.tables import format_agreement, format_memory, format_speed_ups, format_table
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
-from mini_vllm.cli import main
+from mini_vllm.cli import bench, main
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import RANDOM_MODELS, load_random
 
@@ -76,7 +77,8 @@ def test_all_arms_serve_everything_and_agree(loaded):
 def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded, drawing):
     results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing, rounds=2)
     assert [result.num_different for result in results] == [0, 0, None]
-    assert format_table(results).endswith("its own")
+    assert format_agreement(results).splitlines() == ["Equal tokens from one at a time and mini_vllm.",
+                                                      "mlx-lm draws tokens of its own."]
     greedy = throughput.serve(loaded, small(), BATCHED, lambda *_: None)[1]
     assert throughput.serve(loaded, small(), BATCHED, lambda *_: None, drawing)[1] != greedy
 
@@ -107,6 +109,76 @@ def test_bad_arms_and_rounds_are_refused(loaded):
             run_comparison_benchmark(loaded, small(), **options)
 
 
+# ---- how often, and how it is told
+
+
+def result_of(arm=BATCHED, seconds=2.0, **changes):
+    times = {50: 0.1, 90: 0.2, 99: 0.3, 100: 0.4}
+    numbers = dict(workload="small", arm=arm, num_requests=16, num_prompt_tokens=100, num_output_tokens=1600,
+                   seconds=seconds, first_token_s=times, between_tokens_s=times, worst_gap_beside_prompt_s=0.0,
+                   kv_waste=0.1, padding=0.05)
+    return BenchmarkResult(**{**numbers, **changes})
+
+
+@pytest.mark.parametrize("asked, round_s, num_rounds, told", [
+    (None, CHEAP_ROUND_S / 3 - 0.1, 3, "medians of 3 rounds"),
+    (None, CHEAP_ROUND_S / 3 + 1, 1, "one round, since it took 23 s (more than 20); --rounds 3 gives medians"),
+    (2, CHEAP_ROUND_S, 2, "medians of 2 rounds"), (1, 0.1, 1, "one round\n")])
+def test_there_are_three_rounds_where_that_is_cheap(loaded, monkeypatch, asked, round_s, num_rounds, told):
+    served = []
+
+    def serve(self, arm, on_token):
+        served.append(arm)
+        return result_of(arm, round_s), [[1]]
+
+    monkeypatch.setattr(Comparison, "_serve", serve)
+    comparison = Comparison(loaded, small(), watch=NoiseWatch(time_product=lambda: 0.1))
+    bench._serve_rounds(comparison, asked)
+    assert served == [*ARMS] * num_rounds == [*ARMS] * comparison.num_rounds
+    assert bench._report(comparison, has_choice=asked is None).startswith(told)
+
+
+def test_tables_fit_into_60_columns_and_have_all_that_the_readme_claims():
+    results = [result_of(arm, 1600 / 54321, first_token_s={50: 123.4, 100: 1234.5},
+                         between_tokens_s={50: 0.0123, 100: 12.345}, num_preemptions=54321) for arm in ARMS]
+    table, memory = format_table(results), format_memory(results)
+    assert max(map(len, (table + "\n" + memory).splitlines())) <= 60
+    assert table.splitlines()[3].split() == ["mini_vllm", "54321.0", "57716.1", "123.40", "1234.50", "12.3", "12345"]
+    assert memory.splitlines()[3].split() == ["mini_vllm", "0.03", "10%", "5%", "54321"]
+
+
+def test_other_tokens_are_told_loudly():
+    results = [result_of(ONE_AT_A_TIME), result_of(BATCHED, num_different=2), result_of(PEER, num_different=None)]
+    told = format_agreement(results).splitlines()
+    assert told[0].startswith("mini_vllm put out other tokens for 2 of 16 requests: THIS IS A BUG")
+    assert told[1:] == ["mlx-lm draws tokens of its own."]
+    assert format_agreement([result_of()]) == ""
+
+
+def test_ratios_of_a_busy_machine_are_marked_and_a_sentence_says_why():
+    assert format_speed_ups({PEER: 1.123}, Noise(0.1, 2)) == "mini_vllm against mlx-lm: 1.12x"
+    assert format_speed_ups({PEER: 0.14, ONE_AT_A_TIME: 2}, Noise(1.3, 2)).splitlines() == [
+        "mini_vllm against mlx-lm: 0.14x ?", "mini_vllm against one at a time: 2.00x ?",
+        "? Other programs kept 1.3 of 2 cores busy meanwhile: do not trust these ratios. Close them and run it again."]
+
+
+def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded, checkpoints, tmp_path, capsys,
+                                                                          monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", lambda vocab: small().items))
+    monkeypatch.setattr(NoiseWatch, "noise", lambda self: Noise(1.5, 2, 1.1))
+    assert main(["bench", "throughput", "--model", str(checkpoints("qwen3")), "--workload", "decode-16",
+                 "--rounds", "1", "--json", str(tmp_path / "r.json")]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("Other programs keep 1.5 of 2 cores busy: what is measured now will not be worth much. "
+                              "Close them first.\n") == 1
+    assert captured.out.count("x ?\n") == 2 and "do not trust these ratios" in captured.out
+    assert json.loads((tmp_path / "r.json").read_text())["noise"]["decode-16"] == {
+        "others_cores": 1.5, "num_cores": 2, "slowdown": 1.1, "is_loud": True}
+
+
+# ---- what is there
+
+
 def test_the_package_has_what_was_promised():
     assert benchmark.BenchmarkResult is results_module.BenchmarkResult
     assert benchmark.run_comparison_benchmark is run_comparison_benchmark
@@ -135,10 +207,13 @@ def test_the_command_prints_saves_and_draws(loaded, checkpoints, tmp_path, capsy
     printed = capsys.readouterr().out
     assert "mini_vllm against one at a time:" in printed and "mini_vllm against mlx-lm:" in printed
     assert "worst gap between tokens while a later prompt was computed" in printed and "planning" in printed
-    assert printed.count("equal") == 3 and "differ" not in printed
+    assert "Equal tokens from one at a time, mini_vllm and mlx-lm." in printed and "other tokens" not in printed
+    assert "medians of 3 rounds" in printed
     saved = json.loads(files[0].read_text())
     assert [result["arm"] for result in saved["results"]] == list(ARMS)
     assert saved["speed_ups"]["decode-16"].keys() == {ONE_AT_A_TIME, PEER}
+    assert {result["num_rounds"] for result in saved["results"]} == {3}
+    assert saved["noise"]["decode-16"].keys() == {"others_cores", "num_cores", "slowdown", "is_loud"}
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,21 +1,19 @@
-"""What batching is worth: one request at a time, our continuous batching, and mlx-lm's BatchGenerator.
+"""What batching is worth: a workload served by our engine, one request at a time or many at once, and watched.
 
-All three serve the same requests with the same weights, float type and BLAS, in turns. Greedily, their tokens must
-agree; drawn with a temperature, those of our two arms must. A request that arrives later does so when the server has
-put out a given number of tokens, so that no clock decides what is measured.
+``peer`` has mlx-lm's BatchGenerator serve the same, and ``comparison`` lets them take turns: the same requests with the
+same weights, float type and BLAS. Greedily, the tokens of all three must agree; drawn with a temperature, those of our
+two arms must. A request that arrives later does so when the server has put out a given number of tokens, so that no
+clock decides what is measured.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
 from mini_vllm.benchmark.drawing import GREEDY, Drawing
-from mini_vllm.benchmark.peer import load_peer, serve_by_peer
-from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, median_of
+from mini_vllm.benchmark.results import ONE_AT_A_TIME, BenchmarkResult
 from mini_vllm.benchmark.watch import CountingModel, OnToken, Watch
 from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.engine import LLMEngine
@@ -24,8 +22,6 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.network import Model
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
 from mini_vllm.trace.recorder import NoTrace
-
-# ---- our two arms
 
 
 class _WatchedScheduler(Scheduler):
@@ -95,49 +91,3 @@ def serve(loaded: LoadedModel, workload: Workload, arm: str, on_token: OnToken,
     result = watch.result(workload, arm, model.num_rows, scheduler.num_asked)
     return replace(result, num_preemptions=scheduler.num_preemptions,
                    num_recomputed_tokens=scheduler.num_asked - num_needed, profile_s=profile), watch.token_ids
-
-
-# ---- the comparison
-
-
-def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, rounds: int = 1,
-                             on_token: OnToken = lambda num_finished, num_tokens: None,
-                             drawing: Drawing = GREEDY) -> tuple[list[BenchmarkResult], dict[str, float]]:
-    """Serve a workload by each arm in turn, ``rounds`` times over.
-
-    Returns the results (of each arm the median of all rounds), and for every other arm how many times as fast our
-    batching was: the median of the ratios taken within a round.
-    """
-    arms = list(arms)
-    unknown = [arm for arm in arms if arm not in ARMS]
-    if unknown or not arms:
-        raise ValueError(f"there is no arm {unknown[0]!r}, only {', '.join(ARMS)}" if unknown else "no arm is given")
-    if rounds < 1:
-        raise ValueError(f"rounds is {rounds}, must be at least 1")
-    peer = load_peer(loaded)[0] if PEER in arms else None
-    taken: list[dict[str, BenchmarkResult]] = []
-    first_tokens: list[list[int]] | None = None
-    for _ in range(rounds):
-        of_round = {}
-        for arm in arms:
-            if arm == PEER:
-                assert peer is not None
-                result, token_ids = serve_by_peer(peer, loaded, workload, on_token, drawing)
-            else:
-                result, token_ids = serve(loaded, workload, arm, on_token, drawing)
-            if arm == PEER and not drawing.is_greedy:
-                result.num_different = None
-            else:
-                first_tokens = first_tokens or token_ids
-                result.num_different = sum(mine != first for mine, first in zip(token_ids, first_tokens))
-            of_round[arm] = result
-        taken.append(of_round)
-    return [median_of([of_round[arm] for of_round in taken]) for arm in arms], _speed_ups(taken)
-
-
-def _speed_ups(taken: list[dict[str, BenchmarkResult]]) -> dict[str, float]:
-    """For every other arm: how many times as fast our batching was."""
-    if BATCHED not in taken[0]:
-        return {}
-    return {arm: statistics.median(of_round[arm].seconds / of_round[BATCHED].seconds for of_round in taken)
-            for arm in taken[0] if arm != BATCHED}

@@ -69,7 +69,8 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="tiny-tales", help="default: %(default)s")
     parser.add_argument("--random", metavar="SHAPE", help="instead of a model, random weights: qwen3-27m")
     parser.add_argument("--arm", action="append", choices=["one", "ours", "mlx-lm"], help="default: all three")
-    parser.add_argument("--rounds", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often, for medians (default: 3 where a round of "
+                        "the workload takes less than 20 s, else 1)")
     Drawing.add_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg or .pdf)")

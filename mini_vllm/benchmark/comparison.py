@@ -1,0 +1,96 @@
+"""One workload served by each arm in turn, round after round; and how many times as fast our batching was."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from mini_vllm.benchmark.drawing import GREEDY, Drawing
+from mini_vllm.benchmark.noise import Noise, NoiseWatch
+from mini_vllm.benchmark.peer import load_peer, serve_by_peer
+from mini_vllm.benchmark.results import ARMS, BATCHED, PEER, BenchmarkResult, median_of
+from mini_vllm.benchmark.throughput import serve
+from mini_vllm.benchmark.watch import OnToken
+from mini_vllm.benchmark.workloads import Workload
+from mini_vllm.models.loader import LoadedModel
+
+#: So many rounds are served where nobody says how many, if the first takes less than this.
+CHEAP_ROUNDS, CHEAP_ROUND_S = 3, 20.0
+
+
+class Comparison:
+    """Serves a workload; holds what every arm took in every round."""
+
+    def __init__(self, loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, drawing: Drawing = GREEDY,
+                 watch: NoiseWatch | None = None) -> None:
+        self.loaded, self.workload, self.drawing = loaded, workload, drawing
+        self.arms = list(arms)
+        unknown = [arm for arm in self.arms if arm not in ARMS]
+        if unknown or not self.arms:
+            raise ValueError(f"there is no arm {unknown[0]!r}, only {', '.join(ARMS)}" if unknown else
+                             "no arm is given")
+        self._peer = load_peer(loaded)[0] if PEER in self.arms else None
+        self._watch = NoiseWatch() if watch is None else watch
+        #: A dict a round, by arm.
+        self._taken: list[dict[str, BenchmarkResult]] = []
+        #: Of the first arm of the first round: the others are compared with them.
+        self._token_ids: list[list[int]] | None = None
+
+    def serve_round(self, on_token: OnToken) -> None:
+        of_round = {}
+        for arm in self.arms:
+            with self._watch.over(arm):
+                result, token_ids = self._serve(arm, on_token)
+            if arm == PEER and not self.drawing.is_greedy:
+                result.num_different = None
+            else:
+                self._token_ids = self._token_ids or token_ids
+                result.num_different = sum(mine != first for mine, first in zip(token_ids, self._token_ids))
+            of_round[arm] = result
+        self._taken.append(of_round)
+
+    def _serve(self, arm: str, on_token: OnToken) -> tuple[BenchmarkResult, list[list[int]]]:
+        if arm != PEER:
+            return serve(self.loaded, self.workload, arm, on_token, self.drawing)
+        assert self._peer is not None
+        return serve_by_peer(self._peer, self.loaded, self.workload, on_token, self.drawing)
+
+    # ---- what came of it
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self._taken)
+
+    @property
+    def first_round_s(self) -> float:
+        return sum(result.seconds for result in self._taken[0].values())
+
+    def num_rounds_worth(self) -> int:
+        """How many rounds there should be, once the first has been served: several where that costs little."""
+        return CHEAP_ROUNDS if self.first_round_s < CHEAP_ROUND_S else 1
+
+    def results(self) -> list[BenchmarkResult]:
+        """Of each arm the median of all rounds."""
+        return [median_of([of_round[arm] for of_round in self._taken]) for arm in self.arms]
+
+    def speed_ups(self) -> dict[str, float]:
+        """For every other arm, how many times as fast our batching was: the median of ratios taken within a round."""
+        if BATCHED not in self.arms:
+            return {}
+        return {arm: statistics.median(of_round[arm].seconds / of_round[BATCHED].seconds for of_round in self._taken)
+                for arm in self.arms if arm != BATCHED}
+
+    def noise(self) -> Noise:
+        return self._watch.noise()
+
+
+def run_comparison_benchmark(loaded: LoadedModel, workload: Workload, arms: Iterable[str] = ARMS, rounds: int = 1,
+                             on_token: OnToken = lambda num_finished, num_tokens: None,
+                             drawing: Drawing = GREEDY) -> tuple[list[BenchmarkResult], dict[str, float]]:
+    """``Comparison`` in one call: serve a workload ``rounds`` times by each arm; its results and its speed-ups."""
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}, must be at least 1")
+    comparison = Comparison(loaded, workload, arms, drawing)
+    for _ in range(rounds):
+        comparison.serve_round(on_token)
+    return comparison.results(), comparison.speed_ups()

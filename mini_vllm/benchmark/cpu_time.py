@@ -1,0 +1,72 @@
+"""How much CPU time this machine has used so far, and how much of that was this process: what is left were others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Of a line of /proc/stat, after its name: user, nice, system, irq, softirq, and what another virtual machine took.
+BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
+STAT = Path("/proc/stat")
+#: Where a container's share of the machine is written down: cgroup 2, and cgroup 1 in two files.
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+CFS_QUOTA, CFS_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """The clocks at one moment."""
+
+    at_s: float
+    #: CPU time of this process, and of those that it started and that have ended.
+    own_s: float
+    #: CPU time of everybody, on the cores that this process may use. None: the system does not say.
+    all_s: float | None
+    #: Programs that wanted a core, on average over the last minute. Asked only where ``all_s`` is None.
+    load: float | None = None
+
+
+def read_cpu() -> CpuReading:
+    at_s, own_s = time.perf_counter(), sum(os.times()[:4])
+    try:
+        return CpuReading(at_s, own_s, busy_s(STAT.read_text(), my_cores(), os.sysconf("SC_CLK_TCK")))
+    except (OSError, ValueError, AttributeError):  # no such file, or not as on Linux
+        return CpuReading(at_s, own_s, None, os.getloadavg()[0])
+
+
+def busy_s(stat: str, cores: Collection[int], ticks_per_s: int) -> float:
+    """Seconds that these cores were busy, by the text of /proc/stat. Raises ValueError if it does not say."""
+    lines = [line.split() for line in stat.splitlines()]
+    ticks = [[int(tick) for tick in line[1:]] for line in lines if line and line[0] in {f"cpu{core}" for core in cores}]
+    if not any(map(any, ticks)):  # some sandboxes show zeros
+        raise ValueError("/proc/stat says nothing of these cores")
+    return sum(of_core[field] for of_core in ticks for field in BUSY_FIELDS if field < len(of_core)) / ticks_per_s
+
+
+def others_cores(earlier: CpuReading, later: CpuReading) -> float:
+    """How many cores others kept busy between two readings; by the load average it is a guess."""
+    seconds = max(later.at_s - earlier.at_s, 1e-9)
+    own = (later.own_s - earlier.own_s) / seconds
+    if earlier.all_s is not None and later.all_s is not None:
+        return max((later.all_s - earlier.all_s) / seconds - own, 0.0)
+    return max((later.load or 0.0) - own, 0.0)
+
+
+def my_cores() -> Collection[int]:
+    """The cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+
+
+def quota_cores() -> float | None:
+    """How many cores' time a container may use at most; None without such a limit."""
+    try:
+        if CPU_MAX.is_file():
+            quota, period = CPU_MAX.read_text().split()
+        else:
+            quota, period = CFS_QUOTA.read_text().strip(), CFS_PERIOD.read_text().strip()
+        return int(quota) / int(period) if quota not in ("max", "-1") else None
+    except (OSError, ValueError):
+        return None
