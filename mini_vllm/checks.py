@@ -123,22 +123,22 @@ def one_each(name: str, values: object, kind: type[T], num_wanted: int, of_what:
 
 def writable_file(path: Path) -> Path:
     """Where a file can be written, new or over an old one. To be asked before the work whose result goes there."""
+    folder = path.parent
     if os.path.isdir(path):
         raise ValueError(f"{path} is a folder; name a file in it")
-    folder = path.parent
     if not os.path.isdir(folder):
-        raise ValueError(f"{path}: {folder} is not a folder" if os.path.lexists(folder) else
-                         f"{path}: there is no folder {folder}")
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise ValueError(f"{path}: you may not write into the folder {folder}") from None
-    except OSError as error:  # a name that is too long, or a folder that may not be entered
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
-    else:
+        problem = f"{folder} is not a folder" if os.path.lexists(folder) else f"there is no folder {folder}"
+        raise ValueError(f"{path}: {problem}")
+    if os.path.lexists(path):
         if not os.access(path, os.W_OK):
             raise ValueError(f"{path} is there already, and you may not write to it")
+        return path
+    try:
+        with open(path, "xb"):  # whether it can be made is known for certain only once it was
+            pass
+        os.unlink(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
     return path
 
 

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import TextIO
 
 from mini_vllm.benchmark.cpu_time import CpuReading, my_cores, others_cores, quota_cores, read_cpu
+from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.products import fastest_product_s
 
 #: The part of all cores that others may keep busy.
 MAX_OTHERS = 0.1
 #: How many times as long the small product may take at one moment as at another.
-MAX_SLOWDOWN = 1.5
+MAX_SLOWDOWN = 1.3
 #: CPU time is counted in hundredths of a second, so a shorter stretch says little.
 MIN_STRETCH_S = 0.3
 #: Stands at a ratio that is not to be trusted, and before the sentence that says why.
@@ -55,7 +56,7 @@ class Noise:
     def warning(self) -> str:
         """A sentence to stand below the result; empty if it was quiet."""
         what_to_do = "Close them and run it again" if self.has_others else "Run it again when it is quiet and cool"
-        return f"{MARK} {self.finding()}: do not trust these ratios. {what_to_do}." if self.is_loud else ""
+        return f"{MARK} {self.finding()}: do not trust these numbers. {what_to_do}." if self.is_loud else ""
 
     def warning_before(self) -> str:
         """The same before anything is measured."""
@@ -75,7 +76,7 @@ class NoiseWatch:
     def __init__(self, read: Callable[[], CpuReading] = read_cpu, time_product: Callable[[], float] = fastest_product_s,
                  num_cores: float | None = None, num_mine: float | None = None) -> None:
         """``num_mine``: cores that a container may use of ``num_cores``. What others do on the rest does no harm."""
-        self._read, self._time_product = read, time_product
+        self._read, self.time_product = read, time_product
         self.num_cores = len(my_cores()) if num_cores is None else num_cores
         quota = quota_cores() if num_mine is None else num_mine
         self._num_spare = 0.0 if quota is None else max(self.num_cores - quota, 0.0)
@@ -86,14 +87,14 @@ class NoiseWatch:
     @contextmanager
     def over(self, side: str = "") -> Iterator[None]:
         """Look at the machine while the block runs; a side may come several times."""
-        self._product_s.append(self._time_product())
+        self._product_s.append(self.time_product())
         earlier = self._read()
         yield
         later = self._read()
         seconds, of_others_s = self._sides.get(side, (0.0, 0.0))
         new_s = later.at_s - earlier.at_s
         self._sides[side] = seconds + new_s, of_others_s + new_s * others_cores(earlier, later)
-        self._product_s.append(self._time_product())
+        self._product_s.append(self.time_product())
 
     def noise(self) -> Noise:
         """Of all that has run so far. Sides that ran too briefly count together, if all did."""
@@ -110,7 +111,7 @@ def look_around(watch: NoiseWatch | None = None, num_products: int = 10) -> Nois
     watch = watch or NoiseWatch()
     with watch.over():
         for _ in range(num_products):
-            watch._time_product()
+            watch.time_product()
     return watch.noise()
 
 
@@ -126,4 +127,4 @@ def told_if_loud(stream: TextIO | None = None, make_watch: Callable[[], NoiseWat
 
 def print_if_any(line: str, stream: TextIO) -> None:
     if line:
-        print(line, file=stream, flush=True)
+        print(fold(line), file=stream, flush=True)

@@ -54,10 +54,10 @@ PANELS = (
 
 def check_plot(path: Path) -> None:
     """To be asked before anything is measured. Raises ValueError if no picture can be drawn there."""
+    writable_file(path)
     if path.suffix.lower() not in UNDATED:
         raise ValueError(f"{path}: a plot is written as {', '.join(UNDATED)}, not as "
                          f"{path.suffix or 'a name without a suffix'}")
-    writable_file(path)
     _figure_class()
 
 
@@ -92,7 +92,7 @@ def _footer(results: Sequence[BenchmarkResult], noise: Mapping[str, Noise]) -> s
     rounds = " or ".join("one" if count == 1 else str(count) for count in counts)
     what = f"medians of {rounds} rounds, the arms in turns" if counts != [1] else "one round"
     device, *rest = describe_machine()
-    found = [f"{MARK} {workload}: {each.finding()}. Do not trust these ratios."
+    found = [f"{MARK} {workload}: {each.finding()}. Do not trust these numbers."
              for workload, each in noise.items() if each.is_loud]
     return "\n".join([device, f"{', '.join(rest)}; {what}", *found])
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 
 from mini_vllm.async_engine import AsyncLLMEngine
@@ -15,6 +16,7 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.request import SamplingParams
 
 NUM_STREAMS, NUM_TOKENS = 4, 200
+ROUNDS = 3
 WORD = "the king said "
 
 
@@ -56,11 +58,14 @@ async def _measure(model: str) -> None:
         num_chars = 10_000 * len(WORD)
         at_least = prompts.tokenizer.min_num_tokens(WORD * 10_000)
         longest = (WORD * 100_000)[:prompts.max_model_len * (num_chars // at_least) - 1] if at_least else None
+        texts = {"nobody": None, "5 MB": WORD * (5_000_000 // len(WORD)), "longest": longest}
+        rounds = [{name: await worst_gap_s(engine, text) for name, text in texts.items()} for _ in range(ROUNDS)]
         print(f"{model}: {NUM_STREAMS} streams decode; the worst time between two tokens while somebody comes with")
-        for name, text in (("nobody", None), ("5 MB", WORD * (5_000_000 // len(WORD))), ("longest", longest)):
-            worst, answered_s = await worst_gap_s(engine, text)
+        for name, text in texts.items():
+            worst_s, answered_s = map(statistics.median, zip(*(of_round[name] for of_round in rounds)))
             what = f"{len(text):,} characters, refused after {answered_s * 1000:.0f} ms" if text else ""
-            print(f"{name:<8} {worst * 1000:6.0f} ms   {what}")
+            print(f"{name:<8} {worst_s * 1000:6.0f} ms   {what}")
+        print(f"Medians of {ROUNDS} rounds.")
 
 
 def print_stall(model: str) -> None:

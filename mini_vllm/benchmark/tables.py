@@ -15,12 +15,12 @@ SpeedUps = Mapping[str, Mapping[str, float]]
 
 def format_table(results: Sequence[BenchmarkResult]) -> str:
     """The arms of one workload, a line each: how fast, and how soon. Of times the median, and the worst."""
-    lines = [f"{'':<13} {'tokens/s':>15} {'first token, s':>15} {'next token, ms':>14}",
-             f"{'':<13} {'output':>7} {'all':>7} {'median':>7} {'worst':>7} {'median':>7} {'worst':>6}"]
+    lines = [f"{'':<13} {'tokens/s':>14}  {'first token, s':>14}  {'next token, ms':>14}",
+             f"{'':<13} {'output':>7} {'all':>6}  {'median':>7} {'worst':>6}  {'median':>7} {'worst':>6}"]
     for result in results:
         first, between = result.first_token_s, result.between_tokens_s
-        lines.append(f"{result.arm:<13} {result.output_tokens_per_s:>7.1f} {result.total_tokens_per_s:>7.1f} "
-                     f"{first[50]:>7.2f} {first[100]:>7.2f} {between[50] * 1000:>7.1f} {between[100] * 1000:>6.0f}")
+        lines.append(f"{result.arm:<13} {result.output_tokens_per_s:>7.1f} {result.total_tokens_per_s:>6.0f}  "
+                     f"{first[50]:>7.2f} {first[100]:>6.2f}  {between[50] * 1000:>7.1f} {between[100] * 1000:>6.0f}")
     return "\n".join(lines)
 
 

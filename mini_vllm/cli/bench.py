@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 
 from mini_vllm.backend import blas
 from mini_vllm.benchmark import tables
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparison
 from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.noise import Noise, look_around, print_if_any
 from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
@@ -22,7 +22,6 @@ from mini_vllm.models.random_model import load_random
 
 ARM_OPTIONS = {"one": ONE_AT_A_TIME, "ours": BATCHED, "mlx-lm": PEER}
 DEFAULT_WORKLOADS = ["decode-16", "nano-16", "mixed-64", "long-arrival"]
-WIDTH = 80
 
 
 def run_throughput(arguments: argparse.Namespace) -> int:
@@ -34,19 +33,19 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                  for name in names]
-    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}; the same requests served by each in turn", flush=True)
+    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}", flush=True)
     tell_slow_blas()
     print_if_any(look_around().warning_before(), sys.stderr)
     results: list[BenchmarkResult] = []
     speed_ups: dict[str, dict[str, float]] = {}
     noise: dict[str, Noise] = {}
     for workload in workloads:
-        print("\n" + textwrap.fill(f"{workload.name}: {workload.about}", WIDTH), flush=True)
+        print(f"\n{fold(f'{workload.name}: {workload.about}')}", flush=True)
         comparison = Comparison(loaded, workload, arms, drawing)
         _serve_rounds(comparison, arguments.rounds)
         results += comparison.results()
         speed_ups[workload.name], noise[workload.name] = comparison.speed_ups(), comparison.noise()
-        print(_report(comparison, has_choice=arguments.rounds is None), flush=True)
+        print(fold(_report(comparison, has_choice=arguments.rounds is None)), flush=True)
     if arguments.json:
         tables.save_json(arguments.json, loaded.name, results, speed_ups, noise)
     if arguments.plot:

@@ -25,7 +25,7 @@ def run_trace(arguments: argparse.Namespace) -> int:
 
 def check_target(out: Path, trace: Path) -> None:
     """Raises ValueError, which says why, if no picture can or should be written there."""
+    writable_file(out)
     check_suffix(out)
     if out.resolve() == trace.resolve():
         raise ValueError(f"{out} is the trace itself; name the picture with -o")
-    writable_file(out)
