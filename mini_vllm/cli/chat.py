@@ -1,4 +1,4 @@
-"""``mini-vllm chat``: a conversation, each answer streamed, the whole history sent with every question."""
+"""``mini-vllm chat``: a conversation, each answer streamed, everything said before sent with every question."""
 
 from __future__ import annotations
 
@@ -6,65 +6,147 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from mini_vllm.cli import chat_input
-from mini_vllm.cli.generate import make_engine
-from mini_vllm.cli.printing import usage_line
+from mini_vllm.cli.answer import AnswerPrinter
+from mini_vllm.cli.chat_commands import COMMANDS, about_unknown, command_in, help_text
+from mini_vllm.cli.conversation import Context, Conversation
+from mini_vllm.cli.ctrl_c import CtrlC
+from mini_vllm.cli.exit_status import INTERRUPTED
+from mini_vllm.cli.generate import engine_config, make_engine
+from mini_vllm.cli.loading import short_name
 from mini_vllm.cli.sampling_options import with_defaults
+from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine
-from mini_vllm.engine_config import EngineConfig
+from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
+from mini_vllm.trace.recorder import StepTrace
+
+BANNER = "Enter sends, Ctrl-C stops an answer, Ctrl-D ends the chat."
 
 
 def run_chat(arguments: argparse.Namespace, params: SamplingParams) -> int:
-    engine = make_engine(arguments, EngineConfig(model=arguments.model, kv_memory=arguments.kv_memory))
+    """Answers go to standard output, everything else to standard error."""
+    trace = StepTrace() if arguments.trace else None
+    if arguments.trace:
+        check_run_target(arguments.trace)
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        chat_input.check_terminal()
+    engine = make_engine(arguments, engine_config(arguments), trace)
     params = with_defaults(params, arguments, engine.loaded.sampling_defaults)
     if engine.tokenizer.chat_template is None:
         raise ValueError(f"{arguments.model} has no chat template; it continues texts: "
                          f"mini-vllm generate --model {arguments.model} \"...\"")
-    messages = [{"role": "system", "content": arguments.system}] if arguments.system else []
-    is_terminal = sys.stdin.isatty()
-    source = _at_terminal(arguments.model) if is_terminal else chat_input.piped_messages(sys.stdin)
+    chat = Chat(engine, Conversation(engine.tokenizer, context_of(engine), arguments.system), params, is_terminal)
+    status = chat.run(chat.at_terminal(arguments.model) if is_terminal else chat_input.piped_messages(sys.stdin))
+    if arguments.stats:
+        tell(str(engine.metrics()))
+    if trace is not None:
+        _save(trace, arguments.trace)
+    return status
+
+
+def context_of(engine: LLMEngine) -> Context:
+    """The model's context, or what the blocks of the KV cache hold, if that is less."""
+    num_in_blocks = (engine.sizes.num_blocks - 1) * engine.config.block_size  # one is the null block
+    if num_in_blocks < engine.max_model_len:
+        return Context(num_in_blocks, f"the {num_in_blocks} tokens that --kv-memory holds")
+    return Context(engine.max_model_len, f"the model's {engine.max_model_len} tokens")
+
+
+def _save(trace: StepTrace, path: Path) -> None:
+    """A chat in which nothing was asked is no error."""
     try:
-        for question in chat_input.questions(source):
-            messages.append({"role": "user", "content": question})
+        save_run(trace, path)
+    except ValueError as error:
+        tell(f"mini-vllm: {error}")
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+class Chat:
+    """A person and an engine, by turns."""
+
+    def __init__(self, engine: LLMEngine, conversation: Conversation, params: SamplingParams, is_terminal: bool
+                 ) -> None:
+        self.engine, self.conversation, self.params = engine, conversation, params
+        self.is_terminal = is_terminal
+        #: Where messages are kept for the next chat.
+        self.history_path: Path | None = None
+
+    def at_terminal(self, model: str) -> Iterator[str]:
+        """What is typed, after a line on whom one talks to."""
+        from mini_vllm.cli.chat_history import open_history
+        history, self.history_path = open_history()
+        session = chat_input.terminal_session(history)
+        tell(f"Talking to {short_name(model)}. /help lists commands and keys.\n{BANNER}\n")
+        return chat_input.terminal_messages(session)
+
+    def run(self, messages: Iterator[str]) -> int:
+        """Until the messages end, or one is ``/quit``. Returns the exit status."""
+        try:
+            for message in chat_input.without_blanks(messages):
+                command = command_in(message)
+                if command == "/quit":
+                    break
+                if command is None:
+                    self.answer(message)
+                else:
+                    self.obey(command)
+                if self.is_terminal:
+                    tell("")
+        except KeyboardInterrupt:  # while a pipe was waited for
+            return INTERRUPTED
+        finally:
+            if self.is_terminal:
+                chat_input.drop_unread(sys.stdin)
+        return 0
+
+    def obey(self, command: str) -> None:
+        """Any command but ``/quit``."""
+        if command not in COMMANDS:
+            tell(about_unknown(command))
+        elif command == "/help":
+            tell(help_text(self.is_terminal, self.history_path))
+        elif command == "/stats":
+            tell(str(self.engine.metrics()))
+        else:
+            self.conversation.reset()
+            tell("The conversation begins anew.")
+
+    def answer(self, question: str) -> None:
+        """Stream the answer. Ctrl-C ends it where it is; what was said until then is remembered."""
+        with CtrlC() as ctrl_c:
             try:
-                messages.append({"role": "assistant", "content": answer(engine, messages, params)})
-            except KeyboardInterrupt:  # it came after the last token, when there was nothing left to stop
-                messages.pop()
+                request_id = self._send(question)
             except ValueError as error:
-                messages.pop()
-                print(f"mini-vllm: {error}", file=sys.stderr)
-    finally:
-        if is_terminal:
-            chat_input.drop_unread(sys.stdin)
-    return 0
+                tell(f"mini-vllm: {error}")
+                return
+            started_s, printer = time.perf_counter(), AnswerPrinter(sys.stdout)
+            for output in self._outputs(request_id, ctrl_c):
+                self.conversation.hear(output)
+                printer.show(output.text)
+            printer.end()
+            if output.error:
+                tell(f"mini-vllm: {output.error}")
+            print_usage([output], time.perf_counter() - started_s, self.params.max_tokens)
 
+    def _send(self, question: str) -> str:
+        """The id of the request. Raises ValueError, and the conversation is as before, if it cannot be served."""
+        asked = self.conversation.ask(question, self.params.max_tokens)
+        request_id = self.engine.add_request(asked.token_ids, self.params)
+        self.conversation.begin_turn(asked)
+        if asked.num_forgotten:
+            turns = "turn is" if asked.num_forgotten == 1 else f"{asked.num_forgotten} turns are"
+            tell(f"The conversation is longer than {self.conversation.context.name}: the oldest {turns} forgotten.")
+        return request_id
 
-def _at_terminal(model: str) -> Iterator[str]:
-    source = chat_input.terminal_messages(chat_input.terminal_session())
-    print(f"Talking to {model}.\n{chat_input.BANNER}", file=sys.stderr)
-    return source
-
-
-def answer(engine: LLMEngine, messages: list[dict[str, str]], params: SamplingParams) -> str:
-    """Stream one answer; Ctrl-C ends it where it is."""
-    started_s = time.perf_counter()
-    output: RequestOutput | None = None
-    request_id, num_shown = "", 0
-    try:
-        request_id = engine.add_request(engine.tokenizer.encode_chat(messages), params)
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                sys.stdout.write(output.text[num_shown:])
-                sys.stdout.flush()
-                num_shown = len(output.text)
-    except KeyboardInterrupt:
-        output = engine.abort_request(request_id) or output
-    print()
-    if output is None:
-        return ""
-    if output.error:
-        print(f"mini-vllm: {output.error}", file=sys.stderr)
-    print(usage_line([output], time.perf_counter() - started_s), file=sys.stderr)
-    return output.text
+    def _outputs(self, request_id: str, ctrl_c: CtrlC) -> Iterator[RequestOutput]:
+        """The answer as it grows; at least once."""
+        while self.engine.has_unfinished_requests():
+            aborted = self.engine.abort_request(request_id) if ctrl_c.came else None
+            yield from [aborted] if aborted is not None else self.engine.step()

@@ -1,9 +1,5 @@
 """What a person says in a chat: typed and pasted at a terminal, or line by line through a pipe.
 
-    terminal_messages ─┐
-                       ├─▶ questions ─▶ the model        blank messages are passed over, /quit ends
-    piped_messages ────┘
-
 A terminal sends a paste in brackets (``ESC [200~ … ESC [201~``), so that a program can tell it from typing. One that
 does not ask for the brackets reads a paste line by line, and when it ends, the shell runs the lines that are left.
 """
@@ -16,24 +12,22 @@ import termios
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
+from mini_vllm.cli.chat_commands import COMMANDS
+
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
     from prompt_toolkit.input import Input
+    from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.output import Output
 
-BANNER = ("Enter sends; Ctrl-J or Alt-Enter begins a new line; a paste is one message.\n"
-          "Ctrl-C stops an answer; Ctrl-D or /quit ends the chat.")
+HOW_TO_END = "Ctrl-D or /quit ends the chat."
 
 
-def questions(messages: Iterable[str]) -> Iterator[str]:
-    """The messages that are for the model, without empty lines around them. ``/quit`` ends; it is the only command."""
+def without_blanks(messages: Iterable[str]) -> Iterator[str]:
+    """The messages that say something, without empty lines around them."""
     for message in messages:
-        words = message.strip()
-        if words == "/quit":
-            return
-        if re.fullmatch(r"/\w+", words):
-            print(f"There is no command {words}, only /quit, which ends the chat.", file=sys.stderr)
-        elif words:
+        if message.strip():
             yield re.sub(r"\A\s*\n", "", message.rstrip())
 
 
@@ -48,30 +42,42 @@ def terminal_messages(session: PromptSession[str]) -> Iterator[str]:
         try:
             message = session.prompt("> ", prompt_continuation="  ")
         except KeyboardInterrupt:
-            print("Ctrl-D or /quit ends the chat.", file=sys.stderr)
+            print(HOW_TO_END, file=sys.stderr)
         except EOFError:
             return
         else:
             yield message
 
 
-def terminal_session(keyboard: Input | None = None, screen: Output | None = None) -> PromptSession[str]:
-    """A line editor for messages of several lines; by default at this program's terminal, wherever its output goes.
-
-    Raises ValueError, which says how to get it, if prompt_toolkit is not installed.
-    """
+def check_terminal() -> None:
+    """Raises ValueError, which says how to get it, if prompt_toolkit is not installed."""
     try:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.key_binding import KeyBindings
-        from prompt_toolkit.output import create_output
+        import prompt_toolkit  # noqa: F401
     except ImportError:
         raise ValueError("chat at a terminal needs prompt_toolkit: pip install prompt_toolkit") from None
-    keys = KeyBindings()
-    keys.add("enter")(lambda event: event.current_buffer.validate_and_handle())
-    for new_line in (("c-j",), ("escape", "enter")):
-        keys.add(*new_line)(lambda event: event.current_buffer.insert_text("\n"))
-    return PromptSession(multiline=True, key_bindings=keys, input=keyboard,
+
+
+def terminal_session(history: History, keyboard: Input | None = None, screen: Output | None = None
+                     ) -> PromptSession[str]:
+    """A line editor for messages of several lines; by default at this program's terminal, wherever its output goes."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.output import create_output
+    commands = WordCompleter(list(COMMANDS), meta_dict=dict(COMMANDS), sentence=True)
+    return PromptSession(multiline=True, key_bindings=_keys(), history=history, completer=commands,
+                         complete_while_typing=False, input=keyboard,
                          output=screen or create_output(always_prefer_tty=True))
+
+
+def _keys() -> KeyBindings:
+    """Enter sends, and others begin a new line. While one searches with Ctrl-R, Enter takes what was found."""
+    from prompt_toolkit.filters import is_searching
+    from prompt_toolkit.key_binding import KeyBindings
+    keys = KeyBindings()
+    keys.add("enter", filter=~is_searching)(lambda event: event.current_buffer.validate_and_handle())
+    for new_line in (("c-j",), ("escape", "enter")):
+        keys.add(*new_line, filter=~is_searching)(lambda event: event.current_buffer.insert_text("\n"))
+    return keys
 
 
 def drop_unread(stream: TextIO) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 from mini_vllm.cli.advice import tell_slow_blas
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
-from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter, usage_line
+from mini_vllm.cli.loading import loading
+from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter
 from mini_vllm.cli.sampling_options import with_defaults
+from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.joints.parts_file import load_parts
@@ -31,7 +33,7 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
     generation.add(prompts, params)
     is_interrupted = generation.run()
     generation.tell_errors()
-    print(usage_line(generation.outputs.values(), time.perf_counter() - started_s), file=sys.stderr)
+    print_usage(list(generation.outputs.values()), time.perf_counter() - started_s, params.max_tokens)
     if arguments.stats:
         print(engine.metrics(), file=sys.stderr)
     if trace is not None:
@@ -42,7 +44,8 @@ def run_generate(arguments: argparse.Namespace, prompts: Sequence[str], params: 
 def make_engine(arguments: argparse.Namespace, config: EngineConfig, trace: StepTrace | None = None) -> LLMEngine:
     """Of the parts in ``--parts``, where there are any. What is wrong with them is told before the model is loaded."""
     parts = load_parts(arguments.parts) if arguments.parts else None
-    engine = engine_of(config, parts, trace=trace)
+    with loading(str(config.model)):
+        engine = engine_of(config, parts, trace=trace)
     tell_slow_blas()
     return engine
 

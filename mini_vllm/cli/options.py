@@ -30,8 +30,7 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
                        "continuations with this many beams, and print them, best first")
     beams.add_argument("--length-penalty", type=float, metavar="X",
                        help="beams are ranked by log-probability over length ** X (default: 1.0)")
-    engine = _add_engine_options(parser)
-    engine.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
+    _add_engine_options(parser)
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +39,10 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--logprobs", type=int, metavar="K", help="with --json: the log-probability of every token, "
                         "and of the K likeliest in its place")
     output.add_argument("--prompt-logprobs", type=int, metavar="K", help="the same for the tokens of the prompt")
+    _add_report_options(output)
+
+
+def _add_report_options(output: argparse._ArgumentGroup) -> None:
     output.add_argument("--stats", action="store_true", help="close with what happened: steps, blocks, what was shared")
     output.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE "
                         "ends in .svg or .png, else for `mini-vllm trace FILE`")
@@ -49,18 +52,19 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [model]"
     parser.add_argument("model", nargs="?", default="smollm2", help="default: %(default)s")
     parser.add_argument("--system", metavar="TEXT", help="what the model should know or be")
+    _add_report_options(parser.add_argument_group("what is printed"))
     add_choice_options(parser)
     add_end_options(parser, max_tokens=512)
     _add_engine_options(parser)
 
 
-def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the engine")
     group.add_argument("--kv-memory", default="512MB", metavar="SIZE", help="memory for keys and values (default: "
                        "%(default)s)")
     group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with parts of one's own: "
                        "parts = EngineParts(...), or classes named as the engine's, BlockPool or Scheduler")
-    return group
+    group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
 
 
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,9 @@
-"""What ``generate`` and ``chat`` print: texts as they grow, JSON, and a line of usage."""
+"""What ``generate`` prints: texts as they grow, or JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol, TextIO
 
@@ -88,14 +88,6 @@ class JsonPrinter:
 def _logprobs(name: str, entries: Sequence[TokenLogprob | None] | None) -> dict[str, object]:
     """Under this name, if they were asked for: one object a token, null for the first of a prompt."""
     return {} if entries is None else {name: [entry and asdict(entry) for entry in entries]}
-
-
-def usage_line(outputs: Iterable[RequestOutput], seconds: float) -> str:
-    usages = [output.usage for output in outputs]
-    completion = sum(usage.completion_tokens for usage in usages)
-    cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
-    return (f"{sum(usage.prompt_tokens for usage in usages)} prompt tokens ({cached} cached), {completion} completion "
-            f"tokens, {completion / max(seconds, 1e-9):.1f} tokens/s")
 
 
 def title(prompt: str, width: int) -> str:

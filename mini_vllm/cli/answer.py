@@ -1,0 +1,30 @@
+"""An answer as it streams: without the blank lines that models put around it, and not wrapped, to be copied as it is."""
+
+from __future__ import annotations
+
+import re
+from typing import TextIO
+
+
+class AnswerPrinter:
+    """Writes a text as it grows. White space at its end is held back until something comes after it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._num_shown = 0
+
+    def show(self, text: str) -> None:
+        """``text`` is all of the answer so far."""
+        visible = trimmed(text)
+        self.stream.write(visible[self._num_shown:])
+        self.stream.flush()
+        self._num_shown = len(visible)
+
+    def end(self) -> None:
+        self.stream.write("\n")
+        self.stream.flush()
+
+
+def trimmed(text: str) -> str:
+    """Without blank lines before and after it, and without a single space before it; an indented line stays so."""
+    return re.sub(r"\A(\s*\n)?( (?! ))?", "", text.rstrip())

@@ -1,0 +1,44 @@
+"""Commands in a chat: a message of one word that begins with a slash. Everything else is for the model."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+COMMANDS = {
+    "/help": "commands and keys",
+    "/reset": "begin anew; the system message stays",
+    "/stats": "what the prefix cache has saved so far",
+    "/quit": "end the chat",
+}
+KEYS = """
+Enter             sends
+Ctrl-J, Alt-Enter begin a new line; a paste is one message
+Ctrl-C            stops an answer; drops what is typed
+Ctrl-D            ends the chat
+Up, Down, Ctrl-R  find earlier messages; Tab completes /…"""
+
+
+def command_in(message: str) -> str | None:
+    """``/reset`` is a command, known or not; ``/etc/passwd`` and ``/reset or not?`` are messages."""
+    words = message.strip()
+    return words.lower() if re.fullmatch(r"/[^\s/]+", words) else None
+
+
+def about_unknown(command: str) -> str:
+    """What to say to a command that is none: the nearest one, or all."""
+    nearest = difflib.get_close_matches(command, COMMANDS, n=1)
+    if nearest:
+        return f"There is no command {command}; did you mean {nearest[0]}?"
+    *first, last = COMMANDS
+    return f"There is no command {command}, only {', '.join(first)} and {last}."
+
+
+def help_text(is_terminal: bool, history: Path | None) -> str:
+    """The commands; at a terminal, also the keys, and where messages are kept: nowhere, if ``history`` is None."""
+    commands = "\n".join(f"{name:<7} {about}" for name, about in COMMANDS.items())
+    if not is_terminal:
+        return commands
+    kept = f"kept in {history}" if history else "not kept: the cache folder cannot be written"
+    return f"{commands}\n{KEYS}\n\nWhat you type is {kept}"
