@@ -1,4 +1,4 @@
-"""An answer as it streams: without the blank lines that models put around it, and not wrapped, to be copied as it is."""
+"""An answer as it streams: without the blank lines that models put around it, not wrapped, to be copied as it is."""
 
 from __future__ import annotations
 

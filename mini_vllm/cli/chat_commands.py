@@ -40,5 +40,10 @@ def help_text(is_terminal: bool, history: Path | None) -> str:
     commands = "\n".join(f"{name:<7} {about}" for name, about in COMMANDS.items())
     if not is_terminal:
         return commands
-    kept = f"kept in {history}" if history else "not kept: the cache folder cannot be written"
+    kept = f"kept in {_from_home(history)}" if history else "not kept: the cache folder is not writable"
     return f"{commands}\n{KEYS}\n\nWhat you type is {kept}"
+
+
+def _from_home(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

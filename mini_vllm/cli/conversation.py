@@ -61,7 +61,8 @@ class Conversation:
 
         An eighth of the context is room enough for an answer, so ``max_tokens`` may be large and costs no memory of
         what was said. An answer that needs more may have all that is left. Where there is less room, the oldest turns
-        go, until half of what system message and question leave is free: the next turns find their prompts cached.
+        go, until half of what system message and question leave to turns is free: the next ones find their prompts
+        cached.
         Raises ValueError if the question is too long by itself, or the template does not take it.
         """
         asked = self._read(question, 0)
@@ -84,9 +85,9 @@ class Conversation:
         self.turns[-1].answer, self._answer_ids = output.text, list(output.token_ids)
 
     def _num_to_forget(self, question: str, limit: int) -> int:
-        """The fewest turns, but at least one, after which half of the room for turns is free; or all."""
+        """The fewest turns, but at least one, without which half of the room for turns is free; or all."""
         alone = len(self._read(question, len(self.turns)).token_ids)
-        enough = min((alone + self.context.num_tokens) // 2, limit)
+        enough = (alone + limit) // 2
         return 1 + bisect_left(range(1, len(self.turns)), True,
                                key=lambda count: len(self._read(question, count).token_ids) <= enough)
 

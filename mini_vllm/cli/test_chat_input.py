@@ -13,13 +13,26 @@ import time
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from mini_vllm.cli.chat_input import drop_unread, piped_messages, questions, terminal_messages, terminal_session
+from mini_vllm.cli.chat_commands import command_in, help_text
+from mini_vllm.cli.chat_history import open_history
+from mini_vllm.cli.chat_input import (
+    check_terminal,
+    drop_unread,
+    piped_messages,
+    terminal_messages,
+    terminal_session,
+    without_blanks,
+)
 from mini_vllm.conftest import make_talker
 
-CTRL_C, CTRL_D, CTRL_J, ENTER, ALT_ENTER = "\x03", "\x04", "\n", "\r", "\x1b\r"
+CTRL_C, CTRL_D, CTRL_J, CTRL_R, ENTER, ALT_ENTER = "\x03", "\x04", "\n", "\x12", "\r", "\x1b\r"
+TAB, UP = "\t", "\x1b[A"
 #: A prompt that takes keys: pastes in brackets are asked for when the terminal is ready. (A plain one: a line's ">".)
 PROMPT = r"(?:\x1b\[\?2004h[^>]*|\n)>[ \x08]"
 
@@ -29,11 +42,12 @@ def paste(text):
     return "\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~"
 
 
-def typed(keys):
-    """The questions that come of these keys."""
+def typed(keys, history=None):
+    """The messages that come of these keys."""
     with create_pipe_input() as keyboard:
         keyboard.send_text(keys)
-        return list(questions(terminal_messages(terminal_session(keyboard, DummyOutput()))))
+        session = terminal_session(history or InMemoryHistory(), keyboard, DummyOutput())
+        return list(without_blanks(terminal_messages(session)))
 
 
 # ---- keys
@@ -74,23 +88,72 @@ def test_ctrl_c_drops_the_line_and_says_how_to_end(capsys):
 # ---- commands
 
 
-@pytest.mark.parametrize("quit", ["/quit", "  /quit "])
-def test_quit_ends(quit):
-    assert typed(f"first{ENTER}{quit}{ENTER}second{ENTER}{CTRL_D}") == ["first"]
-
-
-def test_an_unknown_command_is_told_what_there_is(capsys):
-    assert typed(f"/help{ENTER}first{ENTER}{CTRL_D}") == ["first"]
-    assert capsys.readouterr().err == "There is no command /help, only /quit, which ends the chat.\n"
-
-
-@pytest.mark.parametrize("text", ["/etc/hosts is a file?", "/quit or not?", "what is /quit", "/usr/bin", "/"])
-def test_a_message_that_begins_with_a_slash_is_a_message(text):
-    assert typed(f"{text}{ENTER}{CTRL_D}") == [text]
+@pytest.mark.parametrize("text, commands", [
+    ("/res", ["/reset"]), ("/", ["/help", "/reset", "/stats", "/quit"]), ("what /q", []), ("/x", []),
+])
+def test_tab_completes_commands_at_the_beginning(text, commands):
+    with create_pipe_input() as keyboard:
+        completer = terminal_session(InMemoryHistory(), keyboard, DummyOutput()).completer
+    assert [found.text for found in completer.get_completions(Document(text), CompleteEvent())] == commands
 
 
 def test_a_pasted_quit_among_other_lines_is_a_message():
-    assert typed(paste("/quit\nrm -rf x") + ENTER + CTRL_D) == ["/quit\nrm -rf x"]
+    (message,) = typed(paste("/quit\nrm -rf x") + ENTER + CTRL_D)
+    assert message == "/quit\nrm -rf x" and command_in(message) is None
+
+
+@pytest.mark.parametrize("history", [Path.home() / ".cache" / "mini_vllm" / "chat_history", None])
+def test_help_fits_60_columns(history):
+    lines = help_text(True, history).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[-1].endswith("~/.cache/mini_vllm/chat_history" if history else "cache folder is not writable")
+
+
+# ---- history
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The cache folder, which is not there yet."""
+    monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_messages_of_earlier_chats_come_back_with_the_arrow_keys(cache):
+    poem = "one\n\n  two"
+    assert typed(f"first{ENTER}{paste(poem)}{ENTER}{CTRL_D}", open_history()[0]) == ["first", poem]
+    assert typed(f"{UP}{ENTER}{CTRL_D}", open_history()[0]) == [poem]
+
+
+def test_ctrl_r_searches_and_enter_takes_what_it_finds_without_sending_it(cache):
+    typed(f"a red fox{ENTER}a blue bird{ENTER}{CTRL_D}", open_history()[0])
+    assert typed(f"{CTRL_R}red{ENTER}es{ENTER}{CTRL_D}", open_history()[0]) == ["a esred fox"]
+
+
+def test_only_the_owner_may_read_the_history(cache):
+    _, path = open_history()
+    assert path == cache / "chat_history" and path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    open_history()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_commands_are_not_kept(cache):
+    typed(f"first{ENTER}/reset{ENTER}/quit{ENTER}{CTRL_D}", open_history()[0])
+    assert typed(f"{UP}{ENTER}{CTRL_D}", open_history()[0]) == ["first"]
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_the_history(cache):
+    cache.write_text("a file stands where the folder should")
+    history, path = open_history()
+    assert path is None and typed(f"first{ENTER}second{ENTER}{CTRL_D}", history) == ["first", "second"]
+
+
+def test_a_history_that_can_no_longer_be_written_does_not_end_the_chat(cache):
+    history, path = open_history()
+    path.unlink()
+    path.parent.rmdir()
+    assert typed(f"first{ENTER}second{ENTER}{CTRL_D}", history) == ["first", "second"]
 
 
 # ---- a pipe
@@ -99,11 +162,10 @@ def test_a_pasted_quit_among_other_lines_is_a_message():
 @pytest.mark.parametrize("text, expected", [
     ("first\n\nsecond\n", ["first", "second"]),
     ("\n \nfirst\r\n\r\nsecond", ["first", "second"]),
-    ("first\n/quit\nsecond\n", ["first"]),
     ("", []),
 ])
 def test_each_line_of_a_pipe_is_a_message(text, expected):
-    assert list(questions(piped_messages(io.StringIO(text, newline="")))) == expected
+    assert list(without_blanks(piped_messages(io.StringIO(text, newline="")))) == expected
 
 
 # ---- a real terminal
@@ -112,10 +174,11 @@ def test_each_line_of_a_pipe_is_a_message(text, expected):
 class Terminal:
     """A program at a pseudo-terminal, as a shell would start it."""
 
-    def __init__(self, *arguments):
+    def __init__(self, cache, *arguments):
         self.master, self.slave = os.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        environment = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1",
+                       "MINI_VLLM_CACHE": str(cache)}
         self.process = subprocess.Popen([sys.executable, "-m", "mini_vllm.cli", *arguments], env=environment,
                                         cwd=Path(__file__).parents[2], stdin=self.slave, stdout=self.slave,
                                         stderr=self.slave)
@@ -145,7 +208,8 @@ class Terminal:
 
 @pytest.fixture
 def terminal(checkpoints, tmp_path):
-    started = Terminal("chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3", "--temperature", "0")
+    started = Terminal(tmp_path / "cache", "chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3",
+                       "--temperature", "0")
     yield started
     started.close()
 
@@ -155,11 +219,30 @@ def num_prompt_tokens(*messages):
     return sum(len(f"user: {message}\n") for message in messages) + len("assistant:")
 
 
+def test_a_chat_at_a_terminal_from_loading_to_quit(terminal, tmp_path):
+    terminal.wait_for("Loading talker …")
+    terminal.wait_for(r"Talking to talker\. /help lists commands and keys\.\r\n")
+    terminal.wait_for(PROMPT)
+    terminal.send("/he")
+    terminal.wait_for("/he")
+    terminal.send(TAB)
+    terminal.wait_for("lp")
+    terminal.send(ENTER)
+    terminal.wait_for("What you type is kept in " + re.escape(str(tmp_path / "cache" / "chat_history")))
+    terminal.wait_for(PROMPT)
+    terminal.send("first" + ENTER)
+    terminal.wait_for(r"\x1b\[2mfirst token")
+    terminal.wait_for(PROMPT)
+    terminal.send("/quit" + ENTER)
+    assert terminal.process.wait(timeout=60) == 0
+    assert "+first" in (tmp_path / "cache" / "chat_history").read_text()
+
+
 def test_a_blank_line_in_a_paste_neither_ends_the_chat_nor_reaches_the_shell(terminal):
     terminal.wait_for(PROMPT)
     text = "Read this:\n\necho oops"
     terminal.send(paste(text) + ENTER)
-    assert int(terminal.wait_for(r"(\d+) prompt tokens")[1]) == num_prompt_tokens(text)
+    assert int(terminal.wait_for(r"\(0 of (\d+) tokens cached\)")[1]) == num_prompt_tokens(text)
     terminal.wait_for(PROMPT)
     terminal.send(ENTER)
     terminal.wait_for(PROMPT)
@@ -190,4 +273,4 @@ def test_what_comes_after_quit_is_not_left_for_the_shell():
 def test_a_terminal_without_prompt_toolkit_is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     with pytest.raises(ValueError, match="chat at a terminal needs prompt_toolkit: pip install prompt_toolkit"):
-        terminal_session()
+        check_terminal()
