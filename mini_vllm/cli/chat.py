@@ -16,6 +16,7 @@ from mini_vllm.cli.ctrl_c import CtrlC
 from mini_vllm.cli.exit_status import INTERRUPTED
 from mini_vllm.cli.generate import engine_config, make_engine
 from mini_vllm.cli.loading import short_name
+from mini_vllm.cli.notes import tell
 from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine
@@ -28,12 +29,17 @@ BANNER = "Enter sends, Ctrl-C stops an answer, Ctrl-D ends the chat."
 
 def run_chat(arguments: argparse.Namespace, params: SamplingParams) -> int:
     """Answers go to standard output, everything else to standard error."""
-    trace = StepTrace() if arguments.trace else None
     if arguments.trace:
         check_run_target(arguments.trace)
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        chat_input.check_terminal()
+    if not sys.stdin.isatty():
+        return _run(arguments, params, is_terminal=False)
+    chat_input.check_terminal()
+    with chat_input.held_keys(sys.stdin):
+        return _run(arguments, params, is_terminal=True)
+
+
+def _run(arguments: argparse.Namespace, params: SamplingParams, is_terminal: bool) -> int:
+    trace = StepTrace() if arguments.trace else None
     engine = make_engine(arguments, engine_config(arguments), trace)
     params = with_defaults(params, arguments, engine.loaded.sampling_defaults)
     if engine.tokenizer.chat_template is None:
@@ -62,10 +68,6 @@ def _save(trace: StepTrace, path: Path) -> None:
         save_run(trace, path)
     except ValueError as error:
         tell(f"mini-vllm: {error}")
-
-
-def tell(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 class Chat:
@@ -101,9 +103,6 @@ class Chat:
                     tell("")
         except KeyboardInterrupt:  # while a pipe was waited for
             return INTERRUPTED
-        finally:
-            if self.is_terminal:
-                chat_input.drop_unread(sys.stdin)
         return 0
 
     def obey(self, command: str) -> None:

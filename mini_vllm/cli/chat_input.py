@@ -10,6 +10,7 @@ import re
 import sys
 import termios
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from mini_vllm.cli.chat_commands import COMMANDS
@@ -37,7 +38,10 @@ def piped_messages(stream: TextIO) -> Iterator[str]:
 
 
 def terminal_messages(session: PromptSession[str]) -> Iterator[str]:
-    """What is sent, until Ctrl-D. Ctrl-C drops what was typed and says how to end."""
+    """What is sent, until Ctrl-D. Ctrl-C drops what was typed and says how to end.
+
+    A paste that comes during an answer is for the next prompt: it is asked for in brackets, too.
+    """
     while True:
         try:
             message = session.prompt("> ", prompt_continuation="  ")
@@ -46,7 +50,23 @@ def terminal_messages(session: PromptSession[str]) -> Iterator[str]:
         except EOFError:
             return
         else:
-            yield message
+            with _bracketed_pastes(session.output):
+                yield message
+
+
+@contextmanager
+def _bracketed_pastes(screen: Output) -> Iterator[None]:
+    from prompt_toolkit.utils import is_dumb_terminal
+    if is_dumb_terminal():
+        yield
+        return
+    screen.enable_bracketed_paste()
+    screen.flush()
+    try:
+        yield
+    finally:
+        screen.disable_bracketed_paste()
+        screen.flush()
 
 
 def check_terminal() -> None:
@@ -80,6 +100,19 @@ def _keys() -> KeyBindings:
     return keys
 
 
-def drop_unread(stream: TextIO) -> None:
-    """What was typed or pasted at this terminal and not read is not left for the shell to run."""
-    termios.tcflush(stream.fileno(), termios.TCIFLUSH)
+@contextmanager
+def held_keys(stream: TextIO) -> Iterator[None]:
+    """What is typed between prompts waits, unseen, for the next prompt, as the keys that were pressed.
+
+    Otherwise it would be shown in the middle of an answer, and Enter would arrive as Ctrl-J. What nobody has read in
+    the end is not left for the shell to run.
+    """
+    terminal = stream.fileno()
+    before, held = termios.tcgetattr(terminal), termios.tcgetattr(terminal)
+    held[0] &= ~termios.ICRNL
+    held[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(terminal, termios.TCSANOW, held)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSAFLUSH, before)

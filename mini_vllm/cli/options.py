@@ -50,7 +50,8 @@ def _add_report_options(output: argparse._ArgumentGroup) -> None:
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [model]"
-    parser.add_argument("model", nargs="?", default="smollm2", help="default: %(default)s")
+    parser.add_argument("model", nargs="?", default="smollm2",
+                        help="smollm2, a folder, a .gguf or a hub name (default: %(default)s)")
     parser.add_argument("--system", metavar="TEXT", help="what the model should know or be")
     _add_report_options(parser.add_argument_group("what is printed"))
     add_choice_options(parser)

@@ -23,7 +23,7 @@ from mini_vllm.cli.chat_commands import command_in, help_text
 from mini_vllm.cli.chat_history import open_history
 from mini_vllm.cli.chat_input import (
     check_terminal,
-    drop_unread,
+    held_keys,
     piped_messages,
     terminal_messages,
     terminal_session,
@@ -228,7 +228,7 @@ def test_a_chat_at_a_terminal_from_loading_to_quit(terminal, tmp_path):
     terminal.send(TAB)
     terminal.wait_for("lp")
     terminal.send(ENTER)
-    terminal.wait_for("What you type is kept in " + re.escape(str(tmp_path / "cache" / "chat_history")))
+    terminal.wait_for(r"What you type is kept in\s+" + re.escape(str(tmp_path / "cache" / "chat_history")))
     terminal.wait_for(PROMPT)
     terminal.send("first" + ENTER)
     terminal.wait_for(r"\x1b\[2mfirst token")
@@ -254,14 +254,30 @@ def test_a_blank_line_in_a_paste_neither_ends_the_chat_nor_reaches_the_shell(ter
     assert not select.select([terminal.slave], [], [], 0)[0], "the shell would read what is left"
 
 
-def test_what_comes_after_quit_is_not_left_for_the_shell():
+def test_what_is_typed_and_pasted_while_nobody_reads_is_what_the_keys_say(terminal, tmp_path):
+    terminal.wait_for("Loading talker …")
+    terminal.send("/no" + ENTER + "/nono" + ENTER)
+    for command in ("/no", "/nono"):
+        terminal.wait_for(PROMPT)
+        terminal.wait_for(f"There is no command {command},")
+    terminal.wait_for(PROMPT)
+    terminal.send("first" + ENTER)
+    terminal.wait_for("\x1b\\[\\?2004h")
+    terminal.wait_for("tokens cached")
+
+
+def test_between_prompts_keys_are_held_and_what_is_left_is_not_for_the_shell():
     master, slave = os.openpty()
     try:
-        os.write(master, b"echo oops\n")
-        assert select.select([slave], [], [], 60)[0]
-        with open(slave, closefd=False) as stdin:
-            drop_unread(stdin)
-        assert not select.select([slave], [], [], 0)[0]
+        before = termios.tcgetattr(slave)
+        with open(slave, closefd=False) as stdin, held_keys(stdin):
+            os.write(master, b"echo oops\r")
+            assert os.read(slave, 100) == b"echo oops\r", "Enter is Enter"
+            os.write(master, b"echo oops\r")
+            assert select.select([slave], [], [], 60)[0]
+        assert not select.select([slave], [], [], 0)[0], "the shell would read what is left"
+        assert not select.select([master], [], [], 0)[0], "nothing was shown"
+        assert termios.tcgetattr(slave) == before
     finally:
         os.close(master)
         os.close(slave)

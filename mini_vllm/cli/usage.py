@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from mini_vllm.cli.notes import tell
 from mini_vllm.request import CompletionOutput, RequestOutput
 
 
 def print_usage(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> None:
     """On standard error, dim at a terminal. Nothing, if every prompt was refused."""
     if outputs:
-        from rich.console import Console
-        Console(stderr=True, soft_wrap=True).print(usage_line(outputs, elapsed_s, max_tokens), style="dim",
-                                                   markup=False, highlight=False)
+        tell(usage_line(outputs, elapsed_s, max_tokens), style="dim")
 
 
 def usage_line(outputs: Sequence[RequestOutput], elapsed_s: float, max_tokens: int | None) -> str:
