@@ -165,6 +165,13 @@ def test_ctrl_c_as_an_answer_ends_does_not_end_the_chat(talk, asked, ctrl_c):
     assert talk("first\nsecond\n").out == whole.out and asked[1] == asked[3] != "user: second\nassistant: "
 
 
+def test_ctrl_c_is_itself_again_after_an_answer(talk, ctrl_c):
+    before = signal.getsignal(signal.SIGINT)
+    ctrl_c(LLMEngine, "step", 0)
+    talk("first\n")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_ctrl_c_while_a_pipe_is_waited_for_ends_the_chat_and_the_run_is_saved(talk, tmp_path, monkeypatch):
     class Pipe(io.StringIO):
         def __next__(self):

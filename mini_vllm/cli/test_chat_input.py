@@ -46,6 +46,7 @@ def typed(keys, history=None):
     """The messages that come of these keys."""
     with create_pipe_input() as keyboard:
         keyboard.send_text(keys)
+        keyboard.close()  # else a test that fails might wait for keys forever
         session = terminal_session(history or InMemoryHistory(), keyboard, DummyOutput())
         return list(without_blanks(terminal_messages(session)))
 

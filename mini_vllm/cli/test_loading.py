@@ -24,7 +24,8 @@ def test_at_a_terminal_it_shows_and_goes(monkeypatch):
     assert sys.stderr.getvalue().endswith("\x1b[2K"), "the line is erased"
 
 
-def test_through_a_pipe_there_is_nothing(capsys):
+def test_through_a_pipe_there_is_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
     with loading("smollm2"):
         pass
     assert capsys.readouterr() == ("", "")
