@@ -157,7 +157,10 @@ def load_libraries(libraries: Libraries) -> None:
 
 def package_folders(name: str) -> list[Path]:
     """Where the package ``name`` lies, without importing it; empty if it is not installed."""
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # it was put out of reach on purpose
+        return []
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
 
 
@@ -178,8 +181,12 @@ blas = choose_blas()
 if mlx_build() == "cpu" and not is_plain():
     keep_freed_memory()
 
-import mlx.core as mx  # noqa: E402
-import mlx.nn as nn  # noqa: E402
+try:
+    import mlx.core as mx
+    import mlx.nn as nn
+except ImportError as error:  # not installed, or on Linux without the library that comes with its extra
+    how_to_get_it = "pip install mlx" if sys.platform == "darwin" else "pip install 'mlx[cpu]'"
+    raise ImportError(f"MLX cannot be imported ({error}): {how_to_get_it}") from error
 
 if hasattr(mx, "clear_streams"):
     atexit.register(mx.clear_streams)  # newer MLX wants it at the end of the program, as at the end of a thread

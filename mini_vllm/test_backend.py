@@ -16,7 +16,7 @@ from rich.console import Console
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
 from mini_vllm.benchmark.products import measure_gflops
-from mini_vllm.cli import doctor
+from mini_vllm.cli import doctor, main
 
 on_linux_cpu = pytest.mark.skipif(backend.mlx_build() != "cpu", reason="MLX needs no BLAS here")
 
@@ -320,6 +320,70 @@ def test_the_doctor_prints_what_it_found(monkeypatch, tmp_path):
     for part in ("device", backend.device_name(), backend.mx.__version__, backend.blas.name, "GFLOP/s at 1 row",
                  "GFLOP/s at 64 rows", "GiB", "models", "what to do"):
         assert part in text
+
+
+DOCTOR = "import sys; from mini_vllm.cli import main; sys.exit(main(['doctor']))"
+#: The system's loader is asked for a library that takes 64-bit integers.
+OF_64_BITS = """
+import ctypes, types
+load = ctypes.CDLL
+def config():
+    return b"OpenBLAS USE64BITINT"
+def loader(path, mode=ctypes.DEFAULT_MODE):
+    of_64_bits = types.SimpleNamespace(cblas_sgemm=1, openblas_get_config=config)
+    return of_64_bits if path == "/opt/libopenblas64.so" else load(path, mode=mode)
+ctypes.CDLL = loader
+"""
+
+
+@on_linux_cpu
+@pytest.mark.parametrize("path, before, told", [
+    ("/no/such/library.so", "", "cannot open shared object file"),
+    ("/", "", "cannot"),
+    ("libm.so.6", "", "libm.so.6 has no symbol cblas_sgemm"),
+    ("/opt/libopenblas64.so", OF_64_BITS, "takes 64-bit integers, MLX passes 32-bit ones"),
+])
+def test_the_doctor_says_what_is_wrong_with_a_blas_that_was_asked_for(path, before, told):
+    process = run_python(before + DOCTOR, MINI_VLLM_BLAS=path)
+    assert (process.returncode, process.stderr) == (1, "")
+    first, second, *rows = process.stdout.splitlines()
+    assert first.startswith(f"wrong       MINI_VLLM_BLAS is {path!r}, which cannot serve: ") and told in first
+    assert second == "            The rest is as it would be without it."
+    found = report()
+    assert f"BLAS        {found['name']}: {found['note']}" in rows
+    assert rows[-1].startswith("what to do  unset MINI_VLLM_BLAS")
+
+
+@on_linux_cpu
+def test_other_commands_say_it_in_one_line():
+    code = "import sys; from mini_vllm.cli import main; sys.exit(main(['generate', 'x']))"
+    process = run_python(code, MINI_VLLM_BLAS="/no/such/library.so")
+    assert process.returncode == 2 and process.stderr.startswith("mini-vllm: MINI_VLLM_BLAS is '/no/such/library.so'")
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["generate", "x"], ["chat"], ["bench", "throughput"]], ids=" ".join)
+@pytest.mark.parametrize("missing", ["mlx", "mlx.core"])
+def test_without_mlx_every_command_says_how_to_get_it(command, missing):
+    code = (f"import sys; sys.modules[{missing!r}] = None\nfrom mini_vllm.cli import main\nsys.exit(main({command!r}))")
+    process = run_python(code)
+    how = "pip install mlx" if sys.platform == "darwin" else "pip install 'mlx[cpu]'"
+    assert process.returncode == 2 and process.stdout == ""
+    assert process.stderr.startswith("mini-vllm: MLX cannot be imported (") and process.stderr.endswith(f": {how}\n")
+    assert process.stderr.count("\n") == 1
+
+
+def test_any_other_package_that_is_missing_is_named():
+    code = ("import sys; sys.modules['tokenizers'] = None\nfrom mini_vllm.cli import main\n"
+            "sys.exit(main(['generate', 'x']))")
+    process = run_python(code)
+    assert (process.returncode, process.stderr) == (2, "mini-vllm: tokenizers is missing: pip install tokenizers\n")
+
+
+def test_a_mistake_of_our_own_is_not_taken_for_a_missing_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mini_vllm.cli.doctor", None)
+    with pytest.raises(ModuleNotFoundError):
+        main(["doctor"])
 
 
 def test_the_doctor_gives_its_advice_in_one_unfolded_line(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +49,14 @@ def make_generator(model: Callable[..., mx.array], drawing: Drawing) -> PeerGene
     from mlx_lm.generate import BatchGenerator
     generator: PeerGenerator = BatchGenerator(cast(nn.Module, model), sampler=drawing.peer_sampler())
     return generator
+
+
+def has_peer() -> bool:
+    """Whether mlx-lm is installed."""
+    try:
+        return importlib.util.find_spec("mlx_lm") is not None
+    except ValueError:  # it was put out of reach on purpose
+        return False
 
 
 def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:

@@ -6,34 +6,73 @@ A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor n
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mini_vllm import __version__
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import options, sampling_options
 from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
-from mini_vllm.models.catalogue import KNOWN, PullError
+from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
+from mini_vllm.terminal import run_command
+
+COMMANDS = ("generate", "chat", "bench", "trace", "pull", "doctor")
+#: What the help closes with.
+EXAMPLES = """\
+try first:
+  mini-vllm generate "Once upon a time"      a small model that ships tells on
+  mini-vllm pull smollm2 && mini-vllm chat   fetch a chat model and talk to it
+  mini-vllm doctor                           what this machine offers
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit status; what is wrong is told in one line, without a traceback."""
-    arguments = make_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run_command(partial(_main, list(sys.argv[1:] if argv is None else argv)))
+
+
+def _main(argv: list[str]) -> int:
     try:
+        _check_command(argv)
+        arguments = make_parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
-    except (ValueError, PullError, OSError) as error:  # LoadError and TokenizerError are ValueErrors
-        print(f"mini-vllm: {error}", file=sys.stderr)
+    except (ValueError, PullError, OSError, ImportError) as error:  # LoadError and TokenizerError are ValueErrors
+        print(f"mini-vllm: {what_is_wrong(error)}", file=sys.stderr)
         return BAD_ARGUMENTS
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED
 
 
+def _check_command(argv: list[str]) -> None:
+    """Raises ValueError for a command that does not exist, with the nearest that does."""
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        near = difflib.get_close_matches(argv[0].lower(), COMMANDS, n=1, cutoff=0.5)
+        guess = f"did you mean `mini-vllm {near[0]}`?" if near else f"the commands are {', '.join(COMMANDS)}"
+        raise ValueError(f"there is no command {argv[0]!r}; {guess}")
+
+
+def what_is_wrong(error: Exception) -> str:
+    """An error in one line: a file by its name, a package by how to get it. Raises the error if it is our own fault."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.split(".")[0]
+        if package == "mini_vllm":
+            raise error
+        return f"{package} is missing: pip install {package}"
+    return str(error)
+
+
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mini-vllm", description="A small vLLM on MLX.")
+    parser = argparse.ArgumentParser(prog="mini-vllm", description="A small vLLM on MLX.", epilog=EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    parser.set_defaults(run=partial(_help, parser))
+    commands = parser.add_subparsers(metavar="command")
 
     generate = commands.add_parser("generate", help="continue prompts", description="Continue prompts, streaming.")
     options.add_generate_options(generate)
@@ -44,8 +83,9 @@ def make_parser() -> argparse.ArgumentParser:
     chat.set_defaults(run=_chat)
 
     bench = commands.add_parser("bench", help="measure", description="Measure, and print ratios taken in one run.")
+    bench.set_defaults(run=partial(_help, bench))
     workloads = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
-    throughput = bench.add_subparsers(required=True, metavar="what").add_parser(
+    throughput = bench.add_subparsers(metavar="what").add_parser(
         "throughput", help="one request at a time, our batching, mlx-lm's",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
@@ -60,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     trace.set_defaults(run=_trace)
 
     pull = commands.add_parser("pull", help="fetch a model", description="Fetch a model that does not ship.")
-    pull.add_argument("model", help=f"one of {', '.join(KNOWN)}")
+    pull.add_argument("model", help=f"{', '.join(KNOWN)}; {', '.join(SHIPPED)} ships")
     pull.set_defaults(run=_pull)
 
     doctor = commands.add_parser("doctor", help="what this machine offers", description="What this machine offers.")
@@ -69,6 +109,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 # ---- the commands, each imported when it runs
+
+
+def _help(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    parser.print_help()
+    return 0
 
 
 def _generate(arguments: argparse.Namespace) -> int:
@@ -109,5 +154,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from mini_vllm.cli.first_aid import import_backend
+    complaint = import_backend()
     from mini_vllm.cli.doctor import run_doctor
-    return run_doctor(Console(highlight=False, soft_wrap=True))
+    return run_doctor(Console(highlight=False, soft_wrap=True), complaint)

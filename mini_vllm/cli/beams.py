@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from mini_vllm import beam_search
 from mini_vllm.beam_search import Beam
 from mini_vllm.cli.exit_status import FAILED
 from mini_vllm.cli.generate import engine_config, make_engine
-from mini_vllm.cli.printing import title
+from mini_vllm.cli.printing import JsonPrinter, title
 from mini_vllm.request import PromptTokensDetails, Usage
 
 
@@ -23,7 +22,7 @@ def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
     length_penalty = 1.0 if arguments.length_penalty is None else arguments.length_penalty
     ignore_eos = bool(arguments.ignore_eos)
     beam_search.check_arguments(engine, arguments.beams, arguments.max_tokens, length_penalty, ignore_eos)
-    started_s = time.perf_counter()
+    started_s, json_printer = time.perf_counter(), JsonPrinter(sys.stdout)
     num_refused = num_beams = num_tokens = 0
     for index, prompt in enumerate(prompts):
         before = engine.metrics()
@@ -33,13 +32,16 @@ def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
         except (ValueError, RuntimeError) as error:
             num_refused += 1
             print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)
+            if arguments.json:
+                json_printer.refuse(f"prompt-{index}", prompt, str(error))
             continue
         after, completion = engine.metrics(), sum(len(beam.token_ids) for beam in beams)
         num_beams, num_tokens = num_beams + len(beams), num_tokens + completion
         if arguments.json:
             usage = Usage(after.num_prompt_tokens - before.num_prompt_tokens, completion,
                           PromptTokensDetails(after.num_saved_tokens - before.num_saved_tokens))
-            _print_json(index, prompt, beams, usage)
+            outputs = [{"index": i, **asdict(beam)} for i, beam in enumerate(beams)]
+            json_printer.write(f"prompt-{index}", prompt, outputs, usage)
         else:
             _print_texts(prompt, beams)
     metrics = engine.metrics()
@@ -48,12 +50,6 @@ def run_beams(arguments: argparse.Namespace, prompts: Sequence[str]) -> int:
     if arguments.stats:
         print(metrics, file=sys.stderr)
     return FAILED if num_refused else 0
-
-
-def _print_json(index: int, prompt: str, beams: Sequence[Beam], usage: Usage) -> None:
-    outputs = [{"index": i, **asdict(beam)} for i, beam in enumerate(beams)]
-    print(json.dumps({"id": f"prompt-{index}", "prompt": prompt, "outputs": outputs, "usage": usage.to_dict(),
-                      "error": None}), flush=True)
 
 
 def _print_texts(prompt: str, beams: Sequence[Beam]) -> None:

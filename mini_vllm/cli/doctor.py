@@ -23,6 +23,7 @@ from mini_vllm.models import catalogue
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
 TOLERANCE = 1e-2
 
+NOTHING_TO_DO = "nothing to do"
 ADVICE = {
     backend.SWITCHED_OFF: "for faster products: unset MINI_VLLM_BLAS",
     backend.LEFT_PLAIN: "for faster products: unset MINI_VLLM_PLAIN",
@@ -51,11 +52,15 @@ def advice(blas: BlasInfo) -> str:
     """One line: what the user can do to make products faster."""
     if blas.note == backend.NOT_FOUND:
         return f"for faster products: {', or '.join(install_commands())}"
-    return ADVICE.get(blas.note, "nothing to do")
+    return ADVICE.get(blas.note, NOTHING_TO_DO)
 
 
-def run_doctor(console: Console) -> int:
-    """Print what was found and what to do about it. Returns 0, or 1 if the machine multiplies wrongly."""
+def run_doctor(console: Console, complaint: str | None = None) -> int:
+    """Print what was found and what to do about it. Returns 0, or 1 if the machine multiplies wrongly.
+
+    ``complaint`` says what is wrong with MINI_VLLM_BLAS, where the backend was imported as if it was not set; that is
+    a 1, too.
+    """
     total, available = memory_bytes()
     memory = f"{total / 2**30:.1f} GiB" + (f", {available / 2**30:.1f} GiB available" if available is not None else "")
     blas = backend.blas
@@ -70,14 +75,17 @@ def run_doctor(console: Console) -> int:
     ]
     error = product_error()
     is_right = error < TOLERANCE
-    rows.append(("what to do", advice(blas) if is_right else
-                 f"do not trust this BLAS: a product is off by {error:.3g}, allowed is {TOLERANCE}; "
-                 "set MINI_VLLM_BLAS=none"))
+    to_do = advice(blas) if is_right else (f"do not trust this BLAS: a product is off by {error:.3g}, allowed is "
+                                           f"{TOLERANCE}; set MINI_VLLM_BLAS=none")
+    if complaint is not None:
+        rows.insert(0, ("wrong", f"{complaint}\nThe rest is as it would be without it."))
+        to_do = "unset MINI_VLLM_BLAS" + (f"; {to_do}" if to_do != NOTHING_TO_DO else "")
+    rows.append(("what to do", to_do))
     for title, text in rows:
         for line in text.splitlines():  # never folded, so that a path or a command can be copied
             console.print(Text.assemble((f"{title:<12}", "bold"), line), soft_wrap=True)
             title = ""
-    return 0 if is_right else 1
+    return 0 if is_right and complaint is None else 1
 
 
 def main(arguments: list[str] | None = None) -> int:

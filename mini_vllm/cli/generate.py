@@ -72,11 +72,13 @@ class Generation:
     def add(self, prompts: Sequence[str], params: SamplingParams) -> None:
         """A prompt that is refused does not stop the others."""
         for index, prompt in enumerate(prompts):
+            request_id = f"prompt-{index}"
             try:
-                request_id = self.engine.add_request(prompt, params, request_id=f"prompt-{index}")
+                self.engine.add_request(prompt, params, request_id=request_id)
             except ValueError as error:
                 self.num_refused += 1
                 print(f"mini-vllm: prompt {index + 1}: {error}", file=sys.stderr)
+                self.printer.refuse(request_id, prompt, str(error))
             else:
                 self.request_ids.append(request_id)
                 self.printer.expect(request_id)

@@ -118,10 +118,39 @@ def _names(options: Sequence[str]) -> str:
 
 def read_prompts(arguments: argparse.Namespace, stdin: TextIO) -> Iterator[str]:
     """Prompts from the arguments and the file; from standard input if there are neither."""
-    yield from arguments.prompts
+    yield from map(_read_as_utf8, arguments.prompts)
     if arguments.file is not None:
-        yield from (line.rstrip("\n") for line in arguments.file.open(encoding="utf-8") if line.strip())
+        yield from _prompts_of_file(arguments.file)
     if not arguments.prompts and arguments.file is None:
         if stdin.isatty():
             raise ValueError("no prompt: give one as an argument, with --file, or on standard input")
-        yield stdin.read().rstrip("\n")
+        yield _prompt_of_stream(stdin)
+
+
+def _read_as_utf8(argument: str) -> str:
+    """Where the locale is ASCII, Python keeps the bytes of other characters as surrogates."""
+    try:
+        return argument.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # other surrogates: the tokenizer will say so
+        return argument
+
+
+def _prompt_of_stream(stdin: TextIO) -> str:
+    try:
+        return stdin.read().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"standard input is not UTF-8: {error}") from None
+
+
+def _prompts_of_file(file: Path) -> list[str]:
+    """The lines that are not blank. Raises OSError, or ValueError naming the file, and the line that is no UTF-8."""
+    prompts = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            prompts.append(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            at = error.start
+            raise ValueError(f"{file}, line {number}: not UTF-8: byte {line[at]:#x} at {at}") from None
+    if not any(prompt.strip() for prompt in prompts):
+        raise ValueError(f"{file} holds no prompt: one a line is expected")
+    return [prompt for prompt in prompts if prompt.strip()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol, TextIO
 
-from mini_vllm.request import RequestOutput, TokenLogprob
+from mini_vllm.request import RequestOutput, TokenLogprob, Usage
 
 
 class Printer(Protocol):
@@ -18,6 +18,9 @@ class Printer(Protocol):
 
     def show(self, output: RequestOutput) -> None:
         """An output of a request that is expected, unfinished or finished."""
+
+    def refuse(self, request_id: str, prompt: str, error: str) -> None:
+        """A prompt that will have no output."""
 
 
 class TextPrinter:
@@ -40,6 +43,9 @@ class TextPrinter:
         while self._show_current():
             pass
         self.stream.flush()
+
+    def refuse(self, request_id: str, prompt: str, error: str) -> None:
+        pass  # it has no text
 
     def _show_current(self) -> bool:
         """Show what is new of the current text. Whether it ended, so that the next one's turn has come."""
@@ -67,7 +73,7 @@ class TextPrinter:
 
 
 class JsonPrinter:
-    """One JSON object a prompt, as they finish."""
+    """One JSON object a prompt, as they finish; one that is refused has finished at once."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -79,10 +85,18 @@ class JsonPrinter:
         if output.finished:
             texts = [{"index": c.index, "text": c.text, "token_ids": c.token_ids, "finish_reason": c.finish_reason,
                       **_logprobs("logprobs", c.logprobs)} for c in output.outputs]
-            self.stream.write(json.dumps({"id": output.request_id, "prompt": output.prompt,
-                                          **_logprobs("prompt_logprobs", output.prompt_logprobs), "outputs": texts,
-                                          "usage": output.usage.to_dict(), "error": output.error}) + "\n")
-            self.stream.flush()
+            self.write(output.request_id, output.prompt, texts, output.usage, output.error,
+                       _logprobs("prompt_logprobs", output.prompt_logprobs))
+
+    def refuse(self, request_id: str, prompt: str, error: str) -> None:
+        self.write(request_id, prompt, [], Usage(0, 0), error)
+
+    def write(self, request_id: str, prompt: str | None, outputs: Sequence[Mapping[str, object]], usage: Usage,
+              error: str | None = None, of_prompt: Mapping[str, object] | None = None) -> None:
+        """A line with the object of one prompt."""
+        self.stream.write(json.dumps({"id": request_id, "prompt": prompt, **(of_prompt or {}), "outputs": outputs,
+                                      "usage": usage.to_dict(), "error": error}) + "\n")
+        self.stream.flush()
 
 
 def _logprobs(name: str, entries: Sequence[TokenLogprob | None] | None) -> dict[str, object]:

@@ -3,13 +3,14 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from mini_vllm.cli import main
+from mini_vllm.cli import COMMANDS, main, make_parser
 from mini_vllm.cli.printing import TextPrinter
 from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
@@ -103,6 +104,131 @@ def test_bad_arguments_are_told_in_one_line(model, capsys, arguments, complaint)
     assert main(["generate", "hello", "--model", model, *arguments]) == 2
     error = capsys.readouterr().err
     assert complaint in error and error.startswith("mini-vllm: ") and "Traceback" not in error
+
+
+def test_a_prompt_that_is_refused_has_its_object_too(model, capsys):
+    for more in ([], ["--beams", "2"]):
+        assert main(["generate", "--model", model, "--max-tokens", "2", "--json", *more, "", "hello", ""]) == 1
+        captured = capsys.readouterr()
+        entries = {entry["id"]: entry for entry in map(json.loads, captured.out.splitlines())}
+        assert sorted(entries) == ["prompt-0", "prompt-1", "prompt-2"]
+        assert len({tuple(entry) for entry in entries.values()}) == 1, "all have the same fields"
+        assert entries["prompt-1"]["prompt"] == "hello" and entries["prompt-1"]["error"] is None
+        for name in ("prompt-0", "prompt-2"):
+            entry = entries[name]
+            assert entry["prompt"] == "" and entry["outputs"] == [] and "the prompt is empty" in entry["error"]
+            assert entry["usage"]["total_tokens"] == 0 and entry["usage"].keys() == entries["prompt-1"]["usage"].keys()
+        assert "mini-vllm: prompt 1: the prompt is empty" in captured.err and "prompt 3: " in captured.err
+
+
+def test_beams_keep_the_order_of_the_prompts_in_json(model, capsys):
+    main(["generate", "--model", model, "--max-tokens", "2", "--json", "--beams", "2", "one", "", "two"])
+    assert [json.loads(line)["id"][-1] for line in capsys.readouterr().out.splitlines()] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("content, complaint", [
+    (None, "{}: No such file or directory"),
+    (b"one\ntw\xffo\n", "{}, line 2: not UTF-8: byte 0xff at 2"),
+    (b"", "{} holds no prompt: one a line is expected"),
+    (b" \n\n", "{} holds no prompt: one a line is expected"),
+])
+def test_a_file_without_prompts_is_named(tmp_path, capsys, content, complaint):
+    file = tmp_path / "prompts.txt"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["generate", "--file", str(file)]) == 2
+    assert capsys.readouterr().err == f"mini-vllm: {complaint.format(file)}\n"
+
+
+def test_a_folder_is_no_file_of_prompts_and_no_trace(tmp_path, capsys):
+    for arguments in (["generate", "--file"], ["generate", "x", "--parts"], ["trace", "-o", "x.svg"]):
+        assert main([*arguments, str(tmp_path)]) == 2
+        assert capsys.readouterr().err == f"mini-vllm: {tmp_path}: Is a directory\n"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe"])
+def test_a_broken_file_of_a_model_is_named_in_one_line(checkpoints, tmp_path, capsys, name, content):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoints("llama2"), folder)
+    (folder / name).write_bytes(content)
+    assert main(["generate", "--model", str(folder), "x"]) == 2
+    error = capsys.readouterr().err
+    assert str(folder / name) in error and error.startswith("mini-vllm: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_file_of_a_model_that_may_not_be_read_is_named(checkpoints, tmp_path, capsys, monkeypatch, name):
+    """As for somebody who is not root, for whom no file is locked."""
+    folder, real = tmp_path / "model", io.open
+    shutil.copytree(checkpoints("llama2"), folder)
+
+    def locked(file, *arguments, **options):
+        if str(file) == str(folder / name):
+            raise PermissionError(13, "Permission denied", str(file))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", locked)
+    monkeypatch.setattr("builtins.open", locked)
+    assert main(["generate", "--model", str(folder), "x"]) == 2
+    error = capsys.readouterr().err
+    assert str(folder / name) in error and "Permission denied" in error and error.count("\n") == 1
+
+
+# ---- the first minutes
+
+
+def test_alone_the_command_shows_its_help_and_what_to_try_first(capsys):
+    assert main([]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and captured.out.startswith("usage: mini-vllm")
+    assert captured.out.count("\n  mini-vllm ") == 3
+    assert max(map(len, captured.out.splitlines())) <= 80
+
+
+def test_bench_alone_shows_what_can_be_measured(capsys):
+    assert main(["bench"]) == 0
+    assert "throughput" in capsys.readouterr().out
+
+
+def test_every_command_is_known_by_its_name():
+    (commands,) = [action.choices for action in make_parser()._actions if isinstance(action.choices, dict)]
+    assert tuple(commands) == COMMANDS
+
+
+@pytest.mark.parametrize("typed, told", [
+    ("generat", "did you mean `mini-vllm generate`?"), ("Chat", "did you mean `mini-vllm chat`?"),
+    ("zzz", "the commands are generate, chat, bench, trace, pull, doctor"),
+])
+def test_a_misspelt_command_gets_the_nearest(capsys, typed, told):
+    assert main([typed, "--model", "x"]) == 2
+    assert capsys.readouterr().err == f"mini-vllm: there is no command {typed!r}; {told}\n"
+
+
+@pytest.mark.parametrize("arguments, nearest", [
+    (["generate", "x", "--model", "tiny-tale"], "tiny-tales"), (["generate", "x", "--model", "smolm2"], "smollm2"),
+    (["chat", "smollm"], "smollm2"), (["chat", "SmolLM2"], "smollm2"), (["pull", "tiny-tale"], "tiny-tales"),
+    (["bench", "throughput", "--model", "Tiny-Tales"], "tiny-tales"),
+])
+def test_a_misspelt_model_gets_the_nearest_in_a_short_line(capsys, arguments, nearest):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(f"; did you mean {nearest!r}?\n") and error.startswith("mini-vllm: there is no model '")
+    assert len(error) <= 80
+
+
+@pytest.mark.parametrize("name, told", [("./nowhere", "./nowhere: there is no such folder"),
+                                        ("nowhere.gguf", "nowhere.gguf: there is no such file")])
+def test_a_path_is_not_taken_for_a_misspelt_name(capsys, name, told):
+    assert main(["generate", "x", "--model", name]) == 2
+    assert capsys.readouterr().err == f"mini-vllm: {told}\n"
+
+
+def test_pull_of_what_ships_says_so_and_prints_its_path(capsys):
+    assert main(["pull", "tiny-tales"]) == 0
+    captured = capsys.readouterr()
+    assert (Path(captured.out.strip()) / "config.json").is_file()
+    assert captured.err == "tiny-tales ships with mini_vllm: there is nothing to fetch\n"
 
 
 def test_ctrl_c_ends_with_what_was_produced(model, capsys, monkeypatch):

@@ -14,6 +14,7 @@ import argparse  # noqa: E402  the clock runs from the first line, as a person's
 import sys  # noqa: E402
 
 from mini_vllm.demo import add_options, run_demo  # noqa: E402
+from mini_vllm.terminal import run_command  # noqa: E402
 
 
 def main() -> int:
@@ -27,4 +28,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

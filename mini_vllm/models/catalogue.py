@@ -1,4 +1,4 @@
-"""Models that do not ship but can be pulled: where each comes from, and where it lies once it is here."""
+"""The models that have a name here: those that ship, and those that can be pulled; where each lies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+ASSETS = Path(__file__).parents[1] / "assets"
+SHIPPED = ("tiny-tales",)
 
 
 class PullError(RuntimeError):
@@ -72,10 +75,23 @@ def cached_model(name: str) -> Path | None:
     return model.path if is_whole else None
 
 
+def shipped_model(name: str) -> Path | None:
+    """The folder of a model that ships, else None."""
+    return ASSETS / name if name in SHIPPED else None
+
+
 def lookup(name: str) -> PinnedModel:
     """Raises PullError for an unknown name, with the nearest one that is known."""
     if name in KNOWN:
         return KNOWN[name]
-    nearest = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=0.4)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise PullError(f"unknown model {name!r}, known are: {', '.join(sorted(KNOWN))}{hint}")
+    raise PullError(f"there is no model {name!r}; {did_you_mean(name) or f'known are {all_names()}'}")
+
+
+def did_you_mean(name: str) -> str:
+    """``did you mean 'smollm2'?``; empty if no name is near."""
+    nearest = difflib.get_close_matches(name.lower(), [*SHIPPED, *KNOWN], n=1, cutoff=0.5)
+    return f"did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def all_names() -> str:
+    return ", ".join([*SHIPPED, *KNOWN])

@@ -12,18 +12,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mini_vllm.models.catalogue import KNOWN, cached_model
+from mini_vllm.models.catalogue import KNOWN, all_names, cached_model, did_you_mean, shipped_model
 from mini_vllm.models.fields import LoadError
 
-ASSETS = Path(__file__).parents[1] / "assets"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 
 
 def find_model(name: str | Path) -> Path:
     """The folder or GGUF file that a name stands for. A hub name is fetched."""
     text = str(name)
-    if (ASSETS / text / "config.json").is_file():
-        return ASSETS / text
+    if shipped := shipped_model(text):
+        return shipped
     if text in KNOWN:
         path = cached_model(text)
         if path is None:
@@ -34,11 +33,12 @@ def find_model(name: str | Path) -> Path:
         return path
     if path.exists():
         raise LoadError(f"{text} is neither a folder nor a .gguf file")
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", text):
         return _fetch_from_hub(text)
-    shipped = sorted(p.parent.name for p in ASSETS.glob("*/config.json"))
-    raise LoadError(f"there is no model {text!r}: not a folder, not a .gguf file, not a hub name (org/name), "
-                    f"and not one of {', '.join([*shipped, *KNOWN])}")
+    if "/" in text or path.suffix == ".gguf":
+        raise LoadError(f"{text}: there is no such {'file' if path.suffix == '.gguf' else 'folder'}")
+    raise LoadError(f"there is no model {text!r}; " + (did_you_mean(text) or (
+        f"it may be {all_names()}, a folder, a .gguf file or a hub name (org/name)")))
 
 
 def _fetch_from_hub(name: str) -> Path:

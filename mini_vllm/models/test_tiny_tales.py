@@ -7,7 +7,7 @@ import pytest
 from mini_vllm.backend import is_cpu, mx
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
-from mini_vllm.models.find import ASSETS
+from mini_vllm.models.catalogue import ASSETS
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 

@@ -218,3 +218,13 @@ def test_a_comparison_without_mlx_lm_names_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mlx_lm.utils", None)
     assert main(["bench", "throughput", "--workload", "decode-16", "--arm", "mlx-lm"]) == 2
     assert capsys.readouterr().err == "mini-vllm: a comparison with mlx-lm needs it: pip install mlx-lm\n"
+
+
+def test_without_mlx_lm_the_other_arms_are_measured(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mlx_lm", None)
+    monkeypatch.setattr("mini_vllm.cli.bench.run_comparison_benchmark", lambda loaded, workload, arms, *_: (
+        [], {arm: 1.0 for arm in arms}))
+    assert main(["bench", "throughput", "--workload", "decode-16", "--workload", "nano-16"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "without mlx-lm, which is not installed (pip install mlx-lm)\n"
+    assert "one at a time" in captured.out and "mlx-lm" not in captured.out
