@@ -45,8 +45,10 @@ class Board:
         self._lab = lab
 
     def entries(self) -> list[Entry]:
-        entries: list[Entry] = self._read().get(self._lab.number, [])
-        return entries
+        """The latest last. What is damaged is left out."""
+        entries = self._read().get(self._lab.number, [])
+        return [entry for entry in entries if isinstance(entry, dict) and entry.keys() == Entry.__annotations__.keys()
+                and isinstance(entry["total"], (int, float))] if isinstance(entries, list) else []
 
     def add(self, total: float, what: str, source: bytes) -> bool:
         """Keep a score, unless this very file has it already; of a new best, the file, too. Whether it was kept."""
@@ -69,10 +71,10 @@ class Board:
 
     def _read(self) -> dict[str, Any]:
         try:
-            boards: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            boards = json.loads(self._file.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return boards
+        return boards if isinstance(boards, dict) else {}
 
 
 def score(lab: Lab, path: Path | None, limit_s: float = LIMIT_S) -> dict[str, Any]:

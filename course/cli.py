@@ -6,6 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from course.commands import Course
@@ -14,6 +15,7 @@ from course.labs import LabError, find_root
 from course.laying import lay_down, update
 from course.running import DEFAULT_PROMPT, Wish
 from course.showpieces import BENCHES, DEMOS
+from mini_vllm.terminal import run_command
 
 COMMANDS = ("status", "next", "test", "watch", "hint", "run", "demo", "bench", "board", "reset", "solution", "answer",
             "init", "update", "check", "sync")
@@ -80,52 +82,69 @@ def _check_command(argv: list[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    argv = list(sys.argv[1:] if argv is None else argv)
+    """Run one command. Returns its exit status; what the user can mend is told without a traceback."""
+    return run_command(partial(_main, list(sys.argv[1:] if argv is None else argv)))
+
+
+def _main(argv: list[str]) -> int:
     try:
         _check_command(argv)
-        arguments = make_parser().parse_args(argv)
-        if arguments.command == "init":
-            return lay_down(arguments.folder)
-        if arguments.command == "update":
-            return update(find_root())
-        course = Course()
-        match arguments.command:
-            case None:
-                return course.next()
-            case "status":
-                return course.status(arguments.json)
-            case "next":
-                return course.next()
-            case "test":
-                return course.test(arguments.labs, arguments.task, arguments.is_full)
-            case "watch":
-                return course.watch(arguments.lab)
-            case "hint":
-                return course.hint(arguments.lab, arguments.level, arguments.task)
-            case "run":
-                names = [name for names in arguments.lab for name in names.split(",") if name]
-                return course.run(Wish(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
-            case "demo":
-                return course.demo()
-            case "bench":
-                return course.bench(arguments.cold)
-            case "reset":
-                return course.reset(arguments.lab, arguments.bare)
-            case "answer":
-                return course.answer(arguments.lab, arguments.question)
-            case "board":
-                return course.board(arguments.lab)
-            case "solution":
-                return course.solution(arguments.lab, arguments.spoil)
-            case "check":
-                return course.check(arguments.labs)
-            case _:
-                return course.sync(arguments.labs)
+        return _run(make_parser().parse_args(argv))
     except LabError as error:
         print(error, file=sys.stderr)
-        return 2
+    except (OSError, ModuleNotFoundError) as error:
+        print(f"course: {_what_is_wrong(error)}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
+    return 2
+
+
+def _what_is_wrong(error: OSError | ModuleNotFoundError) -> str:
+    """A file by its name, a package by how to get it. Raises the error if it is our own fault."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    package = (getattr(error, "name", None) or "").split(".")[0]
+    if package in ("", "course", "mini_vllm"):
+        raise error
+    return f"{package} is missing: pip install {package}"
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "init":
+        return lay_down(arguments.folder)
+    if arguments.command == "update":
+        return update(find_root())
+    course = Course()
+    match arguments.command:
+        case None | "next":
+            return course.next()
+        case "status":
+            return course.status(arguments.json)
+        case "test":
+            return course.test(arguments.labs, arguments.task, arguments.is_full)
+        case "watch":
+            return course.watch(arguments.lab)
+        case "hint":
+            return course.hint(arguments.lab, arguments.level, arguments.task)
+        case "run":
+            names = [name for names in arguments.lab for name in names.split(",") if name]
+            return course.run(Wish(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
+        case "demo":
+            return course.demo()
+        case "bench":
+            return course.bench(arguments.cold)
+        case "reset":
+            return course.reset(arguments.lab, arguments.bare)
+        case "answer":
+            return course.answer(arguments.lab, arguments.question)
+        case "board":
+            return course.board(arguments.lab)
+        case "solution":
+            return course.solution(arguments.lab, arguments.spoil)
+        case "check":
+            return course.check(arguments.labs)
+        case _:
+            return course.sync(arguments.labs)
 
 
 if __name__ == "__main__":

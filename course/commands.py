@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 from rich.text import Text
 
 from course.answers import is_question
@@ -21,10 +21,12 @@ from course.labs import NO_COURSE, Lab, LabError, discover, find_lab, find_root,
 from course.progress import LabProgress, Progress, State
 from course.runner import LabRunFailed, run_lab
 from course.running import RunCommand, Wish, choose_pieces, show_whose
-from course.showing import VerdictLines, bar, state_text
+from course.showing import VerdictLines
 from course.showpieces import Showpieces
+from course.status_table import status_table
 from course.verdicts import OnPoll
 from course.watching import SavedMeanwhile, Saves
+from course.wrapping import print_side_by_side, print_wrapped
 
 
 class Course:
@@ -49,17 +51,12 @@ class Course:
             print(json.dumps({"labs": [_as_json(row) for row in rows], "points": points, "max_points": max_points,
                               "engine": {seat.slot: seat.lab and seat.lab.number for seat in pieces.seats}}, indent=2))
             return 0
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("lab", "", "state", "points", ""):
-            table.add_column(heading, justify="right" if heading == "points" else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(row.lab.number, row.lab.title, state_text(row), f"{row.points}/{row.max_points}",
-                          bar(row.points, row.max_points))
-        self.console.print(table)
+        self.console.print(status_table(rows, self.console))
         if pieces.labs:
             self.console.print()
             show_whose(pieces, self.console)
-        self.console.print(Text(f"\n{points} of {max_points} points. {self._what_next(rows)}"))
+        self.console.print()
+        print_wrapped(self.console, f"{points} of {max_points} points. {self._what_next(rows)}")
         return 0
 
     def _rows(self, is_quiet: bool = False) -> list[LabProgress]:
@@ -71,7 +68,7 @@ class Course:
 
     def next(self) -> int:
         rows = self._rows()
-        self.console.print(Text(self._what_next(rows)))
+        print_wrapped(self.console, self._what_next(rows))
         row = self._current(rows)
         if row is not None:
             left_out = [other.lab.number for other in rows[:rows.index(row)] if other.state is not State.PASSED]
@@ -81,12 +78,16 @@ class Course:
             if row.state is State.NOT_STARTED and phase.is_file():
                 is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
                 what = "the phase; it says what to leave for later" if is_new else "what it names for this lab"
-                self.console.print(f"  first  {row.lab.relative(phase)}   ({what})")
-            self.console.print(f"  read   {row.lab.relative(row.lab.readme)}{_duration(row.lab)}\n"
-                               f"  edit   {row.lab.relative(row.lab.starter)}\n"
-                               f"  check  course test {row.lab.number}   (or: course watch)\n"
-                               f"  stuck? course hint {row.lab.number}")
+                self._say_where("first ", row.lab.relative(phase), what)
+            duration = f"about {row.lab.minutes} minutes" if row.lab.minutes else ""
+            self._say_where("read  ", row.lab.relative(row.lab.readme), duration)
+            self._say_where("edit  ", row.lab.relative(row.lab.starter))
+            self._say_where("check ", f"course test {row.lab.number}", "or: course watch")
+            self._say_where("stuck?", f"course hint {row.lab.number}")
         return 0
+
+    def _say_where(self, when: str, where: str, note: str = "") -> None:
+        print_side_by_side(self.console, [f"  {when} {escape(where)}", f"({note})" if note else ""], indent=" " * 9)
 
     def _what_next(self, rows: list[LabProgress]) -> str:
         row = self._current(rows)
@@ -152,9 +153,10 @@ class Course:
             raise LabError(f"the tests could not be run:\n{failure}") from None
         return lines.end_of_task()
 
-    def _show_test(self, lab: Lab, is_full: bool = False, on_poll: OnPoll = lambda: None) -> bool:
+    def _show_test(self, lab: Lab, is_full: bool = False, on_poll: OnPoll = lambda: None,
+                   fits_screen: bool = False) -> bool:
         """Test ``lab`` and show verdicts as they arrive. Whether it passes."""
-        lines = VerdictLines(self.console, lab, graded_tests(lab), is_full)
+        lines = VerdictLines(self.console, lab, graded_tests(lab), is_full, fits_screen)
         try:
             row = self.progress.of(lab, anew=True, on_verdict=lines.show, on_poll=on_poll)
         except KeyboardInterrupt:
@@ -169,15 +171,15 @@ class Course:
         saves = saves_of([lab] if name is not None else self.labs)
         try:
             while True:
+                self.console.clear()  # does nothing in a pipe
                 try:
-                    if self._show_test(lab, on_poll=saves.interrupt):
-                        self.console.print(Text(self._what_next([self.progress.of(other) for other in self.labs])))
-                    self.console.print(f"[dim]{time.strftime('%H:%M:%S')}  Watching. Save a starter.py to test it; "
-                                       "Ctrl-C ends.[/]")
+                    if self._show_test(lab, on_poll=saves.interrupt, fits_screen=True):
+                        print_wrapped(self.console, self._what_next([self.progress.of(other) for other in self.labs]))
+                    print_wrapped(self.console, f"{time.strftime('%H:%M:%S')}  Watching. Save a starter.py to test it; "
+                                  "Ctrl-C ends.", style="dim")
                     lab = saves.wait()
                 except SavedMeanwhile as saved:
                     lab = saved.lab
-                self.console.clear()
         except KeyboardInterrupt:
             self.console.print()
         return 0
@@ -238,10 +240,6 @@ class Course:
             num_problems += check_pages(self.root, self.console)
         self.console.print(f"{len(labs)} labs checked, {num_problems} problems")
         return 1 if num_problems else 0
-
-
-def _duration(lab: Lab) -> str:
-    return f"   (about {lab.minutes} minutes)" if lab.minutes else ""
 
 
 def _as_json(row: LabProgress) -> dict[str, str | int]:

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from course.labs import Lab
+from course.labs import Lab, LabError
 
 _TASK_IN_NAME = re.compile(r"test_task_(\d+)_")
 
@@ -26,8 +26,12 @@ class GradedTest:
 
 
 def graded_tests(lab: Lab) -> list[GradedTest]:
-    """The tests of a lab, in the order of its tasks."""
-    tree = ast.parse(lab.tests.read_text(encoding="utf-8"))
+    """The tests of a lab, in the order of its tasks. Raises LabError if its file is damaged."""
+    try:
+        tree = ast.parse(lab.tests.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        raise LabError(f"{lab.relative(lab.tests)} does not parse: {error}. It is a file of the course: `course update` "
+                       "or `git checkout` brings it back.") from None
     tests = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):

@@ -14,9 +14,10 @@ from course.answers import parse_answers, questions_of
 from course.bare import bare_starter
 from course.hints import LEVELS, parse_hints, task_titles
 from course.labs import Lab, LabError
+from course.marks import state_text
 from course.progress import Progress, State
-from course.showing import state_text
 from course.starters import clean_solution, is_as_shipped, shipped_starter
+from course.wrapping import print_wrapped
 
 
 class Help:
@@ -63,12 +64,13 @@ class Help:
         if question is None:
             self.console.print(f"[bold]Lab {lab.number}[/]: think first, then ask.\n")
             for each, text in questions.items():
-                self.console.print(Text(text))
+                print_wrapped(self.console, text)
                 self.console.print(f"  [dim]course answer {lab.number} {each}[/]\n")
             return 0
         if question not in questions:
             raise LabError(f"Lab {lab} has no question {question!r}; its questions are {', '.join(questions)}.")
-        self.console.print(Text(f"{questions[question]}\n", style="bold"))
+        print_wrapped(self.console, questions[question], style="bold")
+        self.console.print()
         self._print_markdown(parse_answers(lab.answers.read_text(encoding="utf-8"))[question])
         return 0
 
@@ -93,7 +95,10 @@ class Help:
         return 0
 
     def _print_markdown(self, text: str) -> None:
-        # Rich cuts code at the width of the terminal. A line is never cut; the terminal may fold it.
+        if self.console.is_terminal:
+            self.console.print(Markdown(text), soft_wrap=False)
+            return
+        # In a pipe no line is broken, and rich would cut code at the width of a terminal.
         code = [line for block in re.findall(r"```.*?```", text, flags=re.S) for line in block.splitlines()]
         self.console.width = max(self.console.width, max(map(len, code), default=0) + 4)
         self.console.print(Markdown(text))

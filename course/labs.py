@@ -98,6 +98,8 @@ class Lab:
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
             engine = settings["engine"] or []
+            if not isinstance(settings["title"], str):
+                raise TypeError(f"title is {settings['title']!r}, must be a text")
             return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
                              dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),

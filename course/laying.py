@@ -132,7 +132,12 @@ def _report(version_before: str, changes: _Changes, backups: Path) -> None:
 def _read_marker(root: Path) -> _Marker:
     try:
         marker: _Marker = json.loads((root / MARKER).read_text(encoding="utf-8"))
+        if not isinstance(marker, dict) or not isinstance(marker.get("files"), dict) or "version" not in marker:
+            raise ValueError("it must hold version and files")
         return marker
+    except ValueError as error:
+        raise LabError(f"{root / MARKER} is damaged: {error}. `course init` lays a course down anew, in another "
+                       "folder; copy your starters there.") from None
     except FileNotFoundError:
         raise LabError(f"{root} is a clone of the repository: `git pull` brings it up to date. `course update` is for "
                        "a folder that `course init` made.") from None

@@ -125,18 +125,21 @@ class Progress:
         tests = graded_tests(lab)
         if not lab.starter.is_file() or is_as_shipped(lab):
             return LabProgress(lab, tests, {})
-        entry = self._read().get(lab.number)
-        if entry is not None and entry["key"] == _fingerprint(lab):
-            return LabProgress(lab, tests, {name: Verdict(**v) for name, v in entry["verdicts"].items()})
+        try:  # what was damaged is as good as forgotten
+            entry = self._read()[lab.number]
+            if entry["key"] == _fingerprint(lab):
+                return LabProgress(lab, tests, {name: Verdict(**v) for name, v in entry["verdicts"].items()})
+        except (KeyError, TypeError, AttributeError):
+            pass
         verdict = Verdict(False, NOT_RUN, "not run since the file was changed")
         return LabProgress(lab, tests, {test.name: verdict for test in tests}, is_outdated=True)
 
     def _read(self) -> dict[str, _Entry]:
         try:
-            results: dict[str, _Entry] = json.loads(self._file.read_text(encoding="utf-8"))
+            results = json.loads(self._file.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return results
+        return results if isinstance(results, dict) else {}
 
     def _write(self, number: str, entry: _Entry) -> None:
         results = self._read() | {number: entry}

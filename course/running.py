@@ -15,14 +15,18 @@ from rich.text import Text
 from course.engine_run import NEED_PREEMPTION, SILENCE_S, Blame, Event, Outcome, find_blame, run_pieces
 from course.engine_spec import CAPSTONE, WORKLOADS, Spec
 from course.labs import Lab, LabError, find_lab
+from course.machine import check_machine, check_model
+from course.marks import state_text
 from course.pieces import Pieces, choose, just, needed_for_all
 from course.progress import Progress, State
-from course.showing import state_text
+from course.wrapping import print_wrapped
 
 DEFAULT_PROMPT = "Once upon a time"
 SILENCE_OF_LARGE_MODELS_S = 180.0
 #: What an engine of one's own pieces should reach of the reference's speed.
 ENOUGH_SPEED = 0.5
+#: In a narrower terminal it is only said whose a piece is, not until when.
+MIN_WIDTH_OF_NOTES = 50
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class RunCommand:
         self._status = console.status("")
 
     def run(self, wish: Wish) -> int:
+        check_machine()
+        check_model(wish.model)
         _check_target(wish.trace)
         self._test_what_changed()
         pieces = choose_pieces(self.labs, self.progress, wish)
@@ -140,8 +146,9 @@ class RunCommand:
         if outcome.speed is not None:
             mine, reference = outcome.speed
             what = "the capstone's 32 requests" if wish.is_strict else "8 requests at once"
-            self.console.print(f"  Speed: {mine:.0f} tokens/s, the reference {reference:.0f}: {mine / reference:.2f}× "
-                               f"({what}, the best of 3 rounds in turns; on a busy machine this is noise).")
+            print_wrapped(self.console, f"Speed: {mine:.0f} tokens/s, the reference {reference:.0f}: "
+                          f"{mine / reference:.2f}× ({what}, the best of 3 rounds in turns; on a busy machine this is "
+                          "noise).", indent=2)
         if wish.is_strict and outcome.speed is not None:
             verdict = "done" if outcome.speed[0] >= ENOUGH_SPEED * outcome.speed[1] else "not yet"
             self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
@@ -150,12 +157,14 @@ class RunCommand:
             how = "" if is_drawn else f"; to see it: mini-vllm trace {shlex.quote(str(wish.trace))}"
             self.console.print(Text(f"  Every step is in {wish.trace}{how}"), soft_wrap=True)
         if wish.is_strict:
-            self.console.print("\nEvery part of this engine is your own: it is your vLLM. What you have now stands in "
-                               "phase-05-mlx-engine/capstone/README.md.")
+            self.console.print()
+            print_wrapped(self.console, "Every part of this engine is your own: it is your vLLM. What you have now "
+                          "stands in phase-05-mlx-engine/capstone/README.md.")
             return
         latest = max(pieces.labs, key=self.labs.index, default=None)
         if latest is not None and latest.now:
-            self.console.print(Text(f"\n{latest.now}"))
+            self.console.print()
+            print_wrapped(self.console, latest.now)
 
     def _show_problem(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
         problem = outcome.problem
@@ -206,6 +215,7 @@ def show_whose(pieces: Pieces, console: Console, title: str = "Your engine") -> 
     table = Table(box=None, pad_edge=False, show_header=False)
     for seat in pieces.seats:
         whose = "the reference’s" if seat.lab is None else f"yours, lab {seat.lab.number}"
-        table.add_row(Text(seat.slot), Text(whose, style="" if seat.lab is None else "green"), Text(seat.note, "dim"))
+        notes = [Text(seat.note, "dim")] if console.width >= MIN_WIDTH_OF_NOTES else []
+        table.add_row(Text(seat.slot), Text(whose, style="" if seat.lab is None else "green"), *notes)
     console.print(f"[bold]{title}[/]")
     console.print(table)

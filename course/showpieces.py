@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from course.labs import Lab, LabError
+from course.machine import check_machine
 from course.pieces import Pieces, build, choose
 from course.running import show_whose
 
@@ -53,6 +54,8 @@ class Showpieces:
 
     def _choose(self, *slots: str) -> Pieces:
         """The pieces of these slots, whoever fills the others; it is said whose they are."""
+        check_machine()
+
         def passes(lab: Lab) -> bool:
             return not lab.parts.keys().isdisjoint(slots) and self.passes(lab)
 

@@ -24,6 +24,8 @@ STAND_INS = {
     "█": "#", "▇": "#", "▆": "#", "▀": "#", "▌": "#", "▪": "#", "▨": "%", "▒": "%", "░": ".", "▫": ".", "␣": "_",
     "│": "|", "┃": "|", "┆": "|", "┊": "|", "╲": "\\", "Σ": "sum", "±": "+-", "∅": "{}", "≤": "<=", "≥": ">=",
 }
+#: 10⁶ is 10^6, not 106.
+SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-"))
 
 
 class ReaderGone(SystemExit):
@@ -96,12 +98,15 @@ def _take_any_character(stream: TextIO) -> None:
 
 
 def stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
-    """An error handler for encoders: ASCII for each character that cannot be encoded; ``é`` is ``e``."""
+    """An error handler for encoders: ASCII for a character that cannot be encoded; ``é`` is ``e``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]
     if "\udc80" <= character <= "\udcff":  # a byte that Python could not decode, from an argument or a file's name
         return bytes([ord(character) - 0xDC00]), error.start + 1
+    if character in SUPERSCRIPTS:
+        follows_another = error.object[error.start - 1:error.start] in tuple(SUPERSCRIPTS)
+        return ("" if follows_another else "^") + SUPERSCRIPTS[character], error.start + 1
     return _in_ascii(character), error.start + 1
 
 

@@ -1,0 +1,25 @@
+"""What the engine needs and no student can be blamed for: MLX, a BLAS that serves, a model of that name."""
+
+from __future__ import annotations
+
+import importlib
+
+from course.labs import LabError
+
+
+def check_machine() -> None:
+    """Raises LabError if MLX cannot be imported, or MINI_VLLM_BLAS names a library that cannot serve."""
+    try:
+        importlib.import_module("mini_vllm.backend")
+    except (ImportError, ValueError) as error:
+        raise LabError(str(error)) from None
+
+
+def check_model(name: str) -> None:
+    """Raises LabError, with the nearest name, if there is no such model here. One of the hub is fetched."""
+    from mini_vllm.models.fields import LoadError
+    from mini_vllm.models.find import find_model
+    try:
+        find_model(name)
+    except LoadError as error:
+        raise LabError(str(error)) from None
