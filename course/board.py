@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeGuard
 
 from rich.console import Console
 from rich.text import Text
@@ -37,6 +37,11 @@ class Entry(TypedDict):
     key: str
 
 
+def _is_entry(value: object) -> TypeGuard[Entry]:
+    return (isinstance(value, dict) and value.keys() == Entry.__annotations__.keys()
+            and isinstance(value["total"], (int, float)))
+
+
 class Board:
     """The scores of one's own, in ``.course/board.json``."""
 
@@ -46,9 +51,8 @@ class Board:
 
     def entries(self) -> list[Entry]:
         """The latest last. What is damaged is left out."""
-        entries = self._read().get(self._lab.number, [])
-        return [entry for entry in entries if isinstance(entry, dict) and entry.keys() == Entry.__annotations__.keys()
-                and isinstance(entry["total"], (int, float))] if isinstance(entries, list) else []
+        entries = self._read().get(self._lab.number)
+        return [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
 
     def add(self, total: float, what: str, source: bytes) -> bool:
         """Keep a score, unless this very file has it already; of a new best, the file, too. Whether it was kept."""

@@ -30,8 +30,8 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
     try:
         tree = ast.parse(lab.tests.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
-        raise LabError(f"{lab.relative(lab.tests)} does not parse: {error}. It is a file of the course: `course update` "
-                       "or `git checkout` brings it back.") from None
+        raise LabError(f"{lab.relative(lab.tests)} does not parse: {error}. It is the course's: `course update` or "
+                       "`git checkout` brings it back.") from None
     tests = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):

@@ -18,6 +18,7 @@ from typing import TypedDict
 import mini_vllm
 from course.labs import MARKER, Lab, LabError, discover
 from course.material import course_files
+from course.runner import has_pytest
 from course.starters import declarations, is_as_shipped, shipped_starter
 
 #: The name of a new starter beside an edited one.
@@ -40,7 +41,8 @@ def lay_down(folder: Path) -> int:
             folder.rmdir()
         new.rename(folder)
     print(f"The course, version {mini_vllm.__version__}, lies in {folder}: {len(discover(folder))} labs. Now:\n"
-          f"  cd {folder}\n  course next")
+          f"  cd {folder}" + ("" if has_pytest() else "\n  pip install pytest   (the labs' tests need it)")
+          + "\n  course next")
     return 0
 
 

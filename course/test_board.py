@@ -47,6 +47,15 @@ def test_before_one_begins_the_board_shows_what_others_get(classroom, terminal):
     assert lines[2] == "sums [naive 10.0] [None]" and "Not started" in lines[-1]
 
 
+@pytest.mark.parametrize("board", ["{", "[]", '{"1.1": 3}', '{"1.1": [1, {"total": 3}]}',
+                                   '{"1.1": [{"when": "", "what": "", "key": "", "total": "x"}]}'])
+def test_a_damaged_board_is_begun_anew(classroom, scored, terminal, project, board):
+    (project / ".course").mkdir()
+    (project / ".course" / "board.json").write_text(board)
+    write_starter(scored)
+    assert classroom.board() == 0 and "50.0  best" in terminal.getvalue()
+
+
 def test_scores_are_kept_once_a_file_and_the_best_is_marked(classroom, scored, terminal, project):
     write_starter(scored)
     classroom.board("1.1")

@@ -16,6 +16,7 @@ from course.cli import COMMANDS, main, make_parser
 from course.commands import NO_COURSE, Course
 from course.graded import graded_tests
 from course.labs import PROJECT_ROOT, LabError
+from course.progress import _fingerprint
 from course.running import Wish
 from course.showing import VerdictLines
 from course.side_by_side import Stopped, side_by_side
@@ -40,6 +41,28 @@ def test_status_shows_states_points_and_a_bar(course, lab1, lab2, terminal):
     assert "1.1" in lines[1] and "in progress 2/3" in lines[1] and "3/6" in lines[1] and "█" * 10 + "░" * 10 in lines[1]
     assert "passed" in lines[2] and "6/6" in lines[2] and "░" not in lines[2]
     assert lines[-1] == "9 of 12 points. Next: task 2 of lab 1.1, The adder."
+
+
+@pytest.mark.parametrize("results", ["[]", '{"1.1": 3}', '{"1.1": {"verdicts": {}}}', '{"1.1": {"key": "KEY"}}',
+                                     '{"1.1": {"key": "KEY", "verdicts": {"test": {"no": "verdict"}}}}'])
+def test_results_that_are_none_are_made_anew(course, lab1, project, terminal, results):
+    half_done(lab1)
+    (project / ".course").mkdir()
+    (project / ".course" / "results.json").write_text(results.replace("KEY", _fingerprint(lab1)))
+    course.status()
+    assert "in progress 2/3" in terminal.getvalue()
+    assert json.loads((project / ".course" / "results.json").read_text())["1.1"]["verdicts"]
+
+
+@pytest.mark.parametrize("name, content, complaint", [
+    ("lab.json", '{"title": 3, "engine": null}', "title is 3, must be a text"), ("lab.json", "{", "must be JSON"),
+    ("test_lab.py", "def (", r"test_lab.py does not parse: .*line 1.*`course update`"),
+])
+def test_a_damaged_file_of_a_lab_is_named(course, lab1, name, content, complaint):
+    (lab1.folder / name).write_text(content)
+    with pytest.raises(LabError, match=complaint) as caught:
+        course.status()
+    assert f"phase-01-sums/labs/lab-01-adder/{name}" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_status_of_a_fresh_course_runs_nothing(course, terminal, monkeypatch):
@@ -581,6 +604,7 @@ def test_without_labs_the_command_says_how_to_get_them(tmp_path):
     """As installed from a wheel: no labs beside the package, and pytest need not be there."""
     ignored = shutil.ignore_patterns("test_*", "conftest.py", "__pycache__")
     shutil.copytree(PROJECT_ROOT / "course", tmp_path / "site" / "course", ignore=ignored)
+    (tmp_path / "site" / "mini_vllm").symlink_to(PROJECT_ROOT / "mini_vllm")
     (tmp_path / "empty").mkdir()
     script = ("import sys; sys.modules['pytest'] = None\nimport course\nprint(course.__file__)\n"
               "from course.cli import main; sys.exit(main(['next']))")

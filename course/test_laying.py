@@ -1,6 +1,7 @@
 """``course init`` and ``course update``: a course without git, whose owner's work is never lost."""
 
 import json
+import sys
 
 import pytest
 
@@ -122,6 +123,21 @@ def test_update_leaves_results_and_backups_alone(package, mine):
     update(mine)
     assert (mine / ".course" / "results.json").read_text() == "{}"
     assert json.loads((mine / MARKER).read_text())["version"]
+
+
+@pytest.mark.parametrize("marker", ["{", "[]", '{"version": "0.1"}', '{"version": "0.1", "files": []}'])
+def test_a_damaged_note_of_what_was_laid_down_is_named(mine, marker):
+    (mine / MARKER).write_text(marker)
+    with pytest.raises(LabError, match="course.json is damaged: .*`course init` lays a course down anew"):
+        update(mine)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_init_says_that_tests_need_pytest(package, tmp_path, monkeypatch, capsys, has_it):
+    if not has_it:
+        monkeypatch.setitem(sys.modules, "pytest", None)
+    lay_down(tmp_path / "new")
+    assert ("  pip install pytest" in capsys.readouterr().out) == (not has_it)
 
 
 def test_a_clone_is_updated_by_git(project):

@@ -14,8 +14,10 @@ def indented(console: Console, text: str, style: str = "", indent: int = 0, each
     lines: list[Text] = []
     for line in text.splitlines():
         whole = Text(each + line, style=style)
-        pieces = whole.wrap(console, max(console.width - indent, 20)) if console.is_terminal else [whole]
-        lines += [Text(" " * indent) + piece for piece in pieces]
+        pieces = list(whole.wrap(console, max(console.width - indent, 20))) if console.is_terminal else [whole]
+        for piece in pieces:
+            piece.rstrip()
+            lines.append(Text(" " * indent) + piece)
     return lines
 
 
