@@ -106,11 +106,3 @@ def test_a_lab_without_a_score_is_refused(classroom, scored):
     (scored.folder / "lab.json").write_text('{"title": "The adder", "engine": null}')
     with pytest.raises(LabError, match="no lab with a score"):
         Course(scored.root, classroom.console).board()
-
-
-def test_a_damaged_board_is_begun_anew(classroom, scored, project, terminal):
-    write_starter(scored)
-    (project / ".course").mkdir()
-    (project / ".course" / "board.json").write_text("{")
-    classroom.board()
-    assert "Your score: 50.0" in terminal.getvalue() and course.board.NUM_SHOWN == 10

@@ -119,6 +119,14 @@ def test_the_task_at_hand_stands_last(course, lab1, terminal):
     assert places == sorted(places)
 
 
+def test_of_two_tasks_in_full_the_next_one_stands_last(course, lab1, terminal):
+    write_starter(lab1, add='raise NotImplementedError("Task 1: add")', double="return 0")
+    course.test(["1.1"])
+    text = terminal.getvalue()
+    assert text.index("✗ double doubles") < text.index("  Task 1 sums\n") < text.index("still to do: add")
+    assert text.index("still to do: add") < text.index("Next: task 1.")
+
+
 @pytest.mark.parametrize("width", [80, 60])
 def test_watch_shows_a_long_failure_within_the_screen(project, lab1, width):
     write_starter(lab1, add=f"print('word ' * 20)\n    raise ValueError({'wrong again ' * 100!r})")

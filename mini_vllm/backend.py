@@ -157,10 +157,7 @@ def load_libraries(libraries: Libraries) -> None:
 
 def package_folders(name: str) -> list[Path]:
     """Where the package ``name`` lies, without importing it; empty if it is not installed."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ValueError:  # it was put out of reach on purpose
-        return []
+    spec = importlib.util.find_spec(name)
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
 
 

@@ -57,7 +57,7 @@ class GuardedStream:
         return getattr(self._stream, name)
 
     def _gone(self) -> ReaderGone:
-        """What is still to be written goes nowhere: Python flushes its streams once more at its end."""
+        """What is written after this goes nowhere: by those who tidy up, and by Python, which flushes at its end."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)

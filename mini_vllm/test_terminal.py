@@ -102,6 +102,23 @@ def test_what_was_begun_is_put_away_when_the_reader_goes(monkeypatch):
     assert run_command(command) == READER_GONE and put_away == [True] and issubclass(ReaderGone, SystemExit)
 
 
+def test_who_tidies_up_after_the_reader_has_gone_may_still_print(monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "stdout", open(write, "w"))
+    tidied_up = []
+
+    def command():
+        try:
+            print("text", flush=True)
+        finally:
+            print("tidying up", flush=True)
+            tidied_up.append(True)
+
+    assert run_command(command) == READER_GONE and tidied_up == [True]
+    sys.stdout.close()
+
+
 PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
 
 
