@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import course.board
 from course.board import score
 from course.commands import Course
 from course.labs import LabError
