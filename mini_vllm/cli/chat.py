@@ -141,7 +141,7 @@ class Chat:
         self.conversation.begin_turn(asked)
         if asked.num_forgotten:
             turns = "turn is" if asked.num_forgotten == 1 else f"{asked.num_forgotten} turns are"
-            tell(f"The conversation is longer than {self.conversation.context.name}: the oldest {turns} forgotten.")
+            tell(f"The conversation no longer fits {self.conversation.context.name}: the oldest {turns} forgotten.")
         return request_id
 
     def _outputs(self, request_id: str, ctrl_c: CtrlC) -> Iterator[RequestOutput]:

@@ -28,7 +28,7 @@ class Context:
     """How many tokens prompt and answer may have together, and what sets that bound."""
 
     num_tokens: int
-    #: As in "The conversation is longer than the model's 2048 tokens".
+    #: As in "The conversation no longer fits the model's 2048 tokens".
     name: str
 
 

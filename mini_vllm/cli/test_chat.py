@@ -189,7 +189,7 @@ def test_ctrl_c_while_a_pipe_is_waited_for_ends_the_chat_and_the_run_is_saved(ta
 
 def test_a_full_context_forgets_the_oldest_turns_and_says_so(talk, asked):
     captured = talk("".join(f"question {number:02}\n" for number in range(30)), max_tokens=8)
-    notes = re.findall("The conversation is longer than the model's 512 tokens: the oldest "
+    notes = re.findall("The conversation no longer fits the model's 512 tokens: the oldest "
                        r"(\d+) turns are forgotten\.", captured.err)
     assert len(asked) == 30 and notes and "question 00" not in asked[-1] and "question 28" in asked[-1]
     num_turns = asked[-1].count("question ")
@@ -214,7 +214,7 @@ def test_a_message_that_is_too_long_is_refused_and_the_conversation_is_as_before
 
 def test_a_pool_that_is_smaller_than_the_context_bounds_the_conversation(talk):
     error = talk("".join(f"question {number:02}\n" for number in range(12)), "--kv-memory", "500KB", max_tokens=8).err
-    assert re.search(r"longer than the \d+ tokens that --kv-memory holds: the oldest \d turns are forgotten", error)
+    assert re.search(r"no longer fits the \d+ tokens that --kv-memory holds: the oldest \d turns are forgotten", error)
     assert "KV cache is full" not in error
 
 
