@@ -30,9 +30,9 @@ from course.trial import (
     tokens_per_second,
 )
 from mini_vllm.backend import blas
-from mini_vllm.cli.advice import slow_blas_line
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.fast.advice import slow_blas_line
 from mini_vllm.joints.check import PartError
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.pictures.recorded import save_run

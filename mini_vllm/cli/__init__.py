@@ -1,4 +1,4 @@
-"""``mini-vllm generate | chat | bench | trace | pull | doctor``: the engine from a terminal.
+"""``mini-vllm demo | generate | chat | bench | trace | pull | doctor``: the engine from a terminal.
 
 A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor numpy.
 """
@@ -8,20 +8,22 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mini_vllm import __version__
+from mini_vllm import __version__, demo
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli import options, sampling_options
 from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("generate", "chat", "bench", "trace", "pull", "doctor")
+COMMANDS = ("demo", "generate", "chat", "bench", "trace", "pull", "doctor")
 #: What the help closes with.
 EXAMPLES = """\
 try first:
+  mini-vllm demo blocks                      where tokens live, one change at a time
   mini-vllm generate "Once upon a time"      a small model that ships tells on
   mini-vllm pull smollm2 && mini-vllm chat   fetch a chat model and talk to it
   mini-vllm doctor                           what this machine offers
@@ -74,6 +76,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=partial(_help, parser))
     commands = parser.add_subparsers(metavar="command")
 
+    show = commands.add_parser("demo", help="see it at work",
+                               description="A tale as it is decoded, then three requests that share a beginning.")
+    demo.add_options(show)
+    show.set_defaults(run=_demo)
+
     generate = commands.add_parser("generate", help="continue prompts", description="Continue prompts, streaming.")
     options.add_generate_options(generate)
     generate.set_defaults(run=_generate)
@@ -114,6 +121,10 @@ def make_parser() -> argparse.ArgumentParser:
 def _help(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     parser.print_help()
     return 0
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    return demo.run_demo(arguments, time.perf_counter())
 
 
 def _generate(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
 from mini_vllm.checks import writable_file
-from mini_vllm.cli.advice import tell_slow_blas
+from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import load_random

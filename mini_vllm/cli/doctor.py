@@ -17,7 +17,7 @@ from rich.text import Text
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
 from mini_vllm.benchmark.products import measure_gflops, product_error
-from mini_vllm.cli.advice import install_commands
+from mini_vllm.fast.advice import install_commands
 from mini_vllm.models import catalogue
 
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from mini_vllm.cli.advice import tell_slow_blas
 from mini_vllm.cli.exit_status import FAILED, INTERRUPTED
 from mini_vllm.cli.loading import loading
 from mini_vllm.cli.printing import JsonPrinter, Printer, TextPrinter
@@ -15,6 +14,7 @@ from mini_vllm.cli.sampling_options import with_defaults
 from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.joints.parts_file import load_parts
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams

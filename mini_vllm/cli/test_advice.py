@@ -10,9 +10,10 @@ from rich.console import Console
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
-from mini_vllm.cli import advice, main
+from mini_vllm.cli import main
 from mini_vllm.conftest import make_talker
 from mini_vllm.demo import tale
+from mini_vllm.fast import advice
 
 REFERENCE = BlasInfo("reference", None, backend.NOT_FOUND)
 

@@ -182,7 +182,7 @@ def test_alone_the_command_shows_its_help_and_what_to_try_first(capsys):
     assert main([]) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and captured.out.startswith("usage: mini-vllm")
-    assert captured.out.count("\n  mini-vllm ") == 3
+    assert captured.out.count("\n  mini-vllm ") == 4
     assert max(map(len, captured.out.splitlines())) <= 80
 
 
@@ -198,7 +198,7 @@ def test_every_command_is_known_by_its_name():
 
 @pytest.mark.parametrize("typed, told", [
     ("generat", "did you mean `mini-vllm generate`?"), ("Chat", "did you mean `mini-vllm chat`?"),
-    ("zzz", "the commands are generate, chat, bench, trace, pull, doctor"),
+    ("zzz", "the commands are demo, generate, chat, bench, trace, pull, doctor"),
 ])
 def test_a_misspelt_command_gets_the_nearest(capsys, typed, told):
     assert main([typed, "--model", "x"]) == 2
