@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 import mini_vllm.benchmark
 from mini_vllm.benchmark.drawing import Drawing
@@ -15,7 +16,10 @@ TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "prefix", "
 def main() -> int:
     arguments = make_parser().parse_args()
     try:
-        if arguments.name in TIMED:
+        if arguments.quick:
+            shorten(arguments)
+            run(arguments)
+        elif arguments.name in TIMED:
             from mini_vllm.benchmark.noise import told_if_loud
             with told_if_loud():
                 run(arguments)
@@ -57,45 +61,62 @@ def make_parser() -> argparse.ArgumentParser:
     quiz.add_argument("--model", default="smollm2", help="one that can chat (default: %(default)s)")
     quiz.add_argument("--questions", type=int, metavar="N", help="only this many, spread over the kinds")
     quiz.add_argument("--show", action="store_true", help="print every answer, with right or wrong")
+    for benchmark in names.choices.values():
+        benchmark.add_argument("--quick", action="store_true", help="do as little as shows that it runs")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Import the measurement that was asked for, and print it."""
+    def quick(**sizes: Any) -> dict[str, Any]:  # each of its own type
+        return sizes if arguments.quick else {}
+
     match arguments.name:
         case "allocator":
             from mini_vllm.benchmark.allocator import print_allocator
             from mini_vllm.benchmark.pool_checks import print_checks
-            print_allocator(arguments.cold)
+            print_allocator(arguments.cold, **quick(rounds=2, sizes=(300, 3000)))
             print()
-            print_checks()
+            print_checks(**quick(rounds=2))
         case "blas":
             from mini_vllm.benchmark.blas import print_blas
-            print_blas()
+            print_blas(**quick(all_num_rows=(16,), num_rounds=1))
         case "single":
             from mini_vllm.benchmark.single import print_single
-            print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments))
+            print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(num_tokens=4))
         case "pool":
             from mini_vllm.benchmark.pool import print_pool
-            print_pool()
+            print_pool(**quick(num_rounds=1))
         case "tree":
             from mini_vllm.benchmark.tree import print_tree
-            print_tree()
+            print_tree(**quick(all_num_prompts=(20, 100), rounds=1))
         case "attention":
             from mini_vllm.benchmark.attention import print_attention
             print_attention(arguments.rounds)
         case "prefix":
-            from mini_vllm.benchmark.prefix import print_prefix
-            print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments))
+            from mini_vllm.benchmark.prefix import SMALL, print_prefix
+            print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(size=SMALL))
         case "seeds":
             from mini_vllm.benchmark.seeds import print_seeds
-            print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments))
+            print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments),
+                        **quick(num_requests=4))
         case "stall":
             from mini_vllm.benchmark.stall import print_stall
-            print_stall(arguments.model)
+            print_stall(arguments.model, **quick(num_rounds=1, num_tokens=30))
         case "quiz":
             from mini_vllm.benchmark.quiz import print_quiz
             print_quiz(arguments.model, arguments.questions, arguments.show)
+
+
+def shorten(arguments: argparse.Namespace) -> None:
+    """With ``--quick``, what can be said by an option is said so."""
+    least = {"rounds": 1, "num_tokens": 8, "questions": 4}
+    for name, value in least.items():
+        if hasattr(arguments, name):
+            setattr(arguments, name, value)
+    if getattr(arguments, "model", "") is None:
+        arguments.model = ["tiny-tales"]
+    print("quick: as little as shows that it runs; these numbers say nothing")
 
 
 if __name__ == "__main__":

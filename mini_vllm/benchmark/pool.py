@@ -17,21 +17,21 @@ STEPS_PER_ROUND = 10
 ROUNDS = 20
 
 
-def print_pool() -> None:
+def print_pool(num_rounds: int = ROUNDS) -> None:
     loaded = load(DEFAULT_MODEL)
     small, large = POOL_SIZES
-    print(f"a step of {DEFAULT_MODEL}, ms, median of {ROUNDS} interleaved rounds")
+    print(f"a step of {DEFAULT_MODEL}, ms, median of {num_rounds} interleaved rounds")
     print(f"{'requests':<28} {f'{small} blocks':>12} {f'{large} blocks':>12} {'ratio':>7}")
     for num_decoding, num_prompt_tokens in CASES:
         engines = [LLMEngine(EngineConfig(num_blocks=num_blocks, enable_prefix_caching=False), loaded=loaded)
                    for num_blocks in POOL_SIZES]
-        params = SamplingParams(max_tokens=(ROUNDS + 2) * STEPS_PER_ROUND, temperature=0, ignore_eos=True)
+        params = SamplingParams(max_tokens=(num_rounds + 2) * STEPS_PER_ROUND, temperature=0, ignore_eos=True)
         for engine in engines:
             for i in range(num_decoding):
                 engine.add_request([5 + i] * 8, params)
         for engine in engines:
             _run(engine, num_prompt_tokens)
-        rounds = [[_run(engine, num_prompt_tokens) for engine in engines] for _ in range(ROUNDS)]
+        rounds = [[_run(engine, num_prompt_tokens) for engine in engines] for _ in range(num_rounds)]
         times = [statistics.median(column) for column in zip(*rounds)]
         ratio = statistics.median(b / a for a, b in rounds)
         name = f"{num_decoding} decoding" + (f", a prompt of {num_prompt_tokens}" if num_prompt_tokens else "")

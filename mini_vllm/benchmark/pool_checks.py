@@ -15,6 +15,7 @@ POOL_SIZE = 1_001
 RUN_LENGTHS = (1, 8, 64)
 #: Blocks that a timed round takes and gives back.
 BLOCKS_PER_ROUND = 2048
+NUM_ROUNDS = 200
 
 
 class UncheckedQueue(FreeKVCacheBlockQueue):
@@ -105,7 +106,7 @@ def touch_and_free(pool: BlockPool, run_length: int) -> float:
     return time.perf_counter() - start
 
 
-def run_checks(rounds: int = 200) -> dict[tuple[str, int], tuple[float, float, float]]:
+def run_checks(rounds: int = NUM_ROUNDS) -> dict[tuple[str, int], tuple[float, float, float]]:
     """(operation, run length) → seconds a block, checked and unchecked, and their ratio; medians of rounds in turn."""
     pools = [BlockPool(POOL_SIZE), UncheckedPool(POOL_SIZE)]
     results: dict[tuple[str, int], tuple[float, float, float]] = {}
@@ -125,8 +126,8 @@ def run_checks(rounds: int = 200) -> dict[tuple[str, int], tuple[float, float, f
     return results
 
 
-def print_checks() -> None:
+def print_checks(rounds: int = NUM_ROUNDS) -> None:
     print(f"{'ns a block':<20} {'blocks a call':>14} {'the pool':>10} {'without checks':>16} {'ratio':>7}")
-    for (name, run_length), (checked_s, unchecked_s, ratio) in run_checks().items():
+    for (name, run_length), (checked_s, unchecked_s, ratio) in run_checks(rounds).items():
         print(f"{name.replace('_', ' '):<20} {run_length:>14} {checked_s * 1e9:>10.0f} {unchecked_s * 1e9:>16.0f} "
               f"{ratio:>6.2f}x")

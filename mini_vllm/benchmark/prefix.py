@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,48 +28,64 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.request import SamplingParams
 
-NUM_REQUESTS, SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 16, 1024, 76, 16
-NUM_TURNS, TURN_TOKENS, ANSWER_TOKENS = 8, 96, 48
 CACHE_ON, CACHE_OFF, PEER = SERVERS = ("cache on", "cache off", "mlx-lm")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is served. First requests that share a prefix, and their tokens; then the turns of a chat."""
+
+    num_requests: int = 16
+    num_shared: int = 1024
+    num_own: int = 76
+    num_new: int = 16
+    num_turns: int = 8
+    num_in_turn: int = 96
+    num_in_answer: int = 48
+
+
+FULL = Size()
+SMALL = Size(num_requests=3, num_shared=64, num_own=8, num_new=4, num_turns=2, num_in_turn=8, num_in_answer=4)
 
 
 class Workloads:
     """The four of them, each to be served by a server that has served nothing before."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, size: Size) -> None:
+        self.size = size
         rng = np.random.default_rng(0)
-        shared = rng.integers(1, vocab_size, SHARED_TOKENS).tolist()
-        self.earlier = shared + rng.integers(1, vocab_size, OWN_TOKENS).tolist()
-        self.prompts = [shared + rng.integers(1, vocab_size, OWN_TOKENS).tolist() for _ in range(NUM_REQUESTS)]
-        self.turns = [rng.integers(1, vocab_size, TURN_TOKENS).tolist() for _ in range(NUM_TURNS)]
+        shared = rng.integers(1, vocab_size, size.num_shared).tolist()
+        self.earlier = shared + rng.integers(1, vocab_size, size.num_own).tolist()
+        self.prompts = [shared + rng.integers(1, vocab_size, size.num_own).tolist() for _ in range(size.num_requests)]
+        self.turns = [rng.integers(1, vocab_size, size.num_in_turn).tolist() for _ in range(size.num_turns)]
         self.by_name: dict[str, Callable[[Server], Served]] = {
             "cold": self.cold, "in_turn": self.in_turn, "warm": self.warm, "chat": self.chat}
 
     def cold(self, server: Server) -> Served:
-        return server.serve(self.prompts, NEW_TOKENS)
+        return server.serve(self.prompts, self.size.num_new)
 
     def in_turn(self, server: Server) -> Served:
-        return server.serve(self.prompts, NEW_TOKENS, in_turns=True)
+        return server.serve(self.prompts, self.size.num_new, in_turns=True)
 
     def warm(self, server: Server) -> Served:
         server.serve([self.earlier], 1)
-        return server.serve(self.prompts, NEW_TOKENS)
+        return server.serve(self.prompts, self.size.num_new)
 
     def chat(self, server: Server) -> Served:
         served, history = Served(), list[int]()
         for turn in self.turns:
             history = history + turn
-            served += server.serve([history], ANSWER_TOKENS)
+            served += server.serve([history], self.size.num_in_answer)
             history = history + served.token_ids[-1]
         return served
 
 
-def count_blocks(loaded: LoadedModel, num_samples: int) -> tuple[int, int]:
+def count_blocks(loaded: LoadedModel, num_samples: int, num_new: int) -> tuple[int, int]:
     """Blocks that hold the prompt, and blocks in all, while samples of one 512-token prompt run."""
     config = EngineConfig(num_blocks=num_samples * 20 + 1)
     engine = LLMEngine(config, loaded=loaded)
     prompt = np.random.default_rng(0).integers(1, loaded.config.vocab_size, 512).tolist()
-    engine.add_request(prompt, SamplingParams(max_tokens=NEW_TOKENS, n=num_samples, seed=0, ignore_eos=True), "r")
+    engine.add_request(prompt, SamplingParams(max_tokens=num_new, n=num_samples, seed=0, ignore_eos=True), "r")
     names = ["r"] if num_samples == 1 else [f"r#{i}" for i in range(num_samples)]
     of_prompt, in_all = 0, 0
     while engine.has_unfinished_requests():
@@ -79,22 +96,22 @@ def count_blocks(loaded: LoadedModel, num_samples: int) -> tuple[int, int]:
     return of_prompt, in_all
 
 
-def print_prefix(model: str, rounds: int, drawing: Drawing) -> None:
+def print_prefix(model: str, rounds: int, drawing: Drawing, size: Size = FULL) -> None:
     loaded = load(model)
-    one, eight = count_blocks(loaded, 1), count_blocks(loaded, 8)
+    one, eight = (count_blocks(loaded, num_samples, size.num_new) for num_samples in (1, 8))
     print(f"a 512-token prompt takes {one[0]} blocks for 1 sample and {eight[0]} for 8 ({eight[0] / one[0]:.2f}x); "
-          f"with {NEW_TOKENS} new tokens each, {one[1]} and {eight[1]}")
+          f"with {size.num_new} new tokens each, {one[1]} and {eight[1]}")
     peer, _ = load_peer(loaded)
 
     def make_server(name: str) -> Server:
         if name == PEER:
             return PeerServer(peer, drawing)
-        config = EngineConfig(num_blocks=NUM_REQUESTS * 36 + 1, enable_prefix_caching=name == CACHE_ON)
+        config = EngineConfig(num_blocks=size.num_requests * 36 + 1, enable_prefix_caching=name == CACHE_ON)
         return OurServer(LLMEngine(config, loaded=loaded), drawing)
 
     print(f"{model}; {drawing}; medians of {rounds} interleaved rounds; first token: median over requests")
     print(f"{'workload':<9} {'':<9} {'wall s':>8} {'first token s':>14} {'computed':>9} {'copied':>9}   tokens")
-    for workload, run in Workloads(loaded.config.vocab_size).by_name.items():
+    for workload, run in Workloads(loaded.config.vocab_size, size).by_name.items():
         taken = [{name: run(make_server(name)) for name in SERVERS} for _ in range(rounds)]
         _print_workload(workload, taken, drawing)
 

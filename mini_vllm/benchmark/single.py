@@ -25,39 +25,39 @@ PROMPT = "Once upon a time there was a little girl who lived with her grandmothe
 NUM_TOKENS = 128
 
 
-def _ours(engine: LLMEngine, prompt: list[int], drawing: Drawing) -> tuple[float, list[int]]:
+def _ours(engine: LLMEngine, prompt: list[int], drawing: Drawing, num_tokens: int) -> tuple[float, list[int]]:
     engine.kv_cache.reset_prefix_cache()
     start = time.perf_counter()
-    engine.add_request(prompt, drawing.params(NUM_TOKENS, seed=0))
+    engine.add_request(prompt, drawing.params(num_tokens, seed=0))
     outputs = []
     while engine.has_unfinished_requests():
         outputs = engine.step()
     return time.perf_counter() - start, outputs[0].token_ids
 
 
-def _theirs(model: nn.Module, tokenizer: TokenizerWrapper, prompt: list[int],
-            drawing: Drawing) -> tuple[float, list[int]]:
+def _theirs(model: nn.Module, tokenizer: TokenizerWrapper, prompt: list[int], drawing: Drawing, num_tokens: int
+            ) -> tuple[float, list[int]]:
     from mlx_lm import stream_generate
     start = time.perf_counter()
-    token_ids = [response.token for response in stream_generate(model, tokenizer, prompt, max_tokens=NUM_TOKENS,
+    token_ids = [response.token for response in stream_generate(model, tokenizer, prompt, max_tokens=num_tokens,
                                                                 sampler=drawing.peer_sampler())]
     return time.perf_counter() - start, token_ids
 
 
-def print_single(names: list[str] | None, rounds: int, drawing: Drawing) -> None:
+def print_single(names: list[str] | None, rounds: int, drawing: Drawing, num_tokens: int = NUM_TOKENS) -> None:
     names = names or ["tiny-tales", *(["smollm2"] if cached_model("smollm2") else [])]
-    print(f"one request, {NUM_TOKENS} tokens, {drawing}; tokens/s, median of {rounds} interleaved rounds")
+    print(f"one request, {num_tokens} tokens, {drawing}; tokens/s, median of {rounds} interleaved rounds")
     print(f"{'model':<12} {'mini_vllm':>10} {'mlx-lm':>8} {'ratio':>7}   tokens")
     for name in names:
         loaded = load(name)
         engine = LLMEngine(EngineConfig(num_blocks=64), loaded=loaded)
         model, tokenizer = load_peer(loaded)
         prompt = loaded.tokenizer.encode(PROMPT)
-        _, ours = _ours(engine, prompt, drawing)  # a warm-up of both, and the check that they do the same
-        _, theirs = _theirs(model, tokenizer, prompt, drawing)
-        pairs = [(_ours(engine, prompt, drawing)[0], _theirs(model, tokenizer, prompt, drawing)[0])
-                 for _ in range(rounds)]
+        _, ours = _ours(engine, prompt, drawing, num_tokens)  # a warm-up of both, and the check that they do the same
+        _, theirs = _theirs(model, tokenizer, prompt, drawing, num_tokens)
+        pairs = [(_ours(engine, prompt, drawing, num_tokens)[0],
+                  _theirs(model, tokenizer, prompt, drawing, num_tokens)[0]) for _ in range(rounds)]
         ours_s, theirs_s = (statistics.median(column) for column in zip(*pairs))
         ratio = statistics.median(b / a for a, b in pairs)
         same = "drawn" if not drawing.is_greedy else "equal" if ours == theirs else "DIFFERENT"
-        print(f"{name:<12} {NUM_TOKENS / ours_s:>10.1f} {NUM_TOKENS / theirs_s:>8.1f} {ratio:>6.2f}x   {same}")
+        print(f"{name:<12} {num_tokens / ours_s:>10.1f} {num_tokens / theirs_s:>8.1f} {ratio:>6.2f}x   {same}")

@@ -20,9 +20,9 @@ ROUNDS = 3
 WORD = "the king said "
 
 
-async def worst_gap_s(engine: AsyncLLMEngine, text: str | None) -> tuple[float, float]:
+async def worst_gap_s(engine: AsyncLLMEngine, text: str | None, num_tokens: int = NUM_TOKENS) -> tuple[float, float]:
     """Of all streams, while ``text`` comes after some tokens; and how long its caller waits for the answer."""
-    params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
+    params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
     has_begun, worst, answered_s = asyncio.Event(), 0.0, 0.0
 
     async def stream(seed: int) -> None:
@@ -50,23 +50,24 @@ async def worst_gap_s(engine: AsyncLLMEngine, text: str | None) -> tuple[float, 
     return worst, answered_s
 
 
-async def _measure(model: str) -> None:
+async def _measure(model: str, num_rounds: int, num_tokens: int) -> None:
     async with AsyncLLMEngine(EngineConfig(model=model)) as engine:
         await engine.wait_until_ready()
-        await worst_gap_s(engine, None)  # a warm-up
+        await worst_gap_s(engine, None, num_tokens)  # a warm-up
         prompts = await engine.call(lambda engine: engine.prompts)
         num_chars = 10_000 * len(WORD)
         at_least = prompts.tokenizer.min_num_tokens(WORD * 10_000)
         longest = (WORD * 100_000)[:prompts.max_model_len * (num_chars // at_least) - 1] if at_least else None
         texts = {"nobody": None, "5 MB": WORD * (5_000_000 // len(WORD)), "longest": longest}
-        rounds = [{name: await worst_gap_s(engine, text) for name, text in texts.items()} for _ in range(ROUNDS)]
+        rounds = [{name: await worst_gap_s(engine, text, num_tokens) for name, text in texts.items()}
+                  for _ in range(num_rounds)]
         print(f"{model}: {NUM_STREAMS} streams decode; the worst time between two tokens while somebody comes with")
         for name, text in texts.items():
             worst_s, answered_s = map(statistics.median, zip(*(of_round[name] for of_round in rounds)))
             what = f"{len(text):,} characters, refused after {answered_s * 1000:.0f} ms" if text else ""
             print(f"{name:<8} {worst_s * 1000:6.0f} ms   {what}")
-        print(f"Medians of {ROUNDS} rounds.")
+        print(f"Medians of {num_rounds} rounds.")
 
 
-def print_stall(model: str) -> None:
-    asyncio.run(_measure(model))
+def print_stall(model: str, num_rounds: int = ROUNDS, num_tokens: int = NUM_TOKENS) -> None:
+    asyncio.run(_measure(model, num_rounds, num_tokens))

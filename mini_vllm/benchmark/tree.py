@@ -15,6 +15,7 @@ NUM_PROMPTS = (1_000, 16_000)
 #: What the first blocks of the prompts have in common: a name and a number of tokens.
 CASES = (("nothing", 0), ("the first token", 1), ("half a block", DEFAULT_BLOCK_SIZE // 2))
 OPERATIONS_PER_ROUND = 100
+NUM_ROUNDS = 40
 
 
 class TreeBench:
@@ -61,10 +62,10 @@ class TreeBench:
         return head + [self.rng.randrange(100_000) for _ in range(DEFAULT_BLOCK_SIZE - len(head))]
 
 
-def run_tree(rounds: int = 40) -> dict[tuple[str, str, int], list[float]]:
+def run_tree(all_num_prompts: tuple[int, int], rounds: int) -> dict[tuple[str, str, int], list[float]]:
     """(operation, what the prompts share, how many there are) → seconds an operation, in each of interleaved rounds."""
     benches = {(name, num_prompts): TreeBench(num_prompts, num_in_common)
-               for name, num_in_common in CASES for num_prompts in NUM_PROMPTS}
+               for name, num_in_common in CASES for num_prompts in all_num_prompts}
     times: dict[tuple[str, str, int], list[float]] = {}
     gc.collect()
     gc.disable()
@@ -78,9 +79,9 @@ def run_tree(rounds: int = 40) -> dict[tuple[str, str, int], list[float]]:
     return times
 
 
-def print_tree() -> None:
-    few, many = NUM_PROMPTS
-    times = run_tree()
+def print_tree(all_num_prompts: tuple[int, int] = NUM_PROMPTS, rounds: int = NUM_ROUNDS) -> None:
+    few, many = all_num_prompts
+    times = run_tree(all_num_prompts, rounds)
     print("µs, and ratios of rounds measured side by side; medians")
     print(f"{'':<8} {'the prompts share':<18} {f'{few:,} cached':>13} {f'{many:,} cached':>14} {'ratio':>7} "
           f"{f'{many:,} to {many:,} that share nothing':>35}")

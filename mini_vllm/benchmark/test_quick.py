@@ -1,0 +1,22 @@
+"""Every measurement runs, with ``--quick`` in no time; ``attention`` has nothing that could be left out."""
+
+import pytest
+
+from mini_vllm.benchmark.__main__ import main, make_parser
+
+
+@pytest.mark.parametrize("name, told", [
+    ("allocator", "In a pool 10 times larger"), ("tree", "replace  half a block"), ("pool", "3 decoding, a prompt"),
+    ("single", "tiny-tales"), ("seeds", "4 of 4 texts are the same"), ("prefix", "cache on against mlx-lm"),
+    ("stall", "characters, refused after"),
+])
+def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name, told, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["benchmark", name, "--quick"])
+    assert main() == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("quick: ") and told in printed and "DIFFERENT" not in printed
+
+
+def test_every_measurement_can_be_quick():
+    names = make_parser()._subparsers._group_actions[0].choices
+    assert all("--quick" in parser.format_help() for parser in names.values())
