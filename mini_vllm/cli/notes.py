@@ -11,7 +11,7 @@ def tell(text: str, style: str = "") -> None:
     from rich.console import Console
     console = Console(stderr=True, soft_wrap=True)
     if sys.stderr.isatty():
-        text = "\n".join(_wrapped(line, console.width) for line in text.splitlines())
+        text = "\n".join(_wrapped(line, console.width) for line in text.split("\n"))
     console.print(text, style=style, markup=False, highlight=False)
 
 

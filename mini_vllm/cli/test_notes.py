@@ -21,6 +21,12 @@ def test_at_a_terminal_lines_break_between_words_and_paths_stay_whole(monkeypatc
     assert "\x1b[2m" in sys.stderr.getvalue() and "\x1b[3" not in sys.stderr.getvalue(), "dim, and no colours"
 
 
+def test_blank_lines_stay(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Screen())
+    tell("one\n\ntwo\n")
+    assert sys.stderr.getvalue() == "one\n\ntwo\n\n"
+
+
 def test_elsewhere_a_line_stays_a_line(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
     tell("[two] words and 12 more in /a/path/that/is/longer", style="dim")
