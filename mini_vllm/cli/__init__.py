@@ -23,10 +23,10 @@ COMMANDS = ("demo", "generate", "chat", "bench", "trace", "pull", "doctor")
 #: What the help closes with.
 EXAMPLES = """\
 try first:
-  mini-vllm demo blocks                      where tokens live, one change at a time
-  mini-vllm generate "Once upon a time"      a small model that ships tells on
-  mini-vllm pull smollm2 && mini-vllm chat   fetch a chat model and talk to it
-  mini-vllm doctor                           what this machine offers
+  mini-vllm demo blocks                      see blocks
+  mini-vllm generate "Once upon a time"      tells a tale
+  mini-vllm pull smollm2 && mini-vllm chat   a chat model
+  mini-vllm doctor                           this machine
 """
 
 

@@ -183,7 +183,7 @@ def test_alone_the_command_shows_its_help_and_what_to_try_first(capsys):
     captured = capsys.readouterr()
     assert captured.err == "" and captured.out.startswith("usage: mini-vllm")
     assert captured.out.count("\n  mini-vllm ") == 4
-    assert max(map(len, captured.out.splitlines())) <= 80
+    assert max(map(len, captured.out.splitlines())) <= 60
 
 
 def test_bench_alone_shows_what_can_be_measured(capsys):
