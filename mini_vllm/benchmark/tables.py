@@ -26,7 +26,7 @@ def format_table(results: Sequence[BenchmarkResult]) -> str:
 
 def format_memory(results: Sequence[BenchmarkResult]) -> str:
     """The arms of one workload, a line each: how long it took, and what was held and computed for nobody."""
-    lines = [f"{'':<13} {'':>8} {'KV memory':>11} {'rows that':>12} {'':>12}",
+    lines = [f"{'':<13} {'':>8} {'KV memory':>11} {'rows that':>12}",
              f"{'':<13} {'seconds':>8} {'held empty':>11} {'are padding':>12} {'preemptions':>12}"]
     lines += [f"{result.arm:<13} {result.seconds:>8.2f} {result.kv_waste:>11.0%} {result.padding:>12.0%} "
               f"{result.num_preemptions:>12}" for result in results]
