@@ -19,8 +19,8 @@ from mini_vllm.benchmark.products import fastest_product_s
 
 #: The part of all cores that others may keep busy. On two quiet cores it was 0.01 to 0.02, beside one busy program 0.5.
 MAX_OTHERS = 0.1
-#: How many times as long the small product may take at one moment as at another. On two quiet cores of a virtual machine
-#: it was 1.1 to 1.6 times.
+#: How many times as long the small product may take at one moment as at another. On two quiet cores of a virtual
+#: machine it was 1.1 to 1.6 times.
 MAX_SLOWDOWN = 2.0
 #: CPU time is counted in hundredths of a second, so a shorter stretch says little.
 MIN_STRETCH_S = 0.3
