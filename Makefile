@@ -85,7 +85,7 @@ install: $(INSTALLED)
 $(ENGINE_INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
-	@echo "Making .venv with MLX, numpy, pytest and, on Linux, a fast BLAS: up to 350 MB to fetch, once. A minute or two."
+	@echo "Installing into .venv: MLX, numpy, pytest and, on Linux, a fast BLAS. Up to 350 MB to fetch, once; a minute or two."
 	@$(PYTHON) -m venv .venv
 	@$(PIP) -e ".[course,fast-cpu]"
 	@touch $@

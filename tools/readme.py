@@ -1,0 +1,193 @@
+"""The commands and snippets of the README, run from top to bottom in the order written, as a reader would.
+
+    python tools/readme.py [FOLDER]    # in a copy of the tree, which is made in FOLDER; default: a temporary one
+
+A command is a line of a fenced block without a language, or the first cell of a table's row. ``git clone`` stands for
+the copy. What would take minutes is shortened by an option; see ``SHORTENED``. Whoever waits for a person gets a
+script: ``SCRIPTS``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_vllm.models.catalogue import cached_model
+
+ROOT = Path(__file__).parents[1]
+#: What a command line begins with.
+PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python", "pytest")
+#: Command → what is added, so that it takes seconds. The work is the same, there is less of it.
+SHORTENED = {
+    "mini-vllm bench throughput": "--workload mixed-16 --arm ours --rounds 1",
+    "python -m mini_vllm.fuzz": "--seconds 1",
+    "python -m mini_vllm.benchmark": "--quick",
+    "course check": "1.2",
+    "pytest phase-02-paged-attention/labs": "-k task_1",
+}
+#: What a line editor asks of a terminal when it begins to read: to send a paste in brackets.
+EDITOR_IS_READY = "\x1b[?2004h"
+#: Command → what is typed, each after the words that it waits for. The last ends it, as Ctrl-D or Ctrl-C.
+SCRIPTS: dict[str, list[tuple[str, str]]] = {
+    "mini-vllm chat": [(EDITOR_IS_READY, "What is the capital of France?\r"), (EDITOR_IS_READY, "\x04")],
+    "course watch": [("Watching", "\x03")],
+}
+#: Command → its exit status, where that is not 0: a lab that does not pass is told to the shell.
+STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
+          "pytest phase-05-mlx-engine/capstone --impl starter": 1}
+LAB = "phase-02-paged-attention/labs/lab-01-block-allocator"
+#: Command → a file that a person would have written by then, and where it comes from.
+WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
+           f"pytest {LAB} --impl ana.py": ("ana.py", f"{LAB}/solution.py")}
+#: Commands that need a model which is fetched once; they run where it is here.
+NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat")
+#: Commands that are looked up, not run: the first runs this, the second serves until it is stopped.
+BY_NAME = ("make test", "make lab", "make site")
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, or a Python snippet, and the line of the README that it begins in."""
+
+    line: int
+    text: str
+    is_python: bool = False
+
+    def __str__(self) -> str:
+        return f"README.md:{self.line}: {self.text.splitlines()[0]}"
+
+
+def steps_of(readme: str) -> Iterator[Step]:
+    """In the order written."""
+    fence: str | None = None
+    snippet: list[str] = []
+    row_begins = ""  # what a table's head says that the first cells of its rows go on with
+    for number, line in enumerate(readme.splitlines(), 1):
+        if line.startswith("```"):
+            if fence == "python":
+                yield Step(number - len(snippet), "\n".join(snippet), is_python=True)
+            fence, snippet = (line[3:].strip(), []) if fence is None else (None, [])
+        elif fence == "python":
+            snippet.append(line)
+        elif fence == "" and is_command(line):
+            yield Step(number, without_comment(line))
+        elif fence is None and (cell := re.match(r"\| `([^`]+)` \|", line)):
+            if cell[1].endswith(" …"):
+                row_begins = cell[1].removesuffix("…")
+            elif is_command(row_begins + cell[1]):
+                yield Step(number, row_begins + cell[1])
+        elif not line.startswith("|"):
+            row_begins = ""
+
+
+def is_command(line: str) -> bool:
+    return line.split(" ")[0] in PROGRAMS
+
+
+def without_comment(line: str) -> str:
+    return re.sub(r"\s+#\s.*", "", line).rstrip()
+
+
+def begins_with(command: str, words: str) -> bool:
+    return f"{command} ".startswith(f"{words} ")
+
+
+class Reader:
+    """Runs one step after the other. Folder and environment are kept, as in a shell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+
+    def run(self, step: Step) -> str:
+        """What it printed. Raises AssertionError if its exit status is not the one expected."""
+        if step.is_python:
+            return self._checked(step, self._bash("python -", step.text))
+        if begins_with(step.text, "git clone"):
+            return self._clone(step.text.split()[-1])
+        return "".join(self._run_command(step, command) for command in step.text.split(" && "))
+
+    def _run_command(self, step: Step, command: str) -> str:
+        if command in WRITTEN:
+            target, source = WRITTEN[command]
+            shutil.copy(self.folder / source, self.folder / target)
+        if any(begins_with(command, name) for name in NEED_SMOLLM2) and cached_model("smollm2") is None:
+            return "left out: smollm2 is not here\n"
+        if any(begins_with(command, name) for name in BY_NAME):
+            return self._checked(step, self._bash(f"{command} --dry-run"))
+        script = next((script for words, script in SCRIPTS.items() if begins_with(command, words)), None)
+        if script is not None:
+            return self._type(command, script)
+        added = next((f" {added}" for words, added in SHORTENED.items() if begins_with(command, words)), "")
+        return self._checked(step, self._bash(command + added), STATUS.get(command, 0))
+
+    def _bash(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        with tempfile.TemporaryDirectory() as scratch:
+            keep = f'{command}\nstatus=$?; pwd > "{scratch}/folder"; env -0 > "{scratch}/env"; exit $status'
+            done = subprocess.run(["bash", "-c", keep], cwd=self.folder, env=self.environment, input=stdin,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+                                  timeout=TIMEOUT_S)
+            self.folder = Path(Path(scratch, "folder").read_text().rstrip("\n"))
+            pairs = Path(scratch, "env").read_text().split("\0")
+        self.environment = dict(pair.split("=", 1) for pair in pairs if pair)
+        return done
+
+    def _checked(self, step: Step, done: subprocess.CompletedProcess[str], status: int = 0) -> str:
+        assert done.returncode == status, f"{step}\nexit status {done.returncode}, expected {status}:\n{done.stdout}"
+        return done.stdout
+
+    def _type(self, command: str, script: list[tuple[str, str]]) -> str:
+        """In a terminal of its own."""
+        import pexpect
+        # Nobody answers the line editor's question where the cursor is.
+        environment = {**self.environment, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        child = pexpect.spawn("bash", ["-c", command], cwd=str(self.folder), env=environment, encoding="utf-8",
+                              timeout=TIMEOUT_S, dimensions=(40, 100))
+        shown = ""
+        for words, keys in script:
+            child.expect_exact(words)
+            shown += child.before + child.after
+            child.send(keys)
+        child.expect(pexpect.EOF)
+        child.close()
+        shown += child.before
+        assert child.exitstatus == 0, f"{command}\nexit status {child.exitstatus}:\n{shown}"
+        return str(shown)
+
+    def _clone(self, name: str) -> str:
+        """The tree as it is, with the environment that is there: nothing is installed."""
+        copy = self.folder / name
+        listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                                capture_output=True, text=True, check=True).stdout
+        for file in filter(None, listed.split("\0")):
+            if (ROOT / file).is_file():
+                (copy / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / file, copy / file)
+        (copy / ".venv").symlink_to(sys.prefix)
+        os.utime(copy / "pyproject.toml", (0, 0))  # older than the environment, so that make is content with it
+        self.environment["PYTHONPATH"] = str(copy)
+        return ""
+
+
+def main(arguments: list[str]) -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        reader = Reader(Path(arguments[0] if arguments else scratch))
+        for step in steps_of((ROOT / "README.md").read_text(encoding="utf-8")):
+            start_s = time.perf_counter()
+            print(f"--- {step}", flush=True)
+            print(reader.run(step), end="")
+            print(f"--- {time.perf_counter() - start_s:.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,129 @@
+"""The README holds what it says: every command and snippet runs, from top to bottom; options and names are there."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from readme import BY_NAME, ROOT, Reader, Step, begins_with, steps_of, without_comment
+
+from course.cli import COMMANDS
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+STEPS = list(steps_of(README))
+#: What is silent when all is well.
+SILENT = ("git clone", "cd", "source")
+PROGRAM = {"mini-vllm": "mini_vllm.cli", "course": "course.cli"}
+
+
+def test_the_readme_runs_from_top_to_bottom(tmp_path):
+    reader = Reader(tmp_path)
+    for step in STEPS:
+        printed = reader.run(step)
+        assert printed or any(begins_with(step.text, words) for words in SILENT), f"{step} prints nothing"
+    assert (reader.folder / "run.svg").is_file(), "a picture was promised"
+
+
+def test_commands_are_read_from_fences_and_tables_and_snippets_whole():
+    text = """
+`course status` in a sentence is none.
+
+```
+make demo        # with a comment
+ prompt ──▶ queue
+course test 2.1
+```
+| `python -m thing …` | result |
+|---|---|
+| `one` | 1 |
+
+| `pytest labs` | what |
+| `no command` | what |
+
+```python
+import this
+
+print(1)  # kept
+```
+"""
+    assert list(steps_of(text)) == [
+        Step(5, "make demo"), Step(7, "course test 2.1"), Step(11, "python -m thing one"), Step(13, "pytest labs"),
+        Step(17, "import this\n\nprint(1)  # kept", is_python=True)]
+
+
+@pytest.mark.parametrize("command, complaint", [("python -c 'exit(3)'", "exit status 3, expected 0"),
+                                                ("make no-such-target", "exit status 2"),
+                                                ("make test-that-is-not-there", "exit status 2")])
+def test_a_command_that_fails_is_told_with_its_line(command, complaint, tmp_path):
+    with pytest.raises(AssertionError, match=rf"README\.md:7: {re.escape(command)}\n{complaint}"):
+        Reader(tmp_path).run(Step(7, command))
+
+
+def test_the_shell_keeps_folder_and_environment(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "activate").write_text("export COLOUR='a b\nc'\n")
+    reader = Reader(tmp_path)
+    for command in ("cd below", "source ../activate"):
+        reader.run(Step(1, command))
+    assert reader.run(Step(1, 'python3 -c "import os; print(os.getcwd(), repr(os.environ[\'COLOUR\']))"')) == \
+        f"{tmp_path / 'below'} 'a b\\nc'\n"
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """Command → what its --help says, asked once."""
+    said = {}
+
+    def of(command):
+        words = tuple(command.split()[:3 if command.startswith("mini-vllm bench") else 2])
+        if words not in said:
+            said[words] = subprocess.run([sys.executable, "-m", PROGRAM[words[0]], *words[1:], "--help"], cwd=ROOT,
+                                         capture_output=True, text=True, check=True).stdout
+        return said[words]
+    return of
+
+
+def lines_with_options():
+    lines = [line for line in README.splitlines() if begins_with(without_comment(line), line.split(" ")[0])
+             and line.split(" ")[0] in PROGRAM and "--" in line]
+    return [pytest.param(line, id=without_comment(line)) for line in lines]
+
+
+@pytest.mark.parametrize("line", lines_with_options())
+def test_every_option_that_is_named_beside_a_command_is_one_of_its_options(line, helps):
+    for option in re.findall(r"(?<=[ (])--[a-z-]+", line):
+        assert re.search(rf"{option}\b(?!-)", helps(line)), f"{option} is no option of {without_comment(line)}"
+
+
+def inline_commands():
+    prose = re.sub(r"```.*?```", "", README, flags=re.S)
+    return sorted({command for command in re.findall(r"`((?:make|course|mini-vllm|python -m) [^`…]+)`", prose)})
+
+
+@pytest.mark.parametrize("command", inline_commands())
+def test_a_command_in_a_sentence_is_there(command):
+    program, *words = command.split()
+    if program == "make":
+        assert subprocess.run(["make", "--dry-run", words[0]], cwd=ROOT, capture_output=True).returncode == 0
+    elif program == "course":
+        assert words[0] in COMMANDS
+    elif program == "mini-vllm":
+        assert subprocess.run([sys.executable, "-m", "mini_vllm.cli", words[0], "--help"], cwd=ROOT,
+                              capture_output=True).returncode == 0
+    else:
+        assert (ROOT / words[1].replace(".", "/")).exists()
+
+
+def test_what_is_only_looked_up_is_what_cannot_be_run_here():
+    assert BY_NAME == ("make test", "make lab", "make site")
+
+
+def test_the_copy_is_the_tree_and_leaves_the_environment_alone(tmp_path):
+    reader = Reader(tmp_path)
+    reader.run(Step(1, "git clone somewhere copy"))
+    assert (tmp_path / "copy/README.md").read_text(encoding="utf-8") == README
+    assert Path(tmp_path / "copy/.venv").resolve() == Path(sys.prefix).resolve()
+    shutil.rmtree(tmp_path / "copy")
+    assert Path(sys.prefix, "bin").is_dir()
