@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the `course` command reads kinds and sentences from here, a
     from _pytest._code.code import TerminalRepr
 
 _STUB = re.compile(r"Task (\d+): ")
+#: Twenty numbers and more: the first three, all up to the last two, and those.
+LONG_LIST = re.compile(r"((?:-?\d+, ){3})(?:-?\d+, ){15,}(-?\d+, -?\d+)")
 #: How long one test of a lab may compute, in seconds of CPU time.
 DEFAULT_TIME_LIMIT_S = 10.0
 NUM_PRINTED_LINES = 5
@@ -140,4 +142,6 @@ def one_sentence(excinfo: pytest.ExceptionInfo[BaseException], sentence: str) ->
 
 
 def shorten(text: str, limit: int = 1_500) -> str:
+    """Lists of many numbers lose their middle, and what is still too long loses its end."""
+    text = LONG_LIST.sub(r"\1…, \2", text)
     return text if len(text) <= limit else f"{text[:limit]}\n… and {len(text) - limit:,} more characters"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +19,7 @@ from course.marks import TO_DO, bar, is_failure, line_of, mark, mark_to_do, numb
 from course.progress import LabProgress, State
 from course.starters import unbegun_tasks
 from course.verdicts import Verdict
-from course.wrapping import indented, num_rows, print_side_by_side
+from course.wrapping import hanging, indented, num_rows, print_side_by_side, short_path
 
 #: Rows of a screen that are left to what stands below: who is watching, and the cursor.
 NUM_ROWS_BELOW = 3
@@ -61,7 +62,12 @@ class VerdictLines:
         self._said: dict[str, str] = {}
         self._last_said = ""
         print_side_by_side(console, [f"[bold]Lab {lab.number}  {escape(lab.title)}[/]",
-                                     escape(lab.relative(lab.starter))])
+                                     escape(self._path(lab.starter))])
+
+    def _path(self, path: Path) -> str:
+        """In whole where it goes into a pipe, or fits."""
+        name = self._lab.relative(path)
+        return short_path(name, self._console.width - 2) if self._console.is_terminal else name
 
     def show(self, name: str, verdict: Verdict) -> None:
         self._shown[name] = verdict
@@ -120,12 +126,14 @@ class VerdictLines:
         if kept.to_write is None:
             return [self._shown_test(test, verdict) for test, verdict in kept.of_task]
         line, *more = indented(self._console, f"still to do: {kept.to_write}", "dim", indent=8)
-        tests = [ShownTest(line_of(test, *mark_to_do(verdict)), [], verdict.passed) for test, verdict in kept.of_task]
+        tests = [ShownTest(hanging(self._console, line_of(test, *mark_to_do(verdict)), indent=6), [], verdict.passed)
+                 for test, verdict in kept.of_task]
         return [*tests, ShownTest(line, more, passed=False)]
 
     def _shown_test(self, test: GradedTest, verdict: Verdict) -> ShownTest:
         is_repeated = not verdict.passed and verdict.message in self._said
-        line = line_of(test, *mark(verdict), self._as_before(verdict.message) if is_repeated else "")
+        note = self._as_before(verdict.message) if is_repeated else ""
+        line = hanging(self._console, line_of(test, *mark(verdict), note), indent=6)
         told: list[Text] = []
         if not verdict.passed and not is_repeated:
             self._said[verdict.message] = test.sentence

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from course.commands import Course
 from course.cutting import ShownTest, all_lines, cut
+from course.failures import shorten
 from course.graded import graded_tests
 from course.labs import MARKER, LabError
 from course.machine import check_machine, check_model
@@ -20,7 +21,7 @@ from course.showing import VerdictLines
 from course.test_cli import ScriptedSaves, half_done
 from course.test_running import write_starter
 from course.verdicts import Verdict
-from course.wrapping import indented, num_rows, print_side_by_side, shortened
+from course.wrapping import hanging, indented, num_rows, print_side_by_side, short_path, shortened
 from mini_vllm.terminal import READER_GONE
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -220,3 +221,23 @@ def test_a_machine_without_mlx_or_with_a_bad_blas_is_told(course, monkeypatch, e
     for command in (course.demo, course.bench, lambda: course.run(Wish())):
         with pytest.raises(LabError, match=str(error)):
             command()
+
+
+def test_a_line_too_long_is_folded_between_words_under_its_text():
+    line = Text("    ✗ a removed block has no links and can come back  2 points  (same)")
+    rows = hanging(console_of(40), line, 6).plain.split("\n")
+    assert all(len(row) <= 40 for row in rows) and all(row.startswith("      ") for row in rows[1:]) and len(rows) > 1
+    assert " ".join(" ".join(rows).split()) == " ".join(line.plain.split())
+    assert hanging(console_of(40, is_terminal=False), line, 6) is line and hanging(console_of(90), line, 6) is line
+
+
+@pytest.mark.parametrize("path, width, shown", [("a/b/lab/starter.py", 40, "a/b/lab/starter.py"),
+                                                ("a/b/lab/starter.py", 15, "…/lab/starter.py"),
+                                                ("a/starter.py", 5, "a/starter.py")])
+def test_of_a_long_path_the_end_is_shown(path, width, shown):
+    assert short_path(path, width) == shown
+
+
+def test_of_a_long_list_the_middle_is_left_out():
+    assert shorten(f"the links lead to {list(range(400))}: so") == "the links lead to [0, 1, 2, …, 398, 399]: so"
+    assert shorten(f"{list(range(12))} {(-5,) * 40}") == f"{list(range(12))} (-5, -5, -5, …, -5, -5)"

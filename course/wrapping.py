@@ -21,6 +21,22 @@ def indented(console: Console, text: str, style: str = "", indent: int = 0, each
     return lines
 
 
+def hanging(console: Console, line: Text, indent: int) -> Text:
+    """A line that is too long for a terminal, folded: what follows its first row is indented."""
+    if not console.is_terminal or cell_len(line.plain) <= console.width:
+        return line
+    rows = line.wrap(console, max(console.width - indent, 20))
+    for row in rows:
+        row.rstrip()
+    return Text("\n" + " " * indent).join(rows)
+
+
+def short_path(path: str, width: int) -> str:
+    """A path, or its end if it is wider than that: two names of it, which say enough."""
+    parts = path.split("/")
+    return path if cell_len(path) <= width or len(parts) < 3 else "…/" + "/".join(parts[-2:])
+
+
 def print_wrapped(console: Console, text: str, style: str = "", indent: int = 0) -> None:
     for line in indented(console, text, style, indent):
         console.print(line)

@@ -1,9 +1,11 @@
-"""An answer as it streams: without the blank lines that models put around it, not wrapped, to be copied as it is."""
+"""An answer as it streams: without the blank lines that models put around it."""
 
 from __future__ import annotations
 
 import re
 from typing import TextIO
+
+from mini_vllm.typewriter import writer_for
 
 
 class AnswerPrinter:
@@ -11,17 +13,18 @@ class AnswerPrinter:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        self._writer = writer_for(stream)
         self._num_shown = 0
 
     def show(self, text: str) -> None:
         """``text`` is all of the answer so far."""
         visible = trimmed(text)
-        self.stream.write(visible[self._num_shown:])
+        self._writer.write(visible[self._num_shown:])
         self.stream.flush()
         self._num_shown = len(visible)
 
     def end(self) -> None:
-        self.stream.write("\n")
+        self._writer.end()
         self.stream.flush()
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Protocol, TextIO
 
 from mini_vllm.request import RequestOutput, TokenLogprob, Usage
+from mini_vllm.typewriter import writer_for
 
 
 class Printer(Protocol):
@@ -28,6 +29,7 @@ class TextPrinter:
 
     def __init__(self, stream: TextIO, num_texts: int) -> None:
         self.stream = stream
+        self._writer = writer_for(stream)
         self.num_texts = num_texts
         self._order: list[str] = []
         self._latest: dict[str, RequestOutput] = {}
@@ -62,12 +64,12 @@ class TextPrinter:
             if self.num_texts > 1:
                 number = f" #{index + 1}" if len(output.outputs) > 1 else ""
                 self.stream.write(f"--- {title(output.prompt or '', 60)}{number}\n")
-            self.stream.write(output.prompt or "")
-        self.stream.write(completion.text[self._num_shown:])
+            self._writer.write(output.prompt or "")
+        self._writer.write(completion.text[self._num_shown:])
         self._num_shown = len(completion.text)
         if completion.finish_reason is None:
             return False
-        self.stream.write("\n")
+        self._writer.end()
         self._at, self._num_shown, self._begun = (prompt_index, index + 1), 0, False
         return True
 

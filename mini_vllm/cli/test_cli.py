@@ -368,3 +368,18 @@ def test_doctor_says_what_there_is(capsys):
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "GFLOP/s" in text and "BLAS" in text
+
+
+def test_at_a_terminal_lines_are_broken_between_words_and_nowhere_else(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "20")
+    for stream, shown in ((io.StringIO(), "A poor woodcutter lived in the forest\n"),
+                          (Terminal(), "A poor woodcutter\nlived in the forest\n")):
+        printer = TextPrinter(stream, 1)
+        printer.expect("a")
+        printer.show(output("a", " woodcu", prompt="A poor", finished=False))
+        printer.show(output("a", " woodcutter lived in the forest", prompt="A poor"))
+        assert stream.getvalue() == shown

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 TRY_NEXT = (
-    ("mini-vllm demo blocks", "the same sharing, one change at a time"),
+    ("mini-vllm demo blocks", "sharing, step by step"),
     ("mini-vllm demo --trace run.svg", "this run as a picture"),
-    ('mini-vllm generate "The king said"', "a prompt of your own"),
+    ('mini-vllm generate "The king said"', "a prompt of yours"),
     ("course", "the first lab"),
 )
 
@@ -36,5 +36,5 @@ def run_demo(arguments: argparse.Namespace, started_s: float) -> int:
     console.print("\n[bold]To try next[/bold]" + ("" if os.environ.get("VIRTUAL_ENV") else
                                                  ", after [bold]source .venv/bin/activate[/bold]") + ":")
     for command, about in TRY_NEXT:
-        console.print(f"  {command:<36} {about}", markup=False)
+        console.print(f"  {command:<35} {about}", markup=False)
     return 0

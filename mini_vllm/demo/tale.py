@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from mini_vllm.demo.typewriter import Typewriter
 from mini_vllm.engine import LLMEngine
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.pictures.recorded import check_run_target, save_run
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.trace.recorder import StepTrace
+from mini_vllm.typewriter import Typewriter
 
 OPENING = "Once upon a time there was a poor woodcutter who lived with his wife and two children near a large forest."
 SHARED = (OPENING + " One day, when there was nothing left in the house to eat, he said to his wife: What is to become "
@@ -38,11 +38,18 @@ def tell_a_tale(console: Console, started_s: float, trace_file: Path | None = No
         console.print(f"\nThe run is recorded in {trace_file}.")
 
 
+def page_on(console: Console, style: str = "", indent: int = 0) -> Typewriter:
+    def put(text: str) -> None:
+        console.print(Text(text, style=style), end="", soft_wrap=True)
+
+    return Typewriter(put, console.width, indent)
+
+
 def stream_one(engine: LLMEngine, console: Console, started_s: float) -> None:
     """A tale, as it is decoded."""
     console.print(Text(f"{engine.loaded.name}, the small model that ships with the course, tells a tale:",
-                       style="bold"))
-    page = Typewriter(console)
+                       style="bold"), soft_wrap=False)
+    page = page_on(console)
     page.write(OPENING)
     engine.add_request(OPENING, SamplingParams(max_tokens=160, temperature=0.7, top_p=0.95, seed=4))
     num_shown, num_tokens, first_s = 0, 0, 0.0
@@ -79,7 +86,7 @@ def serve_three(engine: LLMEngine, console: Console) -> None:
         blocks = " ".join(f"{block_id}*" if block_id in shared else str(block_id) for block_id in each.block_ids)
         console.print(Text.assemble((f"{each.name}: ", "bold"), f"{each.output.usage.prompt_tokens} tokens of prompt, "
                                     f"{cached} found in the cache: {why}. Its blocks: {blocks}"), soft_wrap=False)
-        page = Typewriter(console, "dim", indent=2)
+        page = page_on(console, "dim", indent=2)
         page.write(f"…{each.ending}{each.output.text}".replace("\n", " "))
         page.end()
     prompt_tokens = sum(each.output.usage.prompt_tokens for each in served)

@@ -9,8 +9,7 @@ from rich.console import Console
 from mini_vllm.demo import TRY_NEXT
 from mini_vllm.demo.__main__ import main
 from mini_vllm.demo.blocks import show_blocks
-from mini_vllm.demo.tale import OPENING, tell_a_tale
-from mini_vllm.demo.typewriter import Typewriter
+from mini_vllm.demo.tale import OPENING, page_on, tell_a_tale
 from mini_vllm.models.loader import load
 
 
@@ -20,7 +19,7 @@ def console(width=80):
 
 def typed(*pieces, width=20, indent=0):
     screen = console(width)
-    page = Typewriter(screen, indent=indent)
+    page = page_on(screen, indent=indent)
     for piece in pieces:
         page.write(piece)
     page.end()
