@@ -21,6 +21,7 @@ def write(folder, content):
     return folder
 
 
+OF_SMOLLM2 = {"temperature": 0.2, "top_p": 0.9, "frequency_penalty": 0.3}
 ALL = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
 
 
@@ -64,9 +65,9 @@ def test_a_pulled_model_is_known_by_where_it_lies_and_by_no_other_file(tmp_path,
     model = KNOWN["smollm2"]
     model.path.parent.mkdir(parents=True)
     model.path.write_bytes(b"")
-    assert sampling_defaults(model.path) == {"temperature": 0.2, "top_p": 0.9}
+    assert sampling_defaults(model.path) == OF_SMOLLM2
     monkeypatch.chdir(tmp_path)
-    assert sampling_defaults(model.path.relative_to(tmp_path)) == {"temperature": 0.2, "top_p": 0.9}
+    assert sampling_defaults(model.path.relative_to(tmp_path)) == OF_SMOLLM2
     assert sampling_defaults(tmp_path / model.path.name) == {}
 
 
