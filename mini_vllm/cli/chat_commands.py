@@ -9,7 +9,7 @@ from pathlib import Path
 COMMANDS = {
     "/help": "commands and keys",
     "/reset": "begin anew; the system message stays",
-    "/stats": "what the prefix cache has saved so far",
+    "/stats": "what happened so far: steps, blocks, the cache",
     "/quit": "end the chat",
 }
 KEYS = """
