@@ -105,12 +105,12 @@ def run(arguments: argparse.Namespace) -> None:
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=30))
         case "quiz":
             from mini_vllm.benchmark.quiz import print_quiz
-            print_quiz(arguments.model, arguments.questions, arguments.show)
+            print_quiz(arguments.model, arguments.questions, arguments.show, **quick(seeds=(0,), max_tokens=8))
 
 
 def shorten(arguments: argparse.Namespace) -> None:
     """With ``--quick``, what can be said by an option is said so."""
-    least = {"rounds": 1, "num_tokens": 8, "questions": 4}
+    least = {"rounds": 1, "num_tokens": 8, "questions": 1}
     for name, value in least.items():
         if hasattr(arguments, name):
             setattr(arguments, name, value)

@@ -52,21 +52,23 @@ def settings_of(llm: LLM) -> dict[str, SamplingParams]:
             BEFORE: SamplingParams(temperature=0.8)}
 
 
-def print_quiz(model: str, num_questions: int | None, show: bool) -> None:
-    """A row a setting, as each is done; with ``show`` all answers come first."""
+def print_quiz(model: str, num_questions: int | None, show: bool, seeds: Sequence[int] = SEEDS,
+               max_tokens: int | None = None) -> None:
+    """A row a setting, as each is done; with ``show`` all answers come first. ``max_tokens``: of an answer."""
+    max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
     questions = read_questions(num_questions)
     llm = LLM(model)
     if llm.tokenizer.chat_template is None:
         raise ValueError(f"{model} has no chat template, so it cannot be asked; try --model smollm2")
     quiz, settings = Quiz(llm, questions), settings_of(llm)
-    print(f"{model}: {len(questions)} easy questions, answers of at most {MAX_TOKENS} tokens")
+    print(f"{model}: {len(questions)} easy questions, answers of at most {max_tokens} tokens")
     print(f"{DEFAULTS}: {describe(settings[DEFAULTS])}\n")
-    all_runs = {name: [replace(setting, max_tokens=MAX_TOKENS, seed=seed) for seed in SEEDS]
+    all_runs = {name: [replace(setting, max_tokens=max_tokens, seed=seed) for seed in seeds]
                 for name, setting in settings.items()}
     if show:
         for name, runs in all_runs.items():
             _print_answers(quiz, name, runs)
-    print(f"{f'right of {len(questions)}, by seed':<30}" + "".join(f"{seed:>6}" for seed in SEEDS) + f"{'in all':>10}",
+    print(f"{f'right of {len(questions)}, by seed':<30}" + "".join(f"{seed:>6}" for seed in seeds) + f"{'in all':>10}",
           flush=True)
     totals = {name: _print_row(quiz, name, runs) for name, runs in all_runs.items()}
     print(f"\nThe defaults have {_compare(totals[DEFAULTS], totals[BY_HAND])} {BY_HAND}, and\n"
