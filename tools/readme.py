@@ -31,7 +31,8 @@ SHORTENED = {
     "python -m mini_vllm.fuzz": "--seconds 1",
     "python -m mini_vllm.benchmark": "--quick",
     "course check": "1.2",
-    "pytest phase-02-paged-attention/labs": "-k task_1",
+    "pytest phase-02-paged-attention/labs": "-k task_1 -p no:nbval",
+    "pytest phase-05-mlx-engine/capstone": "-p no:nbval",
 }
 #: What a line editor asks of a terminal when it begins to read: to send a paste in brackets.
 EDITOR_IS_READY = "\x1b[?2004h"
