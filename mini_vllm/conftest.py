@@ -70,3 +70,17 @@ def shallow(checkpoints):
     """The same with two layers, for suites about requests and blocks: a step takes two thirds of the time. A layer
     that is neither the first nor the last is in the suites of networks, attention, sharing and preemption."""
     return partial(checkpoints, num_hidden_layers=2)
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The parameters with which requests reach the engine."""
+    from mini_vllm.engine import LLMEngine
+    params, real = [], LLMEngine.add_request
+
+    def add_request(self, prompt, sampling_params=None, *args, **kwargs):
+        params.append(sampling_params)
+        return real(self, prompt, sampling_params, *args, **kwargs)
+
+    monkeypatch.setattr(LLMEngine, "add_request", add_request)
+    return params

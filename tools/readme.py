@@ -51,8 +51,8 @@ WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
            f"pytest {LAB} --impl ana.py": ("ana.py", f"{LAB}/solution.py")}
 #: Commands that need a model which is fetched once; they run where it is here.
 NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python -m mini_vllm.benchmark quiz")
-#: Commands that are looked up, not run: the first runs this, the second serves until it is stopped.
-BY_NAME = ("make test", "make lab", "make site")
+#: It is looked up, not run: it runs this.
+BY_NAME = ("make test",)
 TIMEOUT_S = 300
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from readme import BY_NAME, ROOT, Reader, Step, begins_with, steps_of, without_comment
+from readme import ROOT, Reader, Step, begins_with, steps_of, without_comment
 
 from course.cli import COMMANDS
 
@@ -116,8 +116,12 @@ def test_a_command_in_a_sentence_is_there(command):
         assert (ROOT / words[1].replace(".", "/")).exists()
 
 
-def test_what_is_only_looked_up_is_what_cannot_be_run_here():
-    assert BY_NAME == ("make test", "make lab", "make site")
+def test_what_would_run_this_again_is_only_looked_up(tmp_path):
+    (tmp_path / "Makefile").write_text("test demo:\n\t@touch $@.ran\n")
+    reader = Reader(tmp_path)
+    reader.run(Step(1, "make test"))
+    reader.run(Step(2, "make demo"))
+    assert [file.name for file in tmp_path.glob("*.ran")] == ["demo.ran"]
 
 
 def test_the_copy_is_the_tree_and_leaves_the_environment_alone(tmp_path):

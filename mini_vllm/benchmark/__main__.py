@@ -31,6 +31,13 @@ def main() -> int:
     return 0
 
 
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}, must be at least 1")
+    return number
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mini_vllm.benchmark", description=mini_vllm.benchmark.__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -40,19 +47,19 @@ def make_parser() -> argparse.ArgumentParser:
     names.add_parser("blas")
     single = names.add_parser("single")
     single.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
-    single.add_argument("--rounds", type=int, default=5)
+    single.add_argument("--rounds", type=at_least_one, default=5)
     Drawing.add_arguments(single)
     names.add_parser("pool")
     names.add_parser("tree")
     attention = names.add_parser("attention")
-    attention.add_argument("--rounds", type=int, default=7)
+    attention.add_argument("--rounds", type=at_least_one, default=7)
     prefix = names.add_parser("prefix")
     prefix.add_argument("--model", default="tiny-tales")
-    prefix.add_argument("--rounds", type=int, default=3)
+    prefix.add_argument("--rounds", type=at_least_one, default=3)
     Drawing.add_arguments(prefix)
     seeds = names.add_parser("seeds")
     seeds.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
-    seeds.add_argument("--num-tokens", type=int, default=400, help="of each request (default: %(default)s)")
+    seeds.add_argument("--num-tokens", type=at_least_one, default=400, help="of each request (default: %(default)s)")
     Drawing.add_arguments(seeds)
     seeds.set_defaults(temperature=0.8)
     stall = names.add_parser("stall")

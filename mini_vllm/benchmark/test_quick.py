@@ -17,3 +17,11 @@ def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name,
 def test_every_measurement_can_be_quick():
     names = make_parser()._subparsers._group_actions[0].choices
     assert all("--quick" in parser.format_help() for parser in names.values())
+
+
+@pytest.mark.parametrize("words", [["single", "--rounds", "0"], ["prefix", "--rounds", "-1"],
+                                   ["seeds", "--num-tokens", "0"]])
+def test_a_number_that_cannot_be_is_refused_before_the_work(words, capsys):
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(words)
+    assert f"argument {words[1]}: {words[2]}, must be at least 1" in capsys.readouterr().err

@@ -11,7 +11,6 @@ import pytest
 from mini_vllm.cli import main, make_parser
 from mini_vllm.cli.sampling_options import FIELDS, given, option_of, sampling_params, with_defaults
 from mini_vllm.conftest import make_talker
-from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
 from mini_vllm.models import loader
 from mini_vllm.models.catalogue import KNOWN
@@ -81,19 +80,6 @@ ADVISED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repet
 def test_what_is_not_given_comes_from_the_model_and_else_a_temperature_of_0_8(words, of_model, expected):
     arguments = parse("generate", *words)
     assert with_defaults(sampling_params(arguments), arguments, of_model) == SamplingParams(max_tokens=128, **expected)
-
-
-@pytest.fixture
-def used(monkeypatch):
-    """The parameters with which requests reach the engine."""
-    params, real = [], LLMEngine.add_request
-
-    def add_request(self, prompt, sampling_params=None, *args, **kwargs):
-        params.append(sampling_params)
-        return real(self, prompt, sampling_params, *args, **kwargs)
-
-    monkeypatch.setattr(LLMEngine, "add_request", add_request)
-    return params
 
 
 @pytest.fixture

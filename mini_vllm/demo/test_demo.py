@@ -9,7 +9,7 @@ from rich.console import Console
 from mini_vllm.demo import TRY_NEXT
 from mini_vllm.demo.__main__ import main
 from mini_vllm.demo.blocks import show_blocks
-from mini_vllm.demo.tale import OPENING, page_on, tell_a_tale
+from mini_vllm.demo.tale import OPENING, tell_a_tale
 from mini_vllm.models.loader import load
 
 
@@ -17,37 +17,11 @@ def console(width=80):
     return Console(file=io.StringIO(), width=width, highlight=False, soft_wrap=True)
 
 
-def typed(*pieces, width=20, indent=0):
-    screen = console(width)
-    page = page_on(screen, indent=indent)
-    for piece in pieces:
-        page.write(piece)
-    page.end()
-    return screen.file.getvalue()
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     screen, picture = console(), tmp_path_factory.mktemp("demo") / "run.svg"
     tell_a_tale(screen, 0.0, picture)
     return screen.file.getvalue(), picture
-
-
-def test_lines_are_broken_between_words_and_end_without_a_space():
-    assert typed("a poor woodcutter lived in the forest") == "a poor woodcutter\nlived in the forest\n"
-    assert typed("a line of the width") == "a line of the width\n"
-    assert typed("one\n\ntwo three") == "one\n\ntwo three\n"
-    assert typed("Donaudampfschifffahrtsgesellschaft is long") == "Donaudampfschifffahrtsgesellschaft\nis long\n"
-
-
-def test_it_is_the_same_however_the_text_comes():
-    text = "a poor woodcutter lived\nwith his wife and two children near a large forest "
-    assert typed(*text) == typed(text) == typed(text[:7], text[7:30], text[30:])
-
-
-def test_an_indented_text_is_indented_in_every_line():
-    lines = typed("a poor woodcutter lived in the\nforest", indent=2).splitlines()
-    assert lines == ["  a poor woodcutter", "  lived in the", "  forest"]
 
 
 def test_what_is_said_to_be_found_is_what_the_prompts_share(told):

@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from mini_vllm.conftest import make_talker
-from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
 from mini_vllm.models.catalogue import KNOWN, PinnedModel
 from mini_vllm.models.fields import LoadError
@@ -81,19 +80,6 @@ def test_the_defaults_of_tiny_tales_are_those_of_its_file():
 
 
 # ---- LLM
-
-
-@pytest.fixture
-def used(monkeypatch):
-    """The parameters with which requests reach the engine."""
-    params, real = [], LLMEngine.add_request
-
-    def add_request(self, prompt, sampling_params=None, *args, **kwargs):
-        params.append(sampling_params)
-        return real(self, prompt, sampling_params, *args, **kwargs)
-
-    monkeypatch.setattr(LLMEngine, "add_request", add_request)
-    return params
 
 
 def test_without_parameters_the_models_own_are_used_and_nothing_is_mixed_into_others(checkpoints, tmp_path, used):
