@@ -95,6 +95,8 @@ def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
 
 def where(path: Path, error: BaseException) -> str:
     """Where in the file at ``path`` an error arose: `` (starter.py:88 in remove)``."""
+    if (place := vars(error).get("far_place")) is not None:  # it was raised in a sandbox
+        return f" ({path.name}:{place[0]} in {place[1]})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f" ({path.name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
 
@@ -105,7 +107,11 @@ def _file_limit_mb() -> int:
 
 def last_printed(report: pytest.TestReport) -> str:
     """The last lines that a test printed."""
-    text = "".join(content for title, content in report.sections if title.startswith("Captured stdout"))
+    return last_lines("".join(content for title, content in report.sections if title.startswith("Captured stdout")))
+
+
+def last_lines(text: str) -> str:
+    """The end of what was printed, in short lines."""
     lines = text[-10_000:].rstrip().splitlines()[-NUM_PRINTED_LINES:]
     return "\n".join(line if len(line) <= MAX_PRINTED_LINE_CHARACTERS else f"{line[:MAX_PRINTED_LINE_CHARACTERS]}…"
                      for line in lines)

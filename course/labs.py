@@ -45,6 +45,7 @@ class _Settings:
     minutes: int | None
     score: dict[str, str]
     bare: tuple[str, ...]
+    given: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Lab:
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
                              dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),
                              settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})),
-                             tuple(settings.get("bare", ())))
+                             tuple(settings.get("bare", ())), tuple(settings.get("given", ())))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -165,6 +166,11 @@ class Lab:
     def bare(self) -> tuple[str, ...]:
         """Which sentences of docstrings a bare starter keeps beside the usual ones, as ``place: quote``."""
         return self._settings.bare
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Modules of the course that lie in the grader's sandbox, because the lab's file extends what they define."""
+        return self._settings.given
 
     @property
     def now(self) -> str:

@@ -23,11 +23,13 @@ from course.failures import (
     FileIsBroken,
     NotRun,
     kind_of,
+    last_lines,
     last_printed,
     shorten,
     tell,
     why_broken,
 )
+from course.grading.far_files import FarFiles, far_files
 from course.impls import CHOICES, Choice, Impl, engines
 from course.labs import Lab, LabError, discover, lab_of_path
 from course.limits import kill_when_computing, limit_files, time_limit
@@ -55,6 +57,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
     # The runner goes on in a new process after one that it had to kill; this tells the new one of the old.
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
+    # The file under test runs in a sandbox of this level, and the tests here.
+    group.addoption("--far", metavar="LEVEL", help=argparse.SUPPRESS)
     # What a student's file may write, in bytes.
     group.addoption("--file-limit", type=int, help=argparse.SUPPRESS)
 
@@ -84,6 +88,7 @@ class LabSession:
         self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
+        self.far: FarFiles | None = far_files(config.getoption("--far"))
         self._impls: dict[Lab, list[Impl]] = {}
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
@@ -171,6 +176,8 @@ class LabSession:
 
     def load(self, impl: Impl) -> types.ModuleType:
         """The module under test. A file that failed once fails the same way, at once, for every later test."""
+        if self.far is not None:
+            return self.far.load(impl)
         key = " ".join(impl.modules) or str(impl.path)
         if key not in self.loaded:
             try:
@@ -199,6 +206,8 @@ class LabSession:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         self._log(item, event="start")
         self._refuse_after_stuck_tests(item)
+        if self.far is not None and _impl_key in item.stash:
+            self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__)  # type: ignore[attr-defined]
         if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
             kill_when_computing(self._seconds(item))
         with self._time_limit(item):
@@ -238,9 +247,12 @@ class LabSession:
             mark = item.get_closest_marker("points")
             Score(impl.lab.number, impl.label, _name(item), mark.args[0] if mark else 0, report.passed).attach(report)
             self._log(item, event="end", passed=report.passed, error=kind_of(error), message=shorten(message),
-                      printed="" if report.passed else last_printed(report))
+                      printed="" if report.passed else self._printed(report))
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
         return report
+
+    def _printed(self, report: pytest.TestReport) -> str:
+        return last_lines(self.far.printed()) if self.far is not None else last_printed(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         score = Score.of(report)
@@ -259,6 +271,8 @@ class LabSession:
             terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
+        if self.far is not None:
+            self.far.end()
         if self.report_file is not None:
             self.report_file.close()
 

@@ -1,0 +1,140 @@
+"""The sandbox's side: runs the student's file, and answers what the grader asks of it.
+
+Nothing here is trusted. It lies in one process with the student's code, and all it says to the grader is that code's
+behaviour.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import socket
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from course.grading.peer import Peer, Policy
+from course.grading.wire import ProtocolError, Wire
+
+ROOM = Path(__file__).resolve().parent.parent.parent
+#: The name under which the student's file is shown in messages.
+SHOWN = "starter.py"
+
+
+class Far:
+    """One student's file, and what it imports."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        connection = socket.socket(fileno=int(sys.argv[1]))
+        self.peer = Peer(Wire(connection), Policy(), first_id=1, trusts_other=True, find_class=self.find_class,
+                         find_enum=self.find_enum, file_name=SHOWN)
+        self.peer.services["load"] = self.load
+        self.peer.services["inside"] = self.inside
+        self._enums: dict[str, type] = {}
+        self._bases: dict[str, types.ModuleType] = {}
+        served: dict[str, list[str]] = settings["served"]
+        sys.meta_path.insert(0, ServedFinder(served, self))
+        base = types.ModuleType("course.base")
+        base.__getattr__ = self._base  # type: ignore[method-assign]
+        sys.modules["course.base"] = base
+
+    def find_class(self, name: str) -> type | None:
+        """A class that both sides know by this name: one of a module that lies here, or an enum of the grader's."""
+        if name in self._enums:
+            return self._enums[name]
+        module_name, _, short = name.rpartition(".")
+        module = sys.modules.get(module_name)
+        found = None if module is None or isinstance(module, ServedModule) else vars(module).get(short)
+        return found if isinstance(found, type) else None
+
+    def find_enum(self, name: str) -> type | None:
+        """Made of the grader's description, the first time one of its members comes."""
+        if (found := self.find_class(name)) is not None:
+            return found
+        is_int, members = self.peer.request("enum", name)
+        module, _, short = name.rpartition(".")
+        kind = enum.IntEnum if is_int else enum.Enum
+        self._enums[name] = kind(short, [tuple(pair) for pair in members], module=module)
+        return self._enums[name]
+
+    def load(self, name: str = "starter.py") -> types.ModuleType:
+        """Run a file of the room as a module. Raises what it raises."""
+        module = types.ModuleType(name.removesuffix(".py"))
+        module.__file__ = SHOWN
+        source = (ROOM / "work" / name).read_bytes()
+        sys.modules[module.__name__] = module
+        exec(compile(source, SHOWN, "exec", dont_inherit=True), module.__dict__)
+        return module
+
+    def _base(self, name: str) -> types.ModuleType:
+        number = name.removeprefix("lab_").replace("_", ".")
+        if number not in self.settings["bases"]:
+            raise AttributeError(f"course.base has no {name!r} in this lab")
+        if number not in self._bases:
+            module = self._bases[number] = types.ModuleType(name)
+            path = ROOM / "bases" / f"{number}.py"
+            sys.modules[name] = module
+            exec(compile(path.read_bytes(), path.name, "exec", dont_inherit=True), module.__dict__)
+        return self._bases[number]
+
+    def inside(self, source_name: str, test: str, arguments: dict[str, Any], file: str) -> None:
+        """Run one test of the lab here, on ``file``. Raises what it raises."""
+        from course.grading.inside import run_inside
+        run_inside(ROOM / "work" / source_name, test, arguments, self.load(file))
+
+
+class ServedModule(types.ModuleType):
+    """A module that lives in the grader: what is imported from it are stand-ins."""
+
+    def __init__(self, name: str, names: Sequence[str], far: Far) -> None:
+        super().__init__(name)
+        self.__dict__["_names"] = list(names)
+        self.__dict__["_far"] = far
+        self.__dict__["__all__"] = list(names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.__dict__["_names"]:
+            raise AttributeError(f"module {self.__name__!r} has no {name!r} in this lab")
+        value = self.__dict__["_far"].peer.request("import", self.__name__, name)
+        self.__dict__[name] = value
+        return value
+
+
+class ServedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, served: dict[str, list[str]], far: Far) -> None:
+        self._served, self._far = served, far
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname in self._served:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=False)
+        if any(name.startswith(f"{fullname}.") for name in self._served):
+            folder = ROOM / fullname.replace(".", os.sep)
+            spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+            spec.submodule_search_locations = [str(folder)]
+            return spec
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return ServedModule(spec.name, self._served.get(spec.name, []), self._far)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return None
+
+
+def main() -> None:
+    far = Far(json.loads((ROOM / "settings.json").read_text(encoding="utf-8")))
+    try:
+        far.peer.serve()
+    except ProtocolError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

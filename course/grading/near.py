@@ -1,0 +1,123 @@
+"""The grader's side: ``lab`` is a stand-in for the student's module, which runs in a sandbox."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+import types
+from typing import Any
+
+from course.failures import TimeLimitExceeded
+from course.grading.peer import Peer
+from course.grading.policy import PACKAGES, GraderPolicy
+from course.grading.room import FarSettings
+from course.grading.sandbox import Sandbox, start
+from course.grading.wire import Gone, Wire
+
+#: How often the sandbox's clocks are looked at while it computes.
+LOOK_S = 0.1
+WALL_FACTOR = 10.0
+MAX_BYTES_A_TEST = 512 << 20
+
+
+class FarLab:
+    """The student's file in its sandbox, started anew after it had to be ended."""
+
+    def __init__(self, settings: FarSettings) -> None:
+        self.settings = settings
+        self._sandbox: Sandbox | None = None
+        self._peer: Peer | None = None
+        self._wire: Wire | None = None
+        self._module: Any = None
+        self._limit_s = 0.0
+        self._cpu_before = self._wall_before = 0.0
+        self._bytes_before = 0
+        self.policy = GraderPolicy()
+        #: How many sandboxes were ended by the file in them.
+        self.num_lost = 0
+
+    # ---- tests
+
+    def begin(self, limit_s: float, test_module: str) -> None:
+        """A test begins; it may use this much CPU time in the sandbox, and ten times as much by the clock."""
+        self.policy.test_modules.add(test_module)
+        if self._peer is not None and self._peer.is_broken:
+            self.num_lost += 1
+            self.end()
+        self._limit_s = limit_s
+        self._wall_before = time.monotonic()
+        self._cpu_before = self._sandbox.cpu_s() if self._sandbox else 0.0
+        self._bytes_before = self._wire.num_bytes if self._wire else 0
+        if self._sandbox:
+            self._sandbox.clear_printed()
+
+    def printed(self) -> str:
+        return self._sandbox.printed() if self._sandbox else ""
+
+    def module(self) -> Any:
+        """The stand-in for the student's module. Raises what running the file raises."""
+        if self._peer is None:
+            self._start()
+        if self._module is None:
+            assert self._peer is not None
+            self._module = self._peer.request("load")
+        return self._module
+
+    def _start(self) -> None:
+        self._sandbox = start(self.settings.level, self.settings.room(), "course/grading/far.py", (),
+                              self.settings.limits)
+        self._cpu_before, self._bytes_before = 0.0, 0
+        self._wire = Wire(self._sandbox.connection, self._look)
+        self._peer = Peer(self._wire, self.policy, first_id=2, trusts_other=False, find_class=find_class)
+        self._peer.services["import"] = self._import
+        self._peer.services["enum"] = describe_enum
+
+    def end(self) -> None:
+        """Whatever runs in the sandbox is gone afterwards; the next test gets a new one."""
+        if self._sandbox is not None:
+            self._sandbox.end()
+        self._sandbox = self._peer = self._wire = self._module = None
+
+    # ---- while waiting
+
+    def _look(self) -> float:
+        """Called before every wait for the sandbox. Raises when the test has used up what it may."""
+        sandbox, wire = self._sandbox, self._wire
+        assert sandbox is not None and wire is not None
+        waited_s = time.monotonic() - self._wall_before
+        if waited_s > LOOK_S:
+            if sandbox.cpu_s() - self._cpu_before > self._limit_s:
+                raise TimeLimitExceeded(self._limit_s, "of CPU time")
+            if waited_s > WALL_FACTOR * self._limit_s:
+                raise TimeLimitExceeded(WALL_FACTOR * self._limit_s, "by the clock")
+        if wire.num_bytes - self._bytes_before > MAX_BYTES_A_TEST:
+            raise Gone(f"it sent more than {MAX_BYTES_A_TEST >> 20} MB during one test")
+        return LOOK_S
+
+    # ---- what the sandbox asks for
+
+    def _import(self, module: str, name: str) -> Any:
+        """What a starter imports from a module that lives here."""
+        if name not in self.settings.served.get(module, ()):
+            raise ImportError(f"{name} of {module} is not for this lab")
+        __import__(module)
+        return getattr(sys.modules[module], name)
+
+
+def find_class(name: str) -> type | None:
+    """A class of the course, by its full name."""
+    module_name, _, short = name.rpartition(".")
+    module = sys.modules.get(module_name)
+    if not isinstance(module, types.ModuleType) or module_name.split(".")[0] not in PACKAGES:
+        return None
+    found = vars(module).get(short)
+    return found if isinstance(found, type) else None
+
+
+def describe_enum(name: str) -> tuple[bool, list[tuple[str, Any]]] | None:
+    """Members and values of an enum of the course; None if there is none of this name."""
+    found = find_class(name)
+    if found is None or not issubclass(found, enum.Enum):
+        return None
+    return issubclass(found, int), [(member.name, member.value) for member in found]

@@ -1,0 +1,79 @@
+"""What the sandbox may do with the grader's objects: what a student's file is meant to do with them, and no more.
+
+In one process a file can reach everything from anything: ``request.__class__.__init__.__globals__``. Here it sees public
+names of the course's own objects. It can call their methods and set their numbers; it cannot replace a method, nor
+reach a module, a frame, a class's insides or the tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from course.grading.describing import static
+from course.grading.peer import Policy
+from course.grading.remote import Remote
+
+#: Objects of classes from here are the course's own.
+PACKAGES = ("mini_vllm", "course", "tokenizers")
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
+              functools.partial)
+#: Plain attributes that never change once an object is made.
+FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"]}
+#: Never handed out, whoever returns them.
+_NEVER = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.CellType)
+
+
+class GraderPolicy(Policy):
+    def __init__(self, test_module: str | None = None) -> None:
+        #: Classes that the tests define are the course's, too.
+        self.test_modules: set[str] = {test_module} if test_module else set()
+
+    def _is_ours(self, kind: type) -> bool:
+        module = kind.__module__
+        return module.split(".")[0] in PACKAGES or module in self.test_modules or module.startswith("lab_file_")
+
+    def check_get(self, owner: Any, name: str) -> None:
+        if isinstance(owner, type):
+            if not self._is_ours(owner) or name.startswith("_"):
+                raise AttributeError(f"{name} of {owner.__name__} is not for the sandbox")
+            return
+        kind = type(owner)
+        if issubclass(kind, Remote):  # its own
+            return
+        if name.startswith("_") or isinstance(owner, _FUNCTIONS) or not self._is_named(owner, kind, name):
+            raise AttributeError(f"{kind.__name__} has no {name} for the sandbox")
+
+    def _is_named(self, owner: Any, kind: type, name: str) -> bool:
+        return self._is_ours(kind) or (kind is types.SimpleNamespace and name in vars(owner))
+
+    def check_set(self, owner: Any, name: str) -> None:
+        kind = type(owner)
+        if issubclass(kind, Remote):
+            return
+        if name.startswith("_") or isinstance(owner, type) or not self._is_ours(kind):
+            raise AttributeError(f"{name} of {kind.__name__} cannot be set from the sandbox")
+        declared = static(kind, name)
+        if callable(declared) or callable(getattr(owner, name, None)):
+            raise AttributeError(f"{name} of {kind.__name__} is a method: it cannot be replaced from the sandbox")
+
+    def check_call(self, function: Any) -> None:
+        if isinstance(function, type) and not self._is_ours(function):
+            raise TypeError(f"{function.__name__} is not for the sandbox to make")
+
+    def check_operator(self, owner: Any, name: str) -> None:
+        if isinstance(owner, type) and name not in ("__eq__", "__ne__", "__hash__", "__repr__", "__str__"):
+            raise TypeError(f"{name} of a class is not for the sandbox")
+
+    def check_handle(self, value: Any) -> None:
+        if isinstance(value, _NEVER):
+            raise TypeError(f"a {type(value).__name__} is not for the sandbox")
+
+    def fixed_fields(self, kind: type) -> list[str]:
+        return FIXED.get(f"{kind.__module__}.{kind.__qualname__}", [])
+
+    def methods_of(self, kind: type) -> list[str]:
+        if not self._is_ours(kind):
+            return []
+        return [name for name in super().methods_of(kind) if not name.startswith("_")]

@@ -1,0 +1,157 @@
+"""Stand-ins for objects of the other side. What is done to one is done there.
+
+For each class of the other side there is a class here, made of its description: the same name, and just those
+operators that it has. Two stand-ins are equal if and only if they stand for the same object, unless the other side is
+trusted to compare (``forwards_equality``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course.grading.peer import Peer
+
+#: What Python calls behind operators and built-in functions. A class offers some of them.
+OPERATORS = frozenset(
+    """__len__ __iter__ __next__ __reversed__ __getitem__ __setitem__ __delitem__ __contains__ __bool__ __str__ __repr__
+    __lt__ __le__ __gt__ __ge__ __add__ __radd__ __iadd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__
+    __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __neg__ __pos__ __abs__ __matmul__ __and__ __or__ __xor__
+    __invert__ __int__ __float__ __index__ __round__ __floor__ __ceil__ __trunc__ __enter__ __exit__ __format__
+    __dir__""".split())
+EQUALITY = frozenset(("__eq__", "__ne__", "__hash__"))
+#: What stands before the name of a class that is made here is bounded: it is shown to people.
+MAX_NAME_CHARACTERS = 80
+
+
+class Remote:
+    """An object of the other side."""
+
+    __slots__ = ("_far_peer", "_far_id", "_far_hash", "_far_turn", "_far_fields", "__weakref__")
+    #: Its public methods: they need not be fetched before they are called.
+    _far_methods: frozenset[str] = frozenset()
+    #: Plain attribute → its place in the values that come along with a handle.
+    _far_places: dict[str, int] = {}
+    #: How many of these, the first ones, never change.
+    _far_num_fixed = 0
+    _far_peer: Peer
+    _far_id: int
+    _far_hash: int | None
+    #: The turn in which these values came. When the other side has run since, they may have changed.
+    _far_turn: int
+    _far_fields: list[Any]
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self)
+        place = kind._far_places.get(name)
+        if place is not None and place < len(self._far_fields):
+            if self._far_turn == self._far_peer.turn or place < kind._far_num_fixed:
+                value = self._far_fields[place]
+                if type(value) is not list:
+                    return value
+        if name in kind._far_methods:
+            return FarMethod(self, name)
+        return self._far_peer.request("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, "_far_fields", [])
+        self._far_peer.request("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._far_peer.request("del", self, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of the other side>"
+
+    def __del__(self) -> None:
+        self._far_peer.let_go(self._far_id)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} lives in another process: it can be neither copied nor pickled")
+
+
+class RemoteCallable(Remote):
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._far_peer.request("call", self, args, kwargs)
+
+
+class RemoteClass(RemoteCallable):
+    """A class of the other side. It can be called, and asked for its instances; not extended."""
+
+    __slots__ = ()
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return bool(self._far_peer.request("isinstance", instance, self))
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        return bool(self._far_peer.request("issubclass", subclass, self))
+
+    def __mro_entries__(self, bases: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} cannot be extended here: it lives in another process")
+
+
+class FarMethod:
+    """A method of an object of the other side, fetched and called in one message."""
+
+    __slots__ = ("owner", "name")
+
+    def __init__(self, owner: Remote, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.owner._far_peer.request("method", self.owner, self.name, args, kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FarMethod) and self.owner is other.owner and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash((id(self.owner), self.name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("owner", "name"):
+            raise AttributeError(name)
+        return getattr(self.owner._far_peer.request("get", self.owner, self.name), name)
+
+    def __repr__(self) -> str:
+        return f"<method {self.name} of {self.owner!r}>"
+
+
+def make_class(name: str, kind: str, operators: list[str], methods: list[str], fields: list[str], num_fixed: int,
+               known: type | None, forwards_equality: bool) -> type[Remote]:
+    """The class of stand-ins for one class of the other side. ``known`` is a class of ours that it goes for."""
+    base = {"class": RemoteClass, "callable": RemoteCallable}.get(kind, Remote)
+    body: dict[str, Any] = {"__slots__": (), "_far_methods": frozenset(methods), "__module__": "far",
+                            "_far_places": {field: place for place, field in enumerate(fields)},
+                            "_far_num_fixed": num_fixed if forwards_equality else 0}
+    for operator in OPERATORS.intersection(operators):
+        body[operator] = _operator(operator)
+    if forwards_equality and "__eq__" in operators:
+        body["__eq__"] = _operator("__eq__")
+        body["__hash__"] = _hash if "__hash__" in operators else None
+    if known is not None:
+        body["__class__"] = property(lambda self: known)
+    return type(_shown(name), (base,), body)
+
+
+def _shown(name: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in name[:MAX_NAME_CHARACTERS]) or "?"
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def forward(self: Remote, *args: Any) -> Any:
+        return self._far_peer.request("operator", self, name, args)
+
+    forward.__name__ = name
+    return forward
+
+
+def _hash(self: Remote) -> int:
+    """Asked once: it does not change."""
+    known = self._far_hash
+    if known is None:
+        known = int(self._far_peer.request("operator", self, "__hash__", ()))
+        object.__setattr__(self, "_far_hash", known)
+    return known

@@ -1,0 +1,115 @@
+"""What a sandbox holds: the student's file, what its starter imports, and nothing else of the course.
+
+A module of the course that the starter imports from lives in the grader, and is served: ``from mini_vllm.block_pool
+import BlockPool`` gives a stand-in. What a lab extends, its base or a class of the engine's, must lie in the sandbox
+itself; ``lab.json`` names such modules under ``grading``.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.grading.sandbox import Level, Limits, Room
+from course.labs import Lab, LabError, discover, find_lab
+
+#: What the sandbox's side is made of.
+FAR_MODULES = ("describing", "errors", "far", "inside", "mirrors", "peer", "remote", "values", "wire")
+#: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.
+BACKEND = b"import mlx.core as mx\n"
+PACKAGES = ("numpy", "mlx", "pytest")
+
+
+@dataclass(frozen=True)
+class FarSettings:
+    """How one file of one lab is run."""
+
+    lab: Lab
+    #: The student's file, as it was read once; it is not looked at again.
+    source: bytes
+    level: Level
+    limits: Limits
+
+    @functools.cached_property
+    def _imports(self) -> Imports:
+        return imports_of(self.lab)
+
+    @property
+    def served(self) -> dict[str, list[str]]:
+        return self._imports.served
+
+    def room(self) -> Room:
+        here = Path(__file__).resolve().parent
+        imports = self._imports
+        files = {f"course/grading/{name}.py": (here / f"{name}.py").read_bytes() for name in FAR_MODULES}
+        files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source}
+        files |= {f"bases/{number}.py": path.read_bytes() for number, path in imports.bases.items()}
+        for module in imports.given:
+            files[module.replace(".", "/") + ".py"] = self.lab.module_path(module).read_bytes()
+            for package in _parents(module):
+                files.setdefault(f"{package.replace('.', '/')}/__init__.py", b"")
+        if "mlx" in imports.packages:
+            files |= {"mini_vllm/__init__.py": b"", "mini_vllm/backend.py": BACKEND}
+        files["settings.json"] = json.dumps({"served": imports.served, "bases": list(imports.bases)}).encode()
+        return Room(files, imports.packages)
+
+
+@dataclass(frozen=True)
+class Imports:
+    """Whence a lab's starter has what it imports."""
+
+    #: Module that lives in the grader → the names that are imported from it.
+    served: dict[str, list[str]]
+    #: Modules of the course that lie in the sandbox.
+    given: tuple[str, ...]
+    #: Number of a lab that this one extends → the file that stands for it.
+    bases: dict[str, Path]
+    packages: tuple[str, ...]
+
+
+def imports_of(lab: Lab) -> Imports:
+    """Read from the lab's solution, which imports what its starter does. Raises LabError if it is damaged."""
+    labs = discover(lab.root)
+    bases: dict[str, Path] = {}
+    number = lab.base
+    while number is not None:
+        below = find_lab(number, labs)
+        bases[number] = below.solution
+        number = below.base
+    served: dict[str, list[str]] = {}
+    packages: list[str] = []
+    to_read = [lab.solution, *bases.values(), *(lab.module_path(module) for module in lab.given)]
+    for path in to_read:
+        for module, names in _imported(path):
+            package = module.split(".")[0]
+            if module == "mini_vllm.backend":
+                package = "mlx"
+            elif package in ("mini_vllm", "course") and module != "course.base" and module not in lab.given:
+                served[module] = sorted({*served.get(module, ()), *names})
+            if package in PACKAGES and package not in packages:
+                packages.append(package)
+    return Imports(served, lab.given, bases, tuple(packages))
+
+
+def _imported(path: Path) -> list[tuple[str, list[str]]]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise LabError(f"{path} cannot be read: {error}") from None
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append((node.module, [alias.name for alias in node.names]))
+        elif isinstance(node, ast.Import):
+            found += [(alias.name, []) for alias in node.names]
+    return found
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")[:-1]
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
