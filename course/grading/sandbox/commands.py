@@ -1,0 +1,67 @@
+"""The command that starts a sandbox's Python, a level at a time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from course.grading.sandbox.data import Level, SandboxError
+from course.grading.sandbox.view import View, interpreter
+
+_HERE = Path(__file__).parent
+#: Isolated, without site-packages, without writing bytecode: whatever lies about, the same Python.
+_FLAGS = ("-I", "-S", "-B", "-X", "utf8")
+_ENTRY = "import sys; sys.path.insert(0, sys.argv[1]); from inside.bootstrap import main; main()"
+
+
+def command_of(level: Level, view: View, home: Path) -> list[str]:
+    """What to start. ``home`` is the empty folder; in ``view`` the room's own folders stand already."""
+    python = [interpreter(), *_FLAGS, "-c", _ENTRY, str(_HERE)]
+    if level is Level.BUBBLEWRAP:
+        return [_program("bwrap"), *bubblewrap_options(view, home), "--", *python]
+    if level is Level.SEATBELT:
+        return [_program("sandbox-exec"), "-p", seatbelt_profile(view), *python]
+    return python
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise SandboxError(f"{name} is not installed")
+    return path
+
+
+def bubblewrap_options(view: View, home: Path) -> list[str]:
+    """The same as inside/namespaces.py does, in bwrap's words. Later options lie over earlier ones."""
+    options = ["--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
+    for tree in (*view.trees, str(_HERE / "inside")):
+        options += ["--dev-bind" if tree.startswith("/dev/") else "--ro-bind", tree, tree]
+    for hole in view.holes:
+        options += ["--tmpfs", hole]
+    for package in view.packages:
+        options += ["--ro-bind", package, package]
+    for name, target in view.links:
+        options += ["--symlink", target, name]
+    for folder in (*view.holes, "/"):
+        options += ["--remount-ro", folder]
+    return [*options, "--chdir", str(home)]
+
+
+def seatbelt_profile(view: View) -> str:
+    """A profile for macOS's sandbox-exec. Of the rules that fit, the last one counts."""
+    python = interpreter()
+    rules = ["(version 1)", "(allow default)", "(deny network*)", "(deny file-write*)", "(deny process-fork)",
+             "(deny process-exec*)", "(deny signal)", "(allow signal (target self))", "(deny process-info*)",
+             "(allow process-info* (target self))", "(deny file-read-data)",
+             "(allow file-read-data (literal \"/\"))"]
+    rules += [f"(allow file-read-data (subpath {_quoted(tree)}))" for tree in (*view.trees, str(_HERE / "inside"))]
+    rules += [f"(deny file-read-data (subpath {_quoted(hole)}))" for hole in view.holes]
+    rules += [f"(allow file-read-data (subpath {_quoted(package)}))" for package in view.packages]
+    # A framework's Python starts a second program that lies beside it.
+    rules.append(f"(allow process-exec* (subpath {_quoted(str(Path(python).parents[1]))}))")
+    return "\n".join(rules)
+
+
+def _quoted(path: str) -> str:
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,108 @@
+"""From a fresh Python to the student's process: namespaces, limits, Landlock, seccomp, and then the file itself.
+
+The orders come on standard input, as one marshalled dictionary; course.grading.sandbox.starting writes them.
+"""
+
+from __future__ import annotations
+
+import marshal
+import math
+import os
+import resource
+import sys
+from typing import Any
+
+from . import keeper, landlock, namespaces, seccomp
+from .system import PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
+
+READY, FAILED = b".", b"!"
+EXIT_NOT_SET_UP = 70
+
+
+def main() -> None:
+    """Set up as ordered, say so over the socket, and run the room's main file."""
+    orders: dict[str, Any] = marshal.loads(sys.stdin.buffer.read())
+    _close_standard_input()
+    try:
+        if sys.platform == "linux":
+            _become_the_inner_process(orders)
+        os.chdir(orders["home"])
+        _limit(**orders["limits"])
+        if sys.platform == "linux":
+            _shut_the_door(orders)
+        code = _prepare_python(orders)
+    except Exception as error:
+        os.write(orders["socket"], FAILED + f"{type(error).__name__}: {error}".encode(errors="replace"))
+        os._exit(EXIT_NOT_SET_UP)
+    os.write(orders["socket"], READY)
+    exec(code, sys.modules["__main__"].__dict__)
+
+
+def _close_standard_input() -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def _become_the_inner_process(orders: dict[str, Any]) -> None:
+    """Fork a keeper or two; what returns is the process that the student's file will run in."""
+    level = orders["level"]
+    if level == "bubblewrap":  # which made the namespaces; this is the first process in there
+        keeper.die_with_parent()
+    elif level == "namespaces":
+        namespaces.leave_the_others()
+        keeper.die_with_parent(orders["parent"])
+        keeper.fork_and_keep(has_pid_namespace=True)
+        namespaces.change_root(orders["root"], orders["trees"], orders["holes"], orders["links"], orders["packages"])
+        drop_capabilities()
+    else:
+        keeper.die_with_parent(orders["parent"])
+        keeper.adopt_orphans()
+    keeper.fork_and_keep(has_pid_namespace=level in ("bubblewrap", "namespaces"))
+    os.setsid()
+
+
+def _limit(cpu_s: float, memory_bytes: int, file_bytes: int, open_files: int) -> None:
+    """Rlimits. Linux counts the processes of the whole user, threads too, so their number is limited elsewhere."""
+    whole_s = math.ceil(cpu_s)
+    _set_limit(resource.RLIMIT_CPU, whole_s, whole_s + 1)  # a signal, and a second later the end
+    _set_limit(resource.RLIMIT_FSIZE, file_bytes)
+    _set_limit(resource.RLIMIT_NOFILE, open_files)
+    _set_limit(resource.RLIMIT_CORE, 0)
+    if sys.platform == "darwin":
+        _set_limit(resource.RLIMIT_NPROC, 0)  # threads do not count there: this only forbids new processes
+    else:
+        _set_limit(resource.RLIMIT_AS, memory_bytes)
+
+
+def _set_limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """Never above what this process has been given."""
+    allowed = resource.getrlimit(kind)[1]
+    wanted = soft if hard is None else hard
+    if allowed != resource.RLIM_INFINITY:
+        wanted = min(wanted, allowed)
+    resource.setrlimit(kind, (min(soft, wanted), wanted))
+
+
+def _shut_the_door(orders: dict[str, Any]) -> None:
+    drop_capabilities()
+    prctl("no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
+    if orders["level"] == "landlock":
+        landlock.restrict(orders["trees"], orders["holes"], orders["packages"])
+    if orders["has_seccomp"]:
+        seccomp.restrict()
+
+
+def _prepare_python(orders: dict[str, Any]) -> Any:
+    """The room's main file, compiled; sys as if Python had been started with it."""
+    path, here = orders["main"], __name__.partition(".")[0]
+    sys.path[:] = [*sys.path[1:], *orders["paths"]]  # the first is where this package was found
+    sys.argv[:] = [path, str(orders["socket"]), *orders["arguments"]]
+    for name in [name for name in sys.modules if name.partition(".")[0] == here]:
+        del sys.modules[name]
+    module = sys.modules["__main__"] = type(sys)("__main__")
+    module.__dict__["__file__"] = path
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec")
