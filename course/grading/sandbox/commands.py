@@ -8,7 +8,10 @@ from pathlib import Path
 from course.grading.sandbox.data import Level, SandboxError
 from course.grading.sandbox.view import View, interpreter
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).resolve().parent
+_INSIDE = str(_HERE / "inside")
+#: What macOS reads for every program that it starts.
+_MACOS_FILES = ("/dev", "/private/var/db/dyld", "/private/var/db/timezone", "/private/etc/localtime", "/Library/Apple")
 #: Isolated, without site-packages, without writing bytecode: whatever lies about, the same Python.
 _FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 _ENTRY = "import sys; sys.path.insert(0, sys.argv[1]); from inside.bootstrap import main; main()"
@@ -33,13 +36,13 @@ def _program(name: str) -> str:
 
 def bubblewrap_options(view: View, home: Path) -> list[str]:
     """The same as inside/namespaces.py does, in bwrap's words. Later options lie over earlier ones."""
-    options = ["--unshare-all", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
-    for tree in (*view.trees, str(_HERE / "inside")):
+    options = ["--unshare-all", "--die-with-parent", "--as-pid-1"]
+    for tree in view.trees:
         options += ["--dev-bind" if tree.startswith("/dev/") else "--ro-bind", tree, tree]
     for hole in view.holes:
         options += ["--tmpfs", hole]
-    for package in view.packages:
-        options += ["--ro-bind", package, package]
+    for path in (*view.packages, _INSIDE):  # which may lie in a hole
+        options += ["--ro-bind", path, path]
     for name, target in view.links:
         options += ["--symlink", target, name]
     for folder in (*view.holes, "/"):
@@ -54,9 +57,9 @@ def seatbelt_profile(view: View) -> str:
              "(deny process-exec*)", "(deny signal)", "(allow signal (target self))", "(deny process-info*)",
              "(allow process-info* (target self))", "(deny file-read-data)",
              "(allow file-read-data (literal \"/\"))"]
-    rules += [f"(allow file-read-data (subpath {_quoted(tree)}))" for tree in (*view.trees, str(_HERE / "inside"))]
+    rules += [f"(allow file-read-data (subpath {_quoted(tree)}))" for tree in (*view.trees, *_MACOS_FILES)]
     rules += [f"(deny file-read-data (subpath {_quoted(hole)}))" for hole in view.holes]
-    rules += [f"(allow file-read-data (subpath {_quoted(package)}))" for package in view.packages]
+    rules += [f"(allow file-read-data (subpath {_quoted(path)}))" for path in (*view.packages, _INSIDE)]
     # A framework's Python starts a second program that lies beside it.
     rules.append(f"(allow process-exec* (subpath {_quoted(str(Path(python).parents[1]))}))")
     return "\n".join(rules)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -54,14 +54,14 @@ class Sandbox:
     """A process that runs a student's file. Made by ``start``; the thread that did so must outlive it, on Linux."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, pid: int, printed: Printed,
-                 folder: Path) -> None:
+                 clean_up: Callable[[], None]) -> None:
         #: The grader's end of a socket pair; the other end is all that the process has beside 0, 1 and 2.
         self.connection = connection
         #: Of the Python that runs the file; keepers stand between it and ``process``.
         self.pid = pid
         self._process = process
         self._printed = printed
-        self._folder = folder
+        self._clean_up = clean_up
         self._cpu_s = 0.0
         self._last_printed: str | None = None
         self._has_ended = False
@@ -99,7 +99,7 @@ class Sandbox:
         self._last_printed = self._printed.tail()
         self._printed.close()
         self.connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._clean_up()
         return self._status
 
     def __enter__(self) -> Sandbox:

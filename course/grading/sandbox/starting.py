@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import marshal
 import os
-import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -39,12 +38,14 @@ def start(level: Level, room: Room, main: str, arguments: Sequence[str], limits:
     if main not in room.files:
         raise SandboxError(f"{main!r} is not in the room; it holds {', '.join(sorted(room.files)) or 'nothing'}")
     view = view_of(room.packages)
-    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="room-")))
+    folder = tempfile.TemporaryDirectory(prefix="room-", ignore_cleanup_errors=True)
     try:
-        view = lay_out(room, view, folder)
-        return _start(level, view, folder, limits, {"main": str(folder / "room" / main), "arguments": list(arguments)})
+        path = Path(os.path.realpath(folder.name))
+        view = lay_out(room, view, path)
+        orders = {"main": str(path / "room" / main), "arguments": list(arguments)}
+        return _start(level, view, path, limits, orders, folder.cleanup)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.cleanup()
         raise
 
 
@@ -80,7 +81,8 @@ def orders_for(level: Level, view: View, folder: Path, limits: Limits, child_soc
     }
 
 
-def _start(level: Level, view: View, folder: Path, limits: Limits, what: dict[str, Any]) -> Sandbox:
+def _start(level: Level, view: View, folder: Path, limits: Limits, what: dict[str, Any],
+           clean_up: Callable[[], None]) -> Sandbox:
     ours, theirs = socket.socketpair()
     printed = Printed(folder)
     try:
@@ -92,7 +94,7 @@ def _start(level: Level, view: View, folder: Path, limits: Limits, what: dict[st
                 env={**_ENVIRONMENT, "HOME": str(folder / "home")}, cwd=folder / "home",
                 pass_fds=(theirs.fileno(),), start_new_session=True)
         printed.close_writer()
-        return Sandbox(process, ours, _await_ready(process, ours, printed), printed, folder)
+        return Sandbox(process, ours, _await_ready(process, ours, printed), printed, clean_up)
     except BaseException:
         printed.close()
         ours.close()

@@ -49,6 +49,7 @@ def _become_the_inner_process(orders: dict[str, Any]) -> None:
     level = orders["level"]
     if level == "bubblewrap":  # which made the namespaces; this is the first process in there
         keeper.die_with_parent()
+        drop_capabilities()
     elif level == "namespaces":
         namespaces.leave_the_others()
         keeper.die_with_parent(orders["parent"])

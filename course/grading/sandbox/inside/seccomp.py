@@ -7,7 +7,7 @@ import errno
 import os
 import struct
 
-from .syscalls import MACHINES, REFUSED, UNKNOWN, Check, conditions
+from .syscalls import FIRST_NEWER, MACHINES, REFUSED, UNKNOWN, Check, conditions
 from .system import PR_SET_SECCOMP, prctl, syscall
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -51,7 +51,8 @@ def compile_filter(machine: str, own_pid: int) -> list[Instruction]:
     column = MACHINES.index(machine)
     program: list[Instruction] = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
                                   (_RETURN, 0, 0, _REFUSE), (_LOAD, 0, 0, _NUMBER_AT),
-                                  (_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _REFUSE)]
+                                  (_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _REFUSE),
+                                  (_AT_LEAST, 0, 1, FIRST_NEWER), (_RETURN, 0, 0, _NOT_THERE)]
     for numbers, checks in conditions(own_pid).values():
         program += _on_number(numbers[column], _allow_if(checks))
     for refused in REFUSED.values():

@@ -51,6 +51,8 @@ REFUSED: dict[str, tuple[int, int | None]] = {
 }
 #: Answered with "there is no such call", so that the C library falls back on an older one, whose arguments can be seen.
 UNKNOWN: dict[str, tuple[int, int]] = {"clone3": (435, 435), "openat2": (437, 437)}
+#: From here on calls are newer than this list, which cannot say what they do; they are answered in the same way.
+FIRST_NEWER = 470
 
 
 class Check(NamedTuple):
@@ -69,6 +71,7 @@ _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
 _FCNTL_REFUSED = (6, 7, 8, 10, 15, 37, 38, 1024, 1026)
 #: The same by ioctl, and putting words into a terminal's mouth.
 _IOCTL_REFUSED = (0x8901, 0x8902, 0x5412, 0x541C)
+_SET_PARENT_DEATH_SIGNAL = 1
 
 
 def conditions(own_pid: int) -> dict[str, tuple[tuple[int, int | None], tuple[Check, ...]]]:
@@ -83,6 +86,7 @@ def conditions(own_pid: int) -> dict[str, tuple[tuple[int, int | None], tuple[Ch
         "socketpair": ((53, 199), (Check(0, (_AF_UNIX,)), Check(1, (_SOCK_STREAM,), mask=_SOCK_TYPE))),  # asyncio
         "fcntl": ((72, 25), (Check(1, _FCNTL_REFUSED, is_refused=True),)),
         "ioctl": ((16, 29), (Check(1, _IOCTL_REFUSED, is_refused=True),)),
+        "prctl": ((157, 167), (Check(0, (_SET_PARENT_DEATH_SIGNAL,), is_refused=True),)),
         "prlimit64": ((302, 261), itself),
         "sched_setaffinity": ((203, 122), itself),
         "sched_setscheduler": ((144, 119), itself),

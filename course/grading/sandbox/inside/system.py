@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -50,7 +49,7 @@ def unmount(target: str, flags: int) -> None:
 
 def drop_capabilities() -> None:
     """Give up what root may do beyond other users. Without privileges there is nothing to give up."""
-    number = _CAPSET.get(platform.machine())
+    number = _CAPSET.get(os.uname().machine)
     if number is not None:
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
         syscall("capset", number, header, nothing)
