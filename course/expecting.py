@@ -1,4 +1,4 @@
-"""For the tests of labs: calls that must be refused, calls that must not be, and what a call costs.
+"""For the tests of labs: calls that must be refused, and calls that must not be.
 
 What goes wrong is told in a sentence: the call that the test made, what came of it, what was expected, and why. A body
 that is not written yet is neither a refusal nor a failure of its own: it speaks for itself.
@@ -7,7 +7,6 @@ that is not written yet is neither a refusal nor a failure of its own: it speaks
 from __future__ import annotations
 
 import contextlib
-import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -42,24 +41,3 @@ def must_answer(call: str, function: Callable[..., T], *arguments: Any, rule: st
         raise
     except Exception as error:
         raise AssertionError(f"{call} raised {type(error).__name__}({error}), expected an answer: {rule}") from error
-
-
-def num_lines(call: Callable[[], object]) -> int:
-    """How many lines of Python, and calls of functions, run during ``call()``, outside of the test's own file."""
-    count = 0
-    of_test = sys._getframe(1).f_globals
-
-    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        if frame.f_globals is of_test:
-            return None
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count

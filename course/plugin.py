@@ -65,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "points(n): what the test is worth")
+    config.addinivalue_line("markers", "inside(reason): what it judges by can only be measured where the file runs")
     config.addinivalue_line("markers", "task(n): the task it belongs to, where the name does not say")
     file_limit = config.getoption("--file-limit")
     if file_limit is not None:
@@ -207,7 +208,8 @@ class LabSession:
         self._log(item, event="start")
         self._refuse_after_stuck_tests(item)
         if self.far is not None and _impl_key in item.stash:
-            self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__)  # type: ignore[attr-defined]
+            self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__,  # type: ignore[attr-defined]
+                           item.get_closest_marker("inside") is not None)
         if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
             kill_when_computing(self._seconds(item))
         with self._time_limit(item):
@@ -217,6 +219,17 @@ class LabSession:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         with self._time_limit(item):
             return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """In the grader a test that believes numbers of the sandbox is tried on wrong solutions, too."""
+        if self.far is None or pyfuncitem.get_closest_marker("inside") is None:
+            return None
+        names = [name for name in pyfuncitem.funcargs if name in pyfuncitem._fixtureinfo.argnames]
+        arguments = {name: pyfuncitem.funcargs[name] for name in names}
+        self.far.run_inside(pyfuncitem.stash[_impl_key], _name(pyfuncitem),
+                            lambda lab: pyfuncitem.obj(**{**arguments, "lab": lab}))
+        return True
 
     def _refuse_after_stuck_tests(self, item: pytest.Item) -> None:
         """A loop that never ends, in a function that most tests use, must not cost the time limit for each of them."""

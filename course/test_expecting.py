@@ -2,7 +2,8 @@
 
 import pytest
 
-from course.expecting import must_answer, must_raise, num_lines
+from course.expecting import must_answer, must_raise
+from course.gauges import num_lines
 from course.labs import find_root
 
 

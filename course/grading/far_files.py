@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from course.failures import FileIsBroken, NotRun, why_broken
+from course import gauges
+from course.failures import FileIsBroken, NotRun, TimeLimitExceeded, why_broken
+from course.grading.wire import ProtocolError
+from course.labs import Lab
+from course.mutants import mutants_of
 
 if TYPE_CHECKING:
     from course.grading.near import FarLab
     from course.impls import Impl
+
+#: Wrong solutions beside the file, in a test that runs inside.
+NUM_CANARIES = 2
 
 #: After this many sandboxes that died during a test, the rest of the lab is not run.
 MAX_LOST_SANDBOXES = 3
@@ -16,6 +25,16 @@ MAX_LOST_SANDBOXES = 3
 
 def far_files(level: str | None) -> FarFiles | None:
     return None if level is None else FarFiles(level)
+
+
+class CanaryPassed(Exception):
+    """Something in the sandbox makes wrong solutions pass. The test counts nothing, and somebody should look."""
+
+
+def canaries(lab: Lab, test: str) -> list[bytes]:
+    """Wrong solutions that the test is known to catch."""
+    solution = lab.solution.read_text(encoding="utf-8")
+    return [mutant.apply(solution).encode() for mutant in mutants_of(lab) if mutant.killed_by == test][:NUM_CANARIES]
 
 
 class FarFiles:
@@ -26,15 +45,44 @@ class FarFiles:
         self._impl: Impl | None = None
         self._lab: FarLab | None = None
         self._broken: FileIsBroken | None = None
+        self._was_inside = False
 
-    def begin(self, impl: Impl, limit_s: float, test_module: str) -> None:
-        """A test of this file begins."""
+    def begin(self, impl: Impl, limit_s: float, test_module: str, is_inside: bool) -> None:
+        """A test of this file begins. One that runs inside gets a sandbox of its own: others will run beside the file."""
         if impl != self._impl:
             self.end()
             self._impl, self._broken = impl, None
             self._lab = _far_lab(impl, self._level)
         assert self._lab is not None
-        self._lab.begin(limit_s, test_module)
+        if is_inside or self._was_inside:
+            self._lab.end()
+        self._was_inside = is_inside
+        self._lab.begin(limit_s, test_module, is_inside)
+        gauges.far = self._lab
+
+    def run_inside(self, impl: Impl, test: str, run: Callable[[Any], object]) -> None:
+        """Run an inside test on the student's module and on canaries, in random order.
+
+        Raises what it raises on the student's, and CanaryPassed if a wrong solution passes here.
+        """
+        assert self._lab is not None
+        entries: list[bytes | None] = [None, *canaries(impl.lab, test)]
+        random.SystemRandom().shuffle(entries)
+        raised: BaseException | None = None
+        for source in entries:
+            try:
+                run(self.load(impl) if source is None else self._lab.load(source))
+            except (KeyboardInterrupt, ProtocolError, TimeLimitExceeded):
+                raise
+            except BaseException as error:
+                if source is None:
+                    raised = error
+                continue
+            if source is not None:
+                raise CanaryPassed("a wrong solution passes this test beside this file: the file meddles with how it "
+                                   "is measured")
+        if raised is not None:
+            raise raised
 
     def load(self, impl: Impl) -> Any:
         """The stand-in for the module. A file that failed once fails the same way for every later test."""
@@ -46,7 +94,7 @@ class FarFiles:
             raise NotRun(f"not run: {lab.num_lost} tests before it ended their process")
         try:
             return lab.module()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ProtocolError):
             raise
         except BaseException as error:
             self._broken = FileIsBroken(why_broken(error, impl.path.with_name("starter.py"), "starter.py",
@@ -57,6 +105,7 @@ class FarFiles:
         return self._lab.printed() if self._lab is not None else ""
 
     def end(self) -> None:
+        gauges.far = None
         if self._lab is not None:
             self._lab.end()
 

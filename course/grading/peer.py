@@ -101,7 +101,7 @@ class Peer:
         self._ahead: list[list[Any]] = []
         self._depth = 0
         self._thread = threading.get_ident()
-        self.num_requests = 0
+        self.num_requests = self.num_answered = 0
         #: A message was cut off, or could not be read: nothing more can be asked.
         self.is_broken = False
         #: What the other side may ask beside the usual: name → function.
@@ -149,6 +149,7 @@ class Peer:
 
     def _answer(self, body: Any) -> None:
         self.turn += 1
+        self.num_answered += 1
         self._is_plain = False
         try:
             request = self._decoding_list(body)
@@ -261,6 +262,8 @@ class Peer:
             case "del":
                 self._policy.check_set(args[0], _text(args[1]))
                 return delattr(*args)
+            case "calls":
+                return self._do_all(*args)
             case "isinstance":
                 return isinstance(*args)
             case "issubclass":
@@ -298,6 +301,12 @@ class Peer:
     def _call(self, function: Any, positional: Any, named: Any) -> Any:
         self._policy.check_call(function)
         return function(*positional, **named)
+
+    def _do_all(self, owner: Any, calls: list[Any], name: str, positional: Any, named: Any) -> Any:
+        """Calls whose results nobody waits for, and then one whose result counts."""
+        for each, *arguments in calls:
+            self._call(self._get(owner, each), *arguments)
+        return self._call(self._get(owner, name), positional, named)
 
     def _operate(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         if name not in OPERATORS and name not in EQUALITY:

@@ -119,6 +119,27 @@ class FarMethod:
         return f"<method {self.name} of {self.owner!r}>"
 
 
+class Deferring:
+    """An object of the other side whose methods ``names`` give nothing back: they wait for the next call that does.
+
+    What one of them raises is raised then.
+    """
+
+    def __init__(self, owner: Remote, names: frozenset[str]) -> None:
+        self._owner, self._names = owner, names
+        self._calls: list[Any] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name in self._names:
+                self._calls.append((name, args, kwargs))
+                return None
+            calls, self._calls = self._calls, []
+            return self._owner._far_peer.request("calls", self._owner, calls, name, args, kwargs)
+
+        return call
+
+
 def make_class(name: str, kind: str, operators: list[str], methods: list[str], fields: list[str], num_fixed: int,
                known: type | None, forwards_equality: bool) -> type[Remote]:
     """The class of stand-ins for one class of the other side. ``known`` is a class of ours that it goes for."""

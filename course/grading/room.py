@@ -17,7 +17,7 @@ from course.grading.sandbox import Level, Limits, Room
 from course.labs import Lab, LabError, discover, find_lab
 
 #: What the sandbox's side is made of.
-FAR_MODULES = ("describing", "errors", "far", "inside", "mirrors", "peer", "remote", "values", "wire")
+FAR_MODULES = ("describing", "errors", "far", "mirrors", "peer", "remote", "values", "wire")
 #: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.
 BACKEND = b"import mlx.core as mx\n"
 PACKAGES = ("numpy", "mlx", "pytest")
@@ -45,7 +45,8 @@ class FarSettings:
         here = Path(__file__).resolve().parent
         imports = self._imports
         files = {f"course/grading/{name}.py": (here / f"{name}.py").read_bytes() for name in FAR_MODULES}
-        files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source}
+        files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source,
+                  "course/gauges.py": (here.parent / "gauges.py").read_bytes()}
         files |= {f"bases/{number}.py": path.read_bytes() for number, path in imports.bases.items()}
         for module in imports.given:
             files[module.replace(".", "/") + ".py"] = self.lab.module_path(module).read_bytes()

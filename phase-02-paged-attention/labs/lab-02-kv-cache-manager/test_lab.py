@@ -1,11 +1,11 @@
 """Lab 2.2, the KV cache manager. Each test pins one rule; its failure says which."""
 
 import random
-import tracemalloc
 
 import pytest
 
 from course.expecting import must_answer
+from course.gauges import bytes_grown
 from mini_vllm.request import Request
 
 
@@ -269,6 +269,7 @@ def test_task_3_free_is_harmless_when_nothing_is_held(lab):
 
 
 @pytest.mark.points(1)
+@pytest.mark.inside("memory is counted where it is used")
 def test_task_3_nothing_is_kept_of_a_request_that_holds_nothing(lab):
     manager = lab.KVCacheManager(num_blocks=2, block_size=4, enable_caching=False)
 
@@ -282,13 +283,7 @@ def test_task_3_nothing_is_kept_of_a_request_that_holds_nothing(lab):
 
     for what, run in (("refused (allocate_slots gave None)", refuse), ("served and freed", serve)):
         run("the first")  # what is set up once is not counted
-        tracemalloc.start()
-        try:
-            for i in range(50):
-                run(f"{i:01000}")  # a long id, so that an entry shows
-            grown, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+        grown = bytes_grown(lambda run=run: [run(f"{i:01000}") for i in range(50)])  # long ids, so that an entry shows
         assert grown < 20_000, (f"50 requests with ids of 1,000 characters were {what}, and the memory in use grew by "
                                 f"{grown:,} bytes, expected fewer than 20,000: a request that holds nothing has no "
                                 "entry, not even an empty one")

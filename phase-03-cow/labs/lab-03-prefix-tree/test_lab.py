@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from course.expecting import num_lines
+from course.gauges import num_lines
 from mini_vllm.block_pool import BlockHash, BlockPool
 
 

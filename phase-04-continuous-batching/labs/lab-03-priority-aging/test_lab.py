@@ -15,7 +15,7 @@ import types
 
 import pytest
 
-from course.expecting import num_lines
+from course.gauges import num_lines
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Priority, Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
