@@ -35,6 +35,7 @@ class Room:
 class Limits:
     """What the process may use up in its whole life."""
 
+    #: Never ended before, and soon after: the kernel counts roughly, in whole seconds. ``Sandbox.cpu_s`` is exact.
     cpu_s: float
     #: Address space, not resident memory: MLX and NumPy together need half a gigabyte of it.
     memory_bytes: int

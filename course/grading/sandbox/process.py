@@ -63,15 +63,19 @@ class Sandbox:
         self._printed = printed
         self._clean_up = clean_up
         self._cpu_s = 0.0
+        #: What was used before the Python that runs the file was there; it is not the file's.
+        self._keepers_cpu_s = cpu_s_of(process.pid) if pid != process.pid else 0.0
         self._last_printed: str | None = None
         self._has_ended = False
         self._status: int | None = None
 
     def cpu_s(self) -> float:
         """CPU time used so far, all threads; after the end, what it was."""
-        if not self._has_ended:
-            with contextlib.suppress(ProcessLookupError):
+        if self._process.returncode is None:
+            try:
                 self._cpu_s = max(self._cpu_s, cpu_s_of(self.pid))
+            except ProcessLookupError:  # its keepers are about to end, too, and to say how much it was
+                self._wait(_LEAVING_S)
         return self._cpu_s
 
     def printed(self) -> str:
@@ -126,7 +130,7 @@ class Sandbox:
             ended_pid, status, usage = os.wait4(self._process.pid, 0 if give_up_s is None else os.WNOHANG)
             if ended_pid:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
-                self._cpu_s = max(self._cpu_s, usage.ru_utime + usage.ru_stime)
+                self._cpu_s = max(self._cpu_s, usage.ru_utime + usage.ru_stime - self._keepers_cpu_s)
             elif give_up_s is not None and time.monotonic() >= give_up_s:
                 return None
             else:
@@ -148,7 +152,8 @@ def kill_all(process: subprocess.Popen[bytes]) -> None:
 def _is_closed(connection: socket.socket) -> bool:
     """Whether the other end is gone, and nothing that it sent is left to read."""
     try:
-        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        connection.setblocking(False)  # else recv() would wait as long as its timeout says
+        return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
         return False
     except OSError:

@@ -22,7 +22,7 @@ _MACOS_LIBRARIES = ("/System", "/usr/lib", "/usr/share", "/opt/homebrew", "/usr/
 _SINGLE_FILES = ("/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SITE_NAMES = ("site-packages", "dist-packages")
 #: What a package needs beside itself and its own ``.libs`` folder.
-_COMPANIONS = {"pytest": ("_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli",
+_COMPANIONS = {"pytest": ("_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli",
                           "typing_extensions")}
 
 

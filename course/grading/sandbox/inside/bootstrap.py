@@ -17,6 +17,8 @@ from .system import PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
 
 READY, FAILED = b".", b"!"
 EXIT_NOT_SET_UP = 70
+#: The kernel counts ticks for this limit. On a busy machine it counted 1.0 s where 0.71 s had been used.
+_SAMPLING_MARGIN = 1.5
 
 
 def main() -> None:
@@ -65,7 +67,7 @@ def _become_the_inner_process(orders: dict[str, Any]) -> None:
 
 def _limit(cpu_s: float, memory_bytes: int, file_bytes: int, open_files: int) -> None:
     """Rlimits. Linux counts the processes of the whole user, threads too, so their number is limited elsewhere."""
-    whole_s = math.ceil(cpu_s)
+    whole_s = math.ceil(cpu_s * _SAMPLING_MARGIN)
     _set_limit(resource.RLIMIT_CPU, whole_s, whole_s + 1)  # a signal, and a second later the end
     _set_limit(resource.RLIMIT_FSIZE, file_bytes)
     _set_limit(resource.RLIMIT_NOFILE, open_files)
