@@ -114,7 +114,8 @@ def _await_ready(process: subprocess.Popen[bytes], connection: socket.socket, pr
     said = _rest(connection) if message else ""
     kill_all(process)
     process.wait()
-    said = said or printed.tail()[-500:].strip() or f"status {process.returncode}"
+    last_line = printed.tail().strip().rpartition("\n")[2]
+    said = said or last_line or f"it ended with status {process.returncode}"
     raise SandboxError(f"the sandbox could not be set up: {said}")
 
 

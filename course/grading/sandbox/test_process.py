@@ -104,7 +104,7 @@ def test_the_cpu_limit_ends_it(run_file, wanted):
 
 @pytest.mark.parametrize("text", [
     "for each in range(1, 65):\n  try: signal.signal(each, signal.SIG_IGN)\n  except (OSError, ValueError): pass",
-    "os.kill(os.getpid(), signal.SIGSTOP)", "os.close(int(sys.argv[1]))", "raise_ = os.dup(int(sys.argv[1]))",
+    "os.kill(os.getpid(), signal.SIGSTOP)", "os.close(int(sys.argv[1]))",
 ])
 def test_it_ends_whatever_it_does_about_it(run_file, level, text):
     sandbox = run_file(level, f"import signal, os, sys\nos.write(int(sys.argv[1]), b'x')\n{text}\n"
@@ -192,9 +192,9 @@ def test_many_starts_leave_nothing(monkeypatch, tmp_path):
             assert sandbox.connection.recv(5) == b"hello"
     assert what_is_there() == before
     with monkeypatch.context() as patch:
-        patch.setattr(starting, "command_of", lambda *_: [sys.executable, "-SIc", "print('no room'); 1 / 0"])
+        patch.setattr(starting, "command_of", lambda *_: [sys.executable, "-SIc", "print(1); raise SystemExit('no room')"])
         for _ in range(3):
-            with pytest.raises(SandboxError, match="could not be set up: no room\n.*"):
+            with pytest.raises(SandboxError, match="could not be set up: no room$"):
                 start(level, room, "main.py", [], LIMITS)
     assert what_is_there() == before
 
