@@ -64,7 +64,9 @@ class Sandbox:
         self._clean_up = clean_up
         self._cpu_s = 0.0
         #: What was used before the Python that runs the file was there; it is not the file's.
-        self._keepers_cpu_s = cpu_s_of(process.pid) if pid != process.pid else 0.0
+        self._keepers_cpu_s = 0.0
+        with contextlib.suppress(ProcessLookupError):  # a file of one line may have ended already
+            self._keepers_cpu_s = cpu_s_of(process.pid) if pid != process.pid else 0.0
         self._last_printed: str | None = None
         self._has_ended = False
         self._status: int | None = None
