@@ -11,13 +11,11 @@ does not know what will be asked for.
 
 from __future__ import annotations
 
-import gc
-import re
-import sys
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from course.gauges import deferring
 
 
 class Block(NamedTuple):
@@ -97,7 +95,7 @@ class PrefixCache:
         """``name`` is for messages: what the requests are of."""
         self._name = name
         self._num_blocks = num_blocks
-        self._policy = policy_class(num_blocks)
+        self._policy = deferring(policy_class(num_blocks), "freed", "taken")
         self._cached: dict[int, Block] = {}
         self._num_served = 0
 
@@ -156,65 +154,3 @@ def _check_answer(block: object, cached: dict[int, Block], in_use: set[int], cal
                               "only a block that was freed and not taken since may go")
     if cached.get(block.key) != block:
         raise IllegalEviction(f"{call} returned {block}, which is not in the cache: it went before, or never was there")
-
-
-# ---------------------------------------------------------------------------------------------- what a policy keeps
-
-#: What leads out of a policy: into other modules, and to whoever called it.
-_NOT_FOLLOWED = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
-
-
-def remembered_keys(policy: object, keys: set[int]) -> set[int]:
-    """Which of these keys ``policy`` keeps, in whatever form: as blocks, numbers or text, in lists or dictionaries.
-
-    Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as itself;
-    that it names its parent does not count.
-    """
-    found: set[int] = set()
-    for thing in _kept(policy):
-        if isinstance(thing, Block):
-            found.add(thing.key)
-        elif isinstance(thing, (int, float)):
-            found.update(keys & {thing})
-        elif isinstance(thing, str):
-            found.update(int(number) for number in re.findall(r"\d{1,18}", thing))
-    return found & keys
-
-
-def num_kept(policy: object) -> int:
-    """How much ``policy`` keeps, as a number of references: an item of a list is one. Text and arrays count by size."""
-    return sum(len(_referents(thing)) or sys.getsizeof(thing) // 64 for thing in _kept(policy))
-
-
-def _kept(policy: object) -> Iterator[object]:
-    """All that can be reached from ``policy``, its class and the variables of its module, each thing once.
-
-    Not what it leaves in other modules, such as an attribute of this one.
-    """
-    variables = getattr(getattr(type(policy), "evict", None), "__globals__", {})
-    todo = [policy, *(value for name, value in variables.items() if not name.startswith("__"))]
-    seen: dict[int, object] = {}
-    while todo:
-        thing = todo.pop()
-        if id(thing) in seen:
-            continue
-        if isinstance(thing, type) and thing.__module__ != type(policy).__module__:
-            continue
-        if isinstance(thing, types.FunctionType) and thing.__globals__ is not variables:
-            continue
-        if isinstance(thing, _NOT_FOLLOWED) or type(thing).__module__.partition(".")[0] == "logging":
-            continue
-        seen[id(thing)] = thing
-        yield thing
-        todo += _referents(thing)
-
-
-def _referents(thing: object) -> list[object]:
-    """What ``thing`` refers to. A block is one thing; a class has its attributes, and a function what it holds."""
-    if isinstance(thing, Block):
-        return []
-    if isinstance(thing, type):
-        return [type(thing), *thing.__mro__[1:], *vars(thing).values()]
-    if isinstance(thing, types.FunctionType):
-        return [thing.__defaults__, thing.__kwdefaults__, vars(thing), *(thing.__closure__ or ())]
-    return gc.get_referents(thing)

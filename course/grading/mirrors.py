@@ -18,11 +18,13 @@ from typing import Any
 class _Entry:
     """A shared container, and what it looked like when the other side last heard of it."""
 
-    __slots__ = ("value", "snapshot")
+    __slots__ = ("value", "snapshot", "is_guarded")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, is_guarded: bool = False) -> None:
         self.value = value
         self.snapshot = _copy(value)
+        #: The other side may look at it, and what it changes does not count.
+        self.is_guarded = is_guarded
 
     def num_references(self) -> int:
         return sys.getrefcount(self.value)
@@ -30,6 +32,8 @@ class _Entry:
     def is_same(self) -> bool:
         """Whether nothing was put in, taken out or moved. By identity: to compare could run code of somebody else's."""
         value, snapshot = self.value, self.snapshot
+        if snapshot is None:
+            return False
         if type(value) is list:
             return len(value) == len(snapshot) and all(map(is_, value, snapshot))
         if type(value) is dict:
@@ -51,6 +55,11 @@ def _copy(value: Any) -> Any:
 _NUM_OWN_REFERENCES = _Entry([]).num_references()
 
 
+def _is_view(value: Any) -> bool:
+    """Whether it is an array in another's memory: nobody may hold it here, and yet what is written there is seen."""
+    return getattr(value, "base", None) is not None
+
+
 class Mirrors:
     """What of one side's containers the other side has a copy of."""
 
@@ -67,16 +76,16 @@ class Mirrors:
     def id_of(self, value: Any) -> int | None:
         return self._id_of.get(id(value))
 
-    def new(self, value: Any) -> int:
-        """Share a container of this side."""
+    def new(self, value: Any, is_guarded: bool = False) -> int:
+        """Share a container of this side; guarded, if the other side may not change it."""
         mirror_id = self._next_id
         self._next_id += 2
-        self.adopt(mirror_id, value)
+        self.adopt(mirror_id, value, is_guarded)
         return mirror_id
 
-    def adopt(self, mirror_id: int, value: Any) -> None:
+    def adopt(self, mirror_id: int, value: Any, is_guarded: bool = False) -> None:
         """Share a container that came from the other side, under its id."""
-        self._entries[mirror_id] = _Entry(value)
+        self._entries[mirror_id] = _Entry(value, is_guarded)
         self._id_of[id(value)] = mirror_id
 
     def get(self, mirror_id: int) -> Any:
@@ -97,7 +106,11 @@ class Mirrors:
 
     def overwrite(self, mirror_id: int, value: Any) -> None:
         """The other side's copy looks like ``value`` now. Raises KeyError, TypeError or ValueError if it cannot."""
-        mine = self._entries[mirror_id].value
+        entry = self._entries[mirror_id]
+        if entry.is_guarded:
+            entry.snapshot = None  # so that it is sent anew, as it is
+            return
+        mine = entry.value
         if type(mine) is not type(value):
             raise TypeError("a container has become one of another kind")
         if type(mine) is list:
@@ -114,7 +127,7 @@ class Mirrors:
     def drop_unused(self) -> list[int]:
         """Forget what this side no longer uses, and say what that was."""
         gone = [mirror_id for mirror_id, entry in self._entries.items()
-                if entry.num_references() <= _NUM_OWN_REFERENCES]
+                if entry.num_references() <= _NUM_OWN_REFERENCES and not _is_view(entry.value)]
         self.drop(gone)
         return gone
 

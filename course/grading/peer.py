@@ -96,7 +96,7 @@ class Peer:
         #: Counts whenever the other side has had its turn: what was known of its objects may have changed.
         self.turn = 0
         #: Whether what is being answered is a plain attribute, and of which object one was asked last.
-        self._is_plain = False
+        self._is_plain = self._is_attribute = False
         self._last_read = (-1, -1)
         self._ahead: list[list[Any]] = []
         self._depth = 0
@@ -160,12 +160,13 @@ class Peer:
         except BaseException as error:
             kind, answer = "x", error
         self._is_plain = False
+        self._is_attribute = kind != "x" and request[0] == "get"
         self._reply(kind, answer)
         self.turn += 1
 
     def _reply(self, kind: str, value: Any) -> None:
         try:
-            self._send(kind, value)
+            self._send(kind, value, is_guarded=self._is_attribute and not self._trusts_other)
         except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
             if kind == "x" or type(error) is not TypeError and "allowed" not in str(error):
                 raise
@@ -173,7 +174,7 @@ class Peer:
 
     # ---- messages
 
-    def _send(self, kind: str, body: Any) -> None:
+    def _send(self, kind: str, body: Any, is_guarded: bool = False) -> None:
         """With what has changed since the last message, so that both sides see the same."""
         self.values.buffers = []
         drops = self.mirrors.drop_unused() if len(self.mirrors) else []
@@ -181,7 +182,11 @@ class Peer:
         if kind == "?":
             message = [kind, [body[0], *map(self.values.encode, body[1:])]]
         else:
-            message = [kind, self.values.encode(body)]
+            self.values.guards = is_guarded
+            try:
+                message = [kind, self.values.encode(body)]
+            finally:
+                self.values.guards = False
         ahead, self._ahead = self._ahead, []
         releases = [far_id for far_id in self._released if far_id not in self._far] if self._released else []
         self._released.clear()

@@ -18,6 +18,8 @@ from course.labs import Lab, LabError, discover, find_lab
 
 #: What the sandbox's side is made of.
 FAR_MODULES = ("describing", "errors", "far", "mirrors", "peer", "remote", "values", "wire")
+#: What is measured where the file runs.
+GAUGES = ("gauges", "keeping")
 #: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.
 BACKEND = b"import mlx.core as mx\n"
 PACKAGES = ("numpy", "mlx", "pytest")
@@ -46,7 +48,7 @@ class FarSettings:
         imports = self._imports
         files = {f"course/grading/{name}.py": (here / f"{name}.py").read_bytes() for name in FAR_MODULES}
         files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source,
-                  "course/gauges.py": (here.parent / "gauges.py").read_bytes()}
+                  **{f"course/{name}.py": (here.parent / f"{name}.py").read_bytes() for name in GAUGES}}
         files |= {f"bases/{number}.py": path.read_bytes() for number, path in imports.bases.items()}
         for module in imports.given:
             files[module.replace(".", "/") + ".py"] = self.lab.module_path(module).read_bytes()

@@ -45,6 +45,8 @@ class Values:
         self._tuples: dict[tuple[str, tuple[str, ...]], type] = {}
         #: Of the message that is being written, or read.
         self.buffers: list[bytes] = []
+        #: Whether what is being written is an attribute of one of our objects: the other side may look at it.
+        self.guards = False
         self.rest = memoryview(b"")
 
     # ---- writing
@@ -79,7 +81,7 @@ class Values:
         mirror_id = mirrors.id_of(value)
         if mirror_id is not None:
             return ["m", mirror_id]
-        return [tag, mirrors.new(value), self.encode_items(value)]
+        return [tag, mirrors.new(value, self.guards), self.encode_items(value)]
 
     def _list(self, value: list[Any]) -> Any:
         return self._shared("l", value)
@@ -271,7 +273,7 @@ class Values:
         shape = [int(length) for length in shape]
         if min(shape, default=0) < 0:
             raise ProtocolError("an array of negative size")
-        array = numpy.frombuffer(bytearray(self._take(num_bytes)), dtype=kind).reshape(shape)
+        array = numpy.frombuffer(self._take(num_bytes), dtype=kind).reshape(shape).copy()
         if not is_writeable:
             array.flags.writeable = False
         return array

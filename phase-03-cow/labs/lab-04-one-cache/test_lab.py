@@ -15,6 +15,13 @@ from mini_vllm.request import Request
 COUNT = list(range(1, 40))
 
 
+def counts(manager):
+    """The statistics, by name."""
+    stats = manager.stats
+    return {name: getattr(stats, name)
+            for name in ("num_queries", "num_query_tokens", "num_hit_tokens", "num_evicted_blocks")}
+
+
 def ids(blocks):
     return None if blocks is None else [block.block_id for block in blocks]
 
@@ -32,7 +39,7 @@ def state(manager, *requests):
     pool = manager.block_pool
     return {"free queue": free_ids(manager), "ref_cnt": [block.ref_cnt for block in pool.blocks],
             "block_hash": [block.block_hash for block in pool.blocks], "pending": pending(manager),
-            "tables": [manager.get_block_ids(request.request_id) for request in requests], "stats": manager.stats}
+            "tables": [manager.get_block_ids(request.request_id) for request in requests], "stats": counts(manager)}
 
 
 def make(lab, num_blocks=10, block_size=4, **more):

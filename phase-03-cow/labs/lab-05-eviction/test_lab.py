@@ -9,9 +9,10 @@ import random
 import pytest
 
 from course.eviction import naive, optimum, reference
-from course.eviction_arena import Block, IllegalEviction, PrefixCache, Trace, num_hits, num_kept, play, remembered_keys
+from course.eviction_arena import Block, IllegalEviction, PrefixCache, Trace, num_hits, play
 from course.eviction_traces import fixed_traces, random_trace
 from course.expecting import must_raise
+from course.keeping import num_kept, remembered_keys
 
 
 def chain(*keys):
@@ -335,6 +336,7 @@ def pairs_of_blocks(policy, keys, num_blocks, num_cached=0):
 
 
 @pytest.mark.points(2)
+@pytest.mark.inside("what a policy keeps is counted where it lies")
 def test_task_3_it_remembers_a_bounded_number_of_blocks(lab):
     num_blocks, keys = 25, range(10**9, 10**9 + 2000)
     policy = lab.EvictionPolicy(num_blocks)
@@ -347,6 +349,7 @@ def test_task_3_it_remembers_a_bounded_number_of_blocks(lab):
 
 
 @pytest.mark.points(1)
+@pytest.mark.inside("what a policy keeps is counted where it lies")
 def test_task_3_what_it_keeps_does_not_grow(lab):
     num_blocks, keys = 10, range(10**9, 10**9 + 5000)
     policy = lab.EvictionPolicy(num_blocks)
