@@ -35,6 +35,7 @@ class Child:
         #: The test that is running now, and the last that was begun.
         self.current: str | None = None
         self.latest: str | None = None
+        self._is_finished = False
         self._started = time.monotonic()
         # Nobody reads these tracebacks, and pytest's own parse the whole file for every failure; Python's do not.
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=native", "-p", "no:cacheprovider",
@@ -69,6 +70,8 @@ class Child:
                 if self.current is None and waited_s > STARTUP_LIMIT_S:
                     reason = f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
                     break
+                if self._is_finished and waited_s > GRACE_S:  # a thread of the file under test keeps it from ending
+                    break
                 on_poll()
                 time.sleep(0.02)
         finally:
@@ -91,6 +94,9 @@ class Child:
         return bool(events)
 
     def _take(self, event: dict[str, Any]) -> None:
+        if event["event"] == "finish":
+            self._is_finished = True
+            return
         if event["event"] == "start":
             self.current = self.latest = event["test"]
             return

@@ -18,6 +18,8 @@ _STUB = re.compile(r"Task (\d+): ")
 LONG_LIST = re.compile(r"((?:-?\d+, ){3})(?:-?\d+, ){15,}(-?\d+, -?\d+)")
 #: How long one test of a lab may compute, in seconds of CPU time.
 DEFAULT_TIME_LIMIT_S = 10.0
+#: How much of the text of an exception is read, and how much of a failure is shown.
+MAX_TEXT_CHARACTERS, MAX_SHOWN_CHARACTERS = 1_000_000, 40_000
 NUM_PRINTED_LINES = 5
 MAX_PRINTED_LINE_CHARACTERS = 200
 
@@ -44,11 +46,34 @@ class NotRun(Exception):
     """The test was not begun; the message says why."""
 
 
+class EndsPytest(Exception):
+    """The file under test raised what ends all of pytest; the message says what it was."""
+
+
+class Untellable(Exception):
+    """The file under test raised what cannot be shown; the message says why not."""
+
+
+def class_name(error: BaseException) -> str:
+    """The name of its class, also where a metaclass hides that."""
+    return str(type.__dict__["__name__"].__get__(type(error)))
+
+
+def safe_str(value: object) -> str:
+    """``str(value)``, whatever its ``__str__`` does; only a time limit comes through."""
+    try:
+        return str.__getitem__(str(value), slice(MAX_TEXT_CHARACTERS))
+    except TimeLimitExceeded:
+        raise
+    except BaseException as error:
+        return f"<its __str__ raised {class_name(error)}>"
+
+
 def kind_of(error: BaseException | None) -> str | None:
     """What the report calls this failure. A write past the runner's limit on files is a flood of prints."""
     if error is None:
         return None
-    return PRINT_FLOOD if isinstance(error, OSError) and error.errno == errno.EFBIG else type(error).__name__
+    return PRINT_FLOOD if isinstance(error, OSError) and error.errno == errno.EFBIG else class_name(error)
 
 
 def stub_task(kind: str | None, message: str) -> int | None:
@@ -62,10 +87,10 @@ def is_stub(kind: str | None, message: str) -> bool:
     return stub_task(kind, message) is not None
 
 
-def why_broken(error: BaseException, path: Path, name: str, lab_number: str) -> str:
-    """Why the file at ``path``, shown as ``name``, could not be loaded."""
+def why_broken(error: BaseException, path: Path, name: str, lab_number: str, is_own: bool = True) -> str:
+    """Why the file at ``path``, shown as ``name``, could not be loaded; ``is_own``: it is a starter of this course."""
     if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == path:
-        return f"{name} is missing. `course reset {lab_number}` puts the shipped one back."
+        return f"{name} is missing." + (f" `course reset {lab_number}` puts the shipped one back." if is_own else "")
     if isinstance(error, SyntaxError) and error.filename == str(path):
         source = (error.text or "").rstrip("\n")
         caret = " " * (max(error.offset or 1, 1) - 1) + "^"
@@ -78,8 +103,11 @@ def why_broken(error: BaseException, path: Path, name: str, lab_number: str) -> 
 def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
     """Why a test failed, and where in the file under test."""
     place = where(path, error)
-    if isinstance(error, (FileIsBroken, NotRun)) or is_stub(kind_of(error), str(error)):
-        return str(error)
+    text = safe_str(error)
+    if isinstance(error, (FileIsBroken, NotRun)) or is_stub(kind_of(error), text):
+        return text
+    if isinstance(error, (EndsPytest, Untellable)):
+        return f"{text}{place}"
     if isinstance(error, TimeLimitExceeded):
         what = "the test" if when == "call" else when
         question = "does it wait for something?" if error.has_only_waited else "is there a loop that never ends?"
@@ -88,9 +116,9 @@ def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
         return f"it printed more than {_file_limit_mb()} MB{place}: is there a print in a loop?"
     if isinstance(error, SystemExit):
         return f"it calls exit(){place}"
-    if isinstance(error, AssertionError) or type(error).__name__ == "Failed":  # the latter is pytest.fail()
-        return shorten(str(error).split("\nassert ")[0]) + place  # without what pytest's rewriting adds below
-    return f"{type(error).__name__}: {shorten(str(error))}{place}"
+    if isinstance(error, AssertionError) or class_name(error) == "Failed":  # the latter is pytest.fail()
+        return shorten(text.split("\nassert ")[0]) + place  # without what pytest's rewriting adds below
+    return f"{class_name(error)}: {shorten(text)}{place}"
 
 
 def where(path: Path, error: BaseException) -> str:
@@ -122,20 +150,31 @@ def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path) -> 
     excinfo = call.excinfo
     error = excinfo.value if excinfo else None
     if report.skipped or hasattr(report, "wasxfail"):
-        message = f"the test was skipped from inside ({shorten(str(error))}); a skipped test does not count"
+        message = f"the test was skipped from inside ({shorten(safe_str(error))}); a skipped test does not count"
         report.outcome, report.longrepr = "failed", message
         vars(report).pop("wasxfail", None)
         return message
     if excinfo is None or error is None:
         return ""
     message = why_failed(error, path, call.when)
-    if isinstance(error, (FileIsBroken, NotRun)):
+    if isinstance(error, (FileIsBroken, NotRun, EndsPytest, Untellable)):
         report.longrepr = one_sentence(excinfo, message)
     elif is_stub(kind_of(error), message):
         report.longrepr = one_sentence(excinfo, f"NotImplementedError: {message}")
-    elif kind_of(error) in STUCK:
+    elif kind_of(error) in STUCK or len(report.longreprtext) > MAX_SHOWN_CHARACTERS:
         report.longrepr = message
     return message
+
+
+def untold(item: pytest.Item, call: pytest.CallInfo[None], error: BaseException | None, trouble: BaseException
+           ) -> tuple[pytest.TestReport, str]:
+    """A report for a test whose exception cannot be shown, since ``trouble`` arose; and its message."""
+    import pytest  # it is loaded; the `course` command comes here without it
+    why = "takes too long" if isinstance(trouble, TimeLimitExceeded) else f"raises {class_name(trouble)}"
+    message = f"it raises {class_name(error) if error else 'an exception'}, and to show that {why}"
+    report = pytest.TestReport.from_item_and_call(item, pytest.CallInfo.from_call(lambda: None, call.when))
+    report.outcome, report.longrepr, report.duration = "failed", message, call.duration
+    return report, message
 
 
 def one_sentence(excinfo: pytest.ExceptionInfo[BaseException], sentence: str) -> TerminalRepr:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from course.labs import Lab, discover
@@ -21,12 +22,38 @@ class Impl:
     label: str
     path: Path
     modules: tuple[str, ...] = ()
+    #: The path for people, where it lies outside of the project.
+    shown: str = field(default="", compare=False)
 
     @property
     def files(self) -> str:
-        """What is under test, for people: paths from the root of the project."""
+        """What is under test, for people: paths from the root of the project, never absolute ones."""
+        if self.shown:
+            return self.shown
         paths = [self.lab.module_path(name) for name in self.modules] or [self.path]
         return " and ".join(map(self.lab.relative, paths))
+
+    @property
+    def is_course_owned(self) -> bool:
+        """Whether it is the course's own answer, and nobody's work."""
+        return bool(self.modules) or self.path == self.lab.solution
+
+
+def labels_of(choices: Sequence[str], here: Path) -> list[str]:
+    """What each of several ``--impl`` is called: a word as it is, a path by its last part, and by as many more as set
+    it apart from the others and from the words."""
+    parts = [_parts((here / choice).resolve()) for choice in choices]
+    labels = []
+    for choice, own in zip(choices, parts):
+        others = [other for chosen, other in zip(choices, parts) if chosen not in CHOICES and other != own]
+        lengths = [length for length in range(1, len(own) + 1) if "/".join(own[-length:]) not in CHOICES
+                   and all(own[-length:] != other[-length:] for other in others)]
+        labels.append(choice if choice in CHOICES else "/".join(own[-min(lengths, default=len(own)):]))
+    return labels
+
+
+def _parts(path: Path) -> tuple[str, ...]:
+    return (path.with_suffix("") if path.suffix == ".py" else path).parts[1:]
 
 
 def engines(labs: Sequence[Lab], choice: Choice) -> dict[str, Pieces]:
@@ -41,9 +68,21 @@ def engines(labs: Sequence[Lab], choice: Choice) -> dict[str, Pieces]:
         if wanted not in CHOICES:
             folder = choice.path(wanted)
             there = {lab.number: lab for lab in discover(folder)}
-            found[folder.name] = choose(labs, lambda lab, there=there: lab.number in there,  # type: ignore[misc]
+            found[choice.labels[wanted]] = choose(labs, lambda lab, there=there: lab.number in there,  # type: ignore[misc]
                                         lambda lab, there=there: there[lab.number].starter)  # type: ignore[misc]
     return found
+
+
+def file_in(folder: Path, lab: Lab) -> Path | None:
+    """The file of ``lab`` in a folder: in that of a whole course, of a phase, of labs, or of this lab alone."""
+    parts = lab.starter.relative_to(lab.root).parts
+    for num_left_out in range(len(parts)):
+        path = folder.joinpath(*parts[num_left_out:])
+        is_of_another = len(parts) - num_left_out == 1 and folder.name.startswith("lab-") and (
+            folder.name != lab.folder.name)
+        if os.path.lexists(path) and not is_of_another:
+            return path
+    return None
 
 
 class Choice:
@@ -52,6 +91,7 @@ class Choice:
     def __init__(self, wanted: Sequence[str], here: Path) -> None:
         self.wanted = list(wanted) or ["auto"]
         self._here = here
+        self.labels = dict(zip(self.wanted, labels_of(self.wanted, here)))
         #: The number of a lab → why it has more or fewer things under test than one would think.
         self.notes: dict[str, str] = {}
 
@@ -87,8 +127,25 @@ class Choice:
                 return [Impl(lab, "engine", lab.module_path(lab.engine[-1]), lab.engine)]
         path = self.path(choice)
         if path.is_dir():
-            path = path / "starter.py"
-        return [Impl(lab, path.stem, path)]
+            path = file_in(path, lab) or path / lab.starter.relative_to(lab.root)
+        return [Impl(lab, self.labels[choice], path, shown=self._shown(path, lab, choice))]
+
+    def _shown(self, path: Path, lab: Lab, choice: str) -> str:
+        """The path from the root of the project, or from where one stands; else its end, a part more than the label."""
+        for folder in (lab.root, self._here.resolve()):
+            if path.is_relative_to(folder):
+                return path.relative_to(folder).as_posix()
+        chosen = self.path(choice)
+        num_left = self.labels[choice].count("/") + (chosen == path)
+        return path.relative_to(chosen.parents[min(num_left, len(chosen.parents) - 1)]).as_posix()
+
+    def unfit(self, impls: Sequence[Impl]) -> str | None:
+        """A folder in which none of these labs finds its file, if one was chosen."""
+        for choice in self.files:
+            mine = [impl for impl in impls if impl.label == self.labels[choice]]
+            if mine and self.path(choice).is_dir() and not any(impl.path.is_file() for impl in mine):
+                return choice
+        return None
 
     def _solution_and_work(self, lab: Lab, solution: Impl, starter: Impl) -> list[Impl]:
         """The solution, and the starter from the moment the student has edited it."""

@@ -3,6 +3,7 @@
     pytest phase-02-paged-attention/labs                      the solutions, and each starter that has been edited
     pytest phase-02-paged-attention/labs --impl starter       every starter
     pytest phase-02-paged-attention/labs/lab-01-block-allocator --impl my_version.py
+    pytest phase-02-paged-attention/labs --impl ~/anas-course --grade-json ana.json    each lab in a process of its own
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import types
 from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,20 +31,30 @@ from course.failures import (
     last_printed,
     shorten,
     tell,
+    untold,
     why_broken,
 )
+from course.graded import GradedTest, graded_tests
 from course.grading.far_files import FarFiles, far_files
 from course.impls import CHOICES, Choice, Impl, engines
+from course.junit import properties_of, put_in_order
 from course.labs import Lab, LabError, discover, lab_of_path
 from course.limits import kill_when_computing, limit_files, time_limit
 from course.loading import import_together, load_file
 from course.points import Points, Score
+from course.tamed import tamed
+
+if TYPE_CHECKING:
+    from course.grading_run import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
+#: How long it may take to find out what an exception says, in CPU time.
+TELLING_LIMIT_S = 2.0
 
 _impl_key = pytest.StashKey[Impl]()
+_num_cases_key = pytest.StashKey[int]()
 _session_key = pytest.StashKey["LabSession"]()
 
 
@@ -48,10 +62,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("labs")
     group.addoption("--impl", action="append", metavar="auto|starter|solution|engine|PATH",
                     help="what the labs' tests test: auto (default) is the solution, and the starter once it has been "
-                         "edited; may be given several times")
+                         "edited; a folder may be that of one lab or of a whole course; may be given several times")
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
                     help="how long one test of a lab may compute, in CPU time (default: %(default)s; some labs have a "
                          "multiple of it). By the clock it may take six times as long, and half a minute at least")
+    group.addoption("--grade-json", metavar="FILE",
+                    help="grade what --impl names: each lab runs in a process of its own, a test that did not run "
+                         "earns nothing, the scores are written as JSON. The files are trusted not to forge them")
     group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
     # A mutant has one test to die by; the others need not run on it.
     group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
@@ -91,15 +108,35 @@ class LabSession:
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         self.far: FarFiles | None = far_files(config.getoption("--far"))
         self._impls: dict[Lab, list[Impl]] = {}
+        self._graded: dict[Lab, list[GradedTest]] = {}
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
         self.points = Points()
+        #: What the collected tests test, once for each of them.
+        self.chosen: list[Impl] = []
         self.has_named_files = False
         report = config.getoption("--report")
         self.report_file = open(report, "a", encoding="utf-8") if report else None
         if missing := self.choice.missing():
             raise pytest.UsageError(f"--impl {missing}: not one of {', '.join(CHOICES)}, and there is no such file")
+        xml = config.getoption("xmlpath", None)
+        self.xml_file = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(xml)))) if xml else None
+        self.grading = self._start_grading(config.getoption("--grade-json"))
+
+    def _start_grading(self, path: str | None) -> GradingRun | None:
+        """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
+        if path is None:
+            return None
+        if "auto" in self.choice.wanted:
+            raise pytest.UsageError("--grade-json writes somebody's score: say whose, by --impl starter or --impl PATH")
+        for name, option in (("numprocesses", "-n"), ("usepdb", "--pdb")):
+            if self.config.getoption(name, None):
+                raise pytest.UsageError(f"--grade-json runs each lab in a process of its own: leave {option} out")
+        from course.grading_run import GradingRun
+        grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
+        self.config.pluginmanager.register(grading, "grading-run")
+        return grading
 
     # ---- what is tested
 
@@ -124,16 +161,32 @@ class LabSession:
                 impls = [impl for impl in self.impls(lab) if self.only.get(impl.label, name) == name]
                 metafunc.parametrize("lab", impls, indirect=True, ids=[impl.label for impl in impls], scope="function")
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pycollect_makeitem(self) -> Generator[None, object, object]:
+        """Count the cases of a test while all are there: ``-k`` and ``::name[case]`` leave some out later."""
+        made = yield
+        for items in _by_impl(made if isinstance(made, list) else []).values():
+            for item in items:
+                item.stash[_num_cases_key] = len(items)
+        return made
+
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """An empty parameter set becomes a skipped test; a lab without a joint is left out instead."""
         unwanted = [item for item in items if self._has_no_impl(item)]
         if unwanted:
             self.config.hook.pytest_deselected(items=unwanted)
             items[:] = [item for item in items if item not in unwanted]
-        for item in items:
-            impl = getattr(getattr(item, "callspec", None), "params", {}).get("lab")
-            if isinstance(impl, Impl):
+        for impl, mine in _by_impl(items).items():
+            graded = {test.name: test for test in self.graded(impl.lab)}
+            for item in mine:
                 item.stash[_impl_key] = impl
+                test = graded.get(_name(item))
+                item.user_properties += properties_of(impl.lab.number, impl.label, _name(item), test and test.task,
+                                                      test and test.points)
+        self.chosen = [item.stash[_impl_key] for item in items if _impl_key in item.stash]
+        if self.grading is not None:
+            items[:] = self.grading.fold(items, _impl_key)
 
     def _has_no_impl(self, item: pytest.Item) -> bool:
         if "lab" not in getattr(item, "fixturenames", ()):  # most tests of the project, and quickly said
@@ -141,8 +194,9 @@ class LabSession:
         lab = lab_of_path(item.path, self.labs)
         return lab is not None and not self.impls(lab)
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._name_files(item.stash[_impl_key] for item in session.items if _impl_key in item.stash)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self) -> None:
+        self._begin(self.chosen)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -152,26 +206,48 @@ class LabSession:
             lab = lab_of_path(self.config.rootpath / name.split("::")[0], self.labs)
             if lab is not None:
                 names.setdefault(lab, []).append(name)
-        self._name_files(impl for lab in names for impl in self.impls(lab)
-                         if any(f"[{impl.label}]" in name or f"[{impl.label}-" in name for name in names[lab]))
+        self._begin(impl for lab in names for impl in self.impls(lab)
+                    if any(f"[{_in_ids(impl)}]" in name or f"[{_in_ids(impl)}-" in name for name in names[lab]))
 
-    def _name_files(self, impls: Iterable[Impl]) -> None:
-        """Say once which files are tested. Raises UsageError if one file would be tested as several labs."""
+    def _begin(self, impls: Iterable[Impl]) -> None:
+        """Note what can be earned, and say once which files are tested. Raises UsageError if a file does not fit."""
+        impls = list(dict.fromkeys(impls))
+        for impl in impls:
+            self.points.expect(impl.lab.number, impl.label, self.graded(impl.lab), self._note_on_score(impl))
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or hasattr(self.config, "workerinput"):  # the controller speaks for its workers
             return
-        impls = list(dict.fromkeys(impls))
-        labs = dict.fromkeys(str(impl.lab) for impl in impls)
-        if self.choice.files and len(labs) > 1:
-            raise pytest.UsageError(f"--impl {self.choice.files[0]} is one file, but several labs are selected: "
-                                    f"{', '.join(labs)}")
-        if self.has_named_files or not impls:
-            return
-        self.has_named_files = True
+        self._refuse_what_does_not_fit(impls)
+        if not self.has_named_files:
+            for impl in impls:
+                note = self.choice.notes.get(impl.lab.number)
+                terminal.write_line(f"lab {impl.lab.number} tests {impl.files}" + (f"  ({note})" if note else ""))
+        self.has_named_files = bool(impls)
+
+    def _refuse_what_does_not_fit(self, impls: list[Impl]) -> None:
+        labs: dict[Path, dict[str, None]] = {}
         for impl in impls:
-            note = self.choice.notes.get(impl.lab.number)
-            terminal.write_line(f"lab {impl.lab.number} tests {impl.files}"
-                                + (f"  ({note})" if note else ""))
+            labs.setdefault(impl.path, {})[str(impl.lab)] = None
+        for path, names in labs.items():
+            if len(names) > 1:
+                raise pytest.UsageError(f"--impl {path.name} is one file, but several labs are selected: "
+                                        f"{', '.join(names)}")
+        if unfit := self.choice.unfit(impls):
+            (first, *_) = impls
+            raise pytest.UsageError(f"--impl {unfit}: in this folder is neither a starter.py nor a "
+                                    f"{first.lab.relative(first.lab.starter)}, as in a whole course")
+
+    def _note_on_score(self, impl: Impl) -> str:
+        if not impl.is_course_owned:
+            return ""
+        untested = self.choice.notes.get(impl.lab.number)
+        return "the course's own, nobody's score" + (f"; {untested} and was not tested" if untested else "")
+
+    def graded(self, lab: Lab) -> list[GradedTest]:
+        """The graded tests of a lab, read once, before anything of a student's runs."""
+        if lab not in self._graded:
+            self._graded[lab] = graded_tests(lab)
+        return self._graded[lab]
 
     # ---- loading
 
@@ -182,12 +258,13 @@ class LabSession:
         key = " ".join(impl.modules) or str(impl.path)
         if key not in self.loaded:
             try:
-                self.loaded[key] = import_together(impl.modules) if impl.modules else load_file(impl.path)
-            except KeyboardInterrupt:
+                with tamed():
+                    self.loaded[key] = import_together(impl.modules) if impl.modules else load_file(impl.path)
+            except KeyboardInterrupt:  # from the keyboard
                 raise
             except BaseException as error:
-                self.loaded[key] = FileIsBroken(why_broken(error, impl.path, impl.lab.relative(impl.path),
-                                                           impl.lab.number))
+                self.loaded[key] = FileIsBroken(why_broken(error, impl.path, impl.files, impl.lab.number,
+                                                           impl.path == impl.lab.starter))
         module = self.loaded[key]
         if isinstance(module, FileIsBroken):
             raise module.with_traceback(None)
@@ -217,7 +294,7 @@ class LabSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self._time_limit(item):
+        with tamed() if _impl_key in item.stash else contextlib.nullcontext(), self._time_limit(item):
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -248,19 +325,26 @@ class LabSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]
                                   ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
         impl = item.stash.get(_impl_key, None)
         if impl is None:
-            return report
+            return (yield)
         error = call.excinfo.value if call.excinfo else None
-        message = tell(report, call, impl.path)
+        try:
+            with tamed(), time_limit(TELLING_LIMIT_S if error else 0):
+                report = yield
+                message = tell(report, call, impl.path)
+        except KeyboardInterrupt:  # from the keyboard
+            raise
+        except BaseException as trouble:
+            report, message = untold(item, call, error, trouble)
         if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or report.failed:
-            mark = item.get_closest_marker("points")
-            Score(impl.lab.number, impl.label, _name(item), mark.args[0] if mark else 0, report.passed).attach(report)
+            printed = "" if report.passed else self._printed(report)
+            Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1), report.passed,
+                  kind_of(error), shorten(message), printed).attach(report)
             self._log(item, event="end", passed=report.passed, error=kind_of(error), message=shorten(message),
-                      printed="" if report.passed else self._printed(report))
+                      printed=printed)
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
         return report
 
@@ -283,6 +367,15 @@ class LabSession:
         for line in self.points.lines():
             terminalreporter.write_line(line)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
+        yield
+        if self.report_file is not None:
+            self.report_file.write(json.dumps({"event": "finish"}) + "\n")
+            self.report_file.flush()
+        if self.xml_file is not None and self.xml_file.is_file() and not hasattr(self.config, "workerinput"):
+            put_in_order(self.xml_file, self.points, self.config.rootpath)
+
     def pytest_unconfigure(self) -> None:
         if self.far is not None:
             self.far.end()
@@ -297,6 +390,21 @@ def lab(request: pytest.FixtureRequest) -> types.ModuleType:
     if not isinstance(impl, Impl):
         pytest.fail("the fixture `lab` is for the test_lab.py of a lab folder", pytrace=False)
     return request.config.stash[_session_key].load(impl)
+
+
+def _by_impl(items: Iterable[object]) -> dict[Impl, list[pytest.Item]]:
+    """The items that test something, by what they test."""
+    found: dict[Impl, list[pytest.Item]] = {}
+    for item in items:
+        impl = getattr(getattr(item, "callspec", None), "params", {}).get("lab")
+        if isinstance(item, pytest.Item) and isinstance(impl, Impl):
+            found.setdefault(impl, []).append(item)
+    return found
+
+
+def _in_ids(impl: Impl) -> str:
+    """The label as pytest writes it into the names of tests."""
+    return impl.label.encode("unicode_escape").decode("ascii")
 
 
 def _name(item: pytest.Item) -> str:

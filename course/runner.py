@@ -15,6 +15,7 @@ from pathlib import Path
 from course.child import Child
 from course.failures import DEFAULT_TIME_LIMIT_S, NOT_RUN, STUCK, TIME_LIMIT
 from course.graded import graded_tests
+from course.impls import labels_of
 from course.labs import Lab, LabError
 from course.verdicts import OnPoll, OnVerdict, Verdict, Verdicts
 
@@ -38,7 +39,7 @@ def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT
     if not has_pytest():
         raise LabError("Testing needs pytest: pip install pytest (it comes with the extra `course` of this package)")
     names = list(names) if names is not None else [test.name for test in graded_tests(lab)]
-    labels = [impl.stem if isinstance(impl, Path) else impl for impl in impls]
+    labels = [labels_of([str(impl)], lab.root)[0] for impl in impls]  # each has a process, and a label there
     verdicts: Verdicts = {label: {} for label in labels}
     for label, impl in zip(labels, impls):
         _Run(lab, label, str(impl), time_limit_s, verdicts[label], on_verdict, on_poll).run(names)
@@ -55,7 +56,7 @@ def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float,
     with tempfile.TemporaryDirectory() as folder:
         child = Child(lab, [str(impl) for impl in impls], names, time_limit_s, Path(folder), only=only or {})
         child.wait(on_poll)
-        verdicts: Verdicts = {impl.stem if isinstance(impl, Path) else impl: {} for impl in impls}
+        verdicts: Verdicts = {label: {} for label in labels_of([str(impl) for impl in impls], lab.root)}
         for label, by_test in child.verdicts.items():
             verdicts[label] = by_test
         if not child.verdicts:

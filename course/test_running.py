@@ -13,6 +13,7 @@ import course.child
 import course.runner
 from course import limits
 from course.failures import TimeLimitExceeded, why_failed
+from course.graded import GradedTest
 from course.labs import PROJECT_ROOT
 from course.loading import load_file
 from course.points import Points, Score
@@ -114,19 +115,28 @@ def test_workers_report_and_the_controller_prints(project, lab1):
         "lab 1.1 tests phase-01-sums/labs/lab-01-adder/solution.py",
         "lab 1.1 tests phase-01-sums/labs/lab-01-adder/starter.py",
         "lab 1.2 tests phase-01-sums/labs/lab-02-again/solution.py  (starter.py is untouched)",
-        "lab 1.1 solution: 3 of 3 tests, 6 of 6 points", "lab 1.1 starter: 2 of 3 tests, 3 of 6 points",
-        "lab 1.2 solution: 3 of 3 tests, 6 of 6 points"]
+        "lab 1.1 solution: 3 of 3 tests, 6 of 6 points (the course's own, nobody's score)",
+        "lab 1.1 starter: 2 of 3 tests, 3 of 6 points",
+        "lab 1.2 solution: 3 of 3 tests, 6 of 6 points (the course's own, nobody's score; starter.py is untouched and "
+        "was not tested)"]
 
 
 def test_cases_of_one_test_count_together_in_whatever_order_they_come():
-    points = Points()
-    for lab_number, label, test, passed in [("1.10", "starter", "adds", True), ("1.2", "starter", "adds", True),
-                                            ("1.2", "solution", "adds", True), ("1.2", "starter", "adds", False),
-                                            ("1.2", "starter", "doubles", True), ("1.2", "starter", "adds", True)]:
-        points.add(Score(lab_number, label, test, {"adds": 2, "doubles": 3}[test], passed))
-    assert points.lines() == ["lab 1.2 solution: 1 of 1 tests, 2 of 2 points",
-                              "lab 1.2 starter: 1 of 2 tests, 3 of 5 points",
-                              "lab 1.10 starter: 1 of 1 tests, 2 of 2 points"]
+    points, tests = Points(), [GradedTest("adds", 2, 1, True), GradedTest("doubles", 3, 2, True)]
+    for lab_number, label in [("1.10", "starter"), ("1.2", "starter"), ("1.2", "solution")]:
+        points.expect(lab_number, label, tests)
+    for lab_number, label, case, passed in [
+            ("1.10", "starter", "adds[1]", True), ("1.10", "starter", "adds[2]", True),
+            ("1.2", "starter", "adds[1]", True), ("1.2", "starter", "adds[2]", False),
+            ("1.2", "solution", "adds[1]", True), ("1.2", "starter", "doubles", True)]:
+        test = case.split("[")[0]
+        points.add(Score(lab_number, label, test, case, {"adds": 2, "doubles": 1}[test], passed))
+    assert points.lines() == [
+        "lab 1.2 solution: 0 of 2 tests, 0 of 5 points (0 of 0 that ran passed, 2 were not run)",
+        "lab 1.2 starter: 1 of 2 tests, 3 of 5 points",
+        "lab 1.10 starter: 1 of 2 tests, 2 of 5 points (1 of 1 that ran passed, 1 was not run)"]
+    adds, _ = points.tallies["1.2", "solution"].results()
+    assert adds.error == "NotRun" and adds.message == "only 1 of its 2 cases were run"
 
 
 def test_stubs_broken_files_and_time_limits_speak_through_workers(project, lab1, lab2):

@@ -1,0 +1,14 @@
+"""Text for others: no path of the machine that it was made on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+#: An absolute path of two parts or more; what begins inside a word, a URL or another path is none.
+_ABSOLUTE = re.compile(r"(?<![\w./:~…-])/(?:[^\s/'\"<>:,;()\[\]]+/)+([^\s/'\"<>:,;()\[\]]+)")
+
+
+def without_paths(text: str, root: Path) -> str:
+    """``text`` with paths from ``root`` on, and with only the name of what lies elsewhere."""
+    return _ABSOLUTE.sub(r"…/\1", text.replace(f"{root}/", ""))
