@@ -29,7 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
     def command(name: str, help: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=help, description=help)
 
-    command("status", "how far you are in each lab").add_argument("--json", action="store_true", help="for machines")
+    command("status", "how far you are in each lab").add_argument(
+        "--json", action="store_true", help="for machines; self-reported, so not for grading")
     command("next", "what to do now")
     test = command("test", "test your starter.py: the task to work on in full, the others in a line each")
     test.add_argument("labs", nargs="*", metavar="lab", help=f"{lab_help}; or: all")

@@ -28,6 +28,10 @@ from course.verdicts import OnPoll
 from course.watching import SavedMeanwhile, Saves
 from course.wrapping import print_side_by_side, print_wrapped
 
+#: What ``course status --json`` says of itself.
+SELF_REPORTED = ("self-reported: run by the student, on the student's machine, with the student's copy of the tests; "
+                 "to grade, use `course grade`")
+
 
 class Course:
     """The commands, over one project folder."""
@@ -48,7 +52,8 @@ class Course:
         pieces = choose_pieces(self.labs, self.progress)
         points, max_points = sum(row.points for row in rows), sum(row.max_points for row in rows)
         if as_json:
-            print(json.dumps({"labs": [_as_json(row) for row in rows], "points": points, "max_points": max_points,
+            print(json.dumps({"self_reported": True, "note": SELF_REPORTED,
+                              "labs": [_as_json(row) for row in rows], "points": points, "max_points": max_points,
                               "engine": {seat.slot: seat.lab and seat.lab.number for seat in pieces.seats}}, indent=2))
             return 0
         self.console.print(status_table(rows, self.console))

@@ -88,7 +88,7 @@ def project(tmp_path: Path) -> Path:
         (folder / "README.md").write_text(README)
     (root / "conftest.py").write_text('pytest_plugins = ["course.plugin"]\n')
     (root / "pyproject.toml").write_text(
-        '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib --strict-markers"\n')
+        '[tool.pytest.ini_options]\naddopts = "-p course.plugin --import-mode=importlib --strict-markers"\n')
     for lab in discover(root):
         lab.starter.write_text(shipped_starter(lab))
     return root

@@ -73,9 +73,11 @@ class FileRun:
 
     def reason(self) -> str:
         """What concerns the whole file, or why some of its tests were not run."""
-        odd = [verdict for verdict in self.verdicts.values()
-               if verdict.concerns_the_whole_file or verdict.error == NOT_RUN]
-        return odd[0].message.splitlines()[0] if odd else ""
+        for verdict in self.verdicts.values():
+            if verdict.concerns_the_whole_file:
+                return verdict.message.splitlines()[0]
+        not_run = [verdict.message for verdict in self.verdicts.values() if verdict.error == NOT_RUN]
+        return f"{len(not_run)} tests were {not_run[-1].replace('before it', 'before them')}" if not_run else ""
 
 
 class GradedItem(pytest.Item):
@@ -174,7 +176,8 @@ class GradingRun:
         try:
             write_scores(self._path, results, self._config.rootpath, self._time_limit_s, is_finished)
         except OSError as error:
-            raise pytest.UsageError(f"--grade-json {self._path}: {error.strerror}") from None
+            asked = self._config.getoption("--grade-json")
+            raise pytest.UsageError(f"--grade-json {asked}: {error.strerror}") from None
 
 
 def _cpu_of_children_s() -> float:

@@ -12,18 +12,10 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from course.failures import NOT_RUN
-from course.points import Points
+from course.points import IMPL, LAB, TEST, Points, properties_of
 from course.scrubbing import without_paths
 
-#: What each case of a lab's test says of itself.
-LAB, IMPL, TEST, TASK, POINTS = "lab", "impl", "test", "task", "points"
 BAD = ("failure", "error")
-
-
-def properties_of(lab_number: str, label: str, test: str, task: int | None, points: int | None
-                  ) -> list[tuple[str, str]]:
-    """What a case says of its test."""
-    return [(LAB, lab_number), (IMPL, label), (TEST, test), (TASK, str(task or "")), (POINTS, str(points or 0))]
 
 
 def put_in_order(path: Path, points: Points, root: Path) -> None:

@@ -20,7 +20,7 @@ PACKED = Path(__file__).resolve().parent / "_course"
 _PYTEST = """\
 # Where pytest finds the labs, and `course` the course.
 [tool.pytest.ini_options]
-addopts = "--import-mode=importlib --strict-markers"
+addopts = "-p course.plugin --import-mode=importlib --strict-markers"
 testpaths = ["phase-*/labs", "phase-*/capstone"]
 """
 _CONFTEST = '''\

@@ -34,15 +34,14 @@ from course.failures import (
     untold,
     why_broken,
 )
-from course.graded import GradedTest, graded_tests
 from course.grading.far_files import FarFiles, far_files
-from course.impls import CHOICES, Choice, Impl, engines
-from course.junit import properties_of, put_in_order
-from course.labs import Lab, LabError, discover, lab_of_path
+from course.impls import Choice, Impl, engines
+from course.labs import Lab, discover, lab_of_path
 from course.limits import kill_when_computing, limit_files, time_limit
 from course.loading import import_together, load_file
-from course.points import Points, Score
+from course.points import Points, Score, properties_of
 from course.tamed import tamed
+from course.tested import Tested
 
 if TYPE_CHECKING:
     from course.grading_run import GradingRun
@@ -107,8 +106,6 @@ class LabSession:
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         self.far: FarFiles | None = far_files(config.getoption("--far"))
-        self._impls: dict[Lab, list[Impl]] = {}
-        self._graded: dict[Lab, list[GradedTest]] = {}
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
@@ -118,36 +115,26 @@ class LabSession:
         self.has_named_files = False
         report = config.getoption("--report")
         self.report_file = open(report, "a", encoding="utf-8") if report else None
-        if missing := self.choice.missing():
-            raise pytest.UsageError(f"--impl {missing}: not one of {', '.join(CHOICES)}, and there is no such file")
         xml = config.getoption("xmlpath", None)
         self.xml_file = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(xml)))) if xml else None
         self.grading = self._start_grading(config.getoption("--grade-json"))
+        self.tested = Tested(self.choice)
 
     def _start_grading(self, path: str | None) -> GradingRun | None:
         """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
         if path is None:
             return None
+        from course.grading_run import GradingRun  # a run that does not grade needs none of that
+        grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
+        self.config.pluginmanager.register(grading, "grading-run")
         if "auto" in self.choice.wanted:
             raise pytest.UsageError("--grade-json writes somebody's score: say whose, by --impl starter or --impl PATH")
         for name, option in (("numprocesses", "-n"), ("usepdb", "--pdb")):
             if self.config.getoption(name, None):
                 raise pytest.UsageError(f"--grade-json runs each lab in a process of its own: leave {option} out")
-        from course.grading_run import GradingRun
-        grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
-        self.config.pluginmanager.register(grading, "grading-run")
         return grading
 
     # ---- what is tested
-
-    def impls(self, lab: Lab) -> list[Impl]:
-        """What of the lab is tested. Found once: every test asks, and a gallery of mutants is long."""
-        if lab not in self._impls:
-            try:
-                self._impls[lab] = self.choice.impls(lab)
-            except LabError as error:
-                raise pytest.UsageError(str(error)) from None
-        return self._impls[lab]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -158,7 +145,7 @@ class LabSession:
             lab = lab_of_path(metafunc.definition.path, self.labs)
             if lab is not None:
                 name = metafunc.function.__name__
-                impls = [impl for impl in self.impls(lab) if self.only.get(impl.label, name) == name]
+                impls = [impl for impl in self.tested.impls(lab) if self.only.get(impl.label, name) == name]
                 metafunc.parametrize("lab", impls, indirect=True, ids=[impl.label for impl in impls], scope="function")
 
     @pytest.hookimpl(wrapper=True)
@@ -178,7 +165,7 @@ class LabSession:
             self.config.hook.pytest_deselected(items=unwanted)
             items[:] = [item for item in items if item not in unwanted]
         for impl, mine in _by_impl(items).items():
-            graded = {test.name: test for test in self.graded(impl.lab)}
+            graded = {test.name: test for test in self.tested.graded(impl.lab)}
             for item in mine:
                 item.stash[_impl_key] = impl
                 test = graded.get(_name(item))
@@ -192,7 +179,7 @@ class LabSession:
         if "lab" not in getattr(item, "fixturenames", ()):  # most tests of the project, and quickly said
             return False
         lab = lab_of_path(item.path, self.labs)
-        return lab is not None and not self.impls(lab)
+        return lab is not None and not self.tested.impls(lab)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self) -> None:
@@ -206,48 +193,21 @@ class LabSession:
             lab = lab_of_path(self.config.rootpath / name.split("::")[0], self.labs)
             if lab is not None:
                 names.setdefault(lab, []).append(name)
-        self._begin(impl for lab in names for impl in self.impls(lab)
+        self._begin(impl for lab in names for impl in self.tested.impls(lab)
                     if any(f"[{_in_ids(impl)}]" in name or f"[{_in_ids(impl)}-" in name for name in names[lab]))
 
     def _begin(self, impls: Iterable[Impl]) -> None:
         """Note what can be earned, and say once which files are tested. Raises UsageError if a file does not fit."""
         impls = list(dict.fromkeys(impls))
-        for impl in impls:
-            self.points.expect(impl.lab.number, impl.label, self.graded(impl.lab), self._note_on_score(impl))
+        self.tested.expect(impls, self.points)
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or hasattr(self.config, "workerinput"):  # the controller speaks for its workers
             return
-        self._refuse_what_does_not_fit(impls)
+        self.tested.refuse_what_does_not_fit(impls)
         if not self.has_named_files:
-            for impl in impls:
-                note = self.choice.notes.get(impl.lab.number)
-                terminal.write_line(f"lab {impl.lab.number} tests {impl.files}" + (f"  ({note})" if note else ""))
+            for line in self.tested.lines(impls):
+                terminal.write_line(line)
         self.has_named_files = bool(impls)
-
-    def _refuse_what_does_not_fit(self, impls: list[Impl]) -> None:
-        labs: dict[Path, dict[str, None]] = {}
-        for impl in impls:
-            labs.setdefault(impl.path, {})[str(impl.lab)] = None
-        for path, names in labs.items():
-            if len(names) > 1:
-                raise pytest.UsageError(f"--impl {path.name} is one file, but several labs are selected: "
-                                        f"{', '.join(names)}")
-        if unfit := self.choice.unfit(impls):
-            (first, *_) = impls
-            raise pytest.UsageError(f"--impl {unfit}: in this folder is neither a starter.py nor a "
-                                    f"{first.lab.relative(first.lab.starter)}, as in a whole course")
-
-    def _note_on_score(self, impl: Impl) -> str:
-        if not impl.is_course_owned:
-            return ""
-        untested = self.choice.notes.get(impl.lab.number)
-        return "the course's own, nobody's score" + (f"; {untested} and was not tested" if untested else "")
-
-    def graded(self, lab: Lab) -> list[GradedTest]:
-        """The graded tests of a lab, read once, before anything of a student's runs."""
-        if lab not in self._graded:
-            self._graded[lab] = graded_tests(lab)
-        return self._graded[lab]
 
     # ---- loading
 
@@ -294,7 +254,9 @@ class LabSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        with tamed() if _impl_key in item.stash else contextlib.nullcontext(), self._time_limit(item):
+        if _impl_key not in item.stash:
+            return (yield)
+        with self._time_limit(item), tamed():  # what an exception says is found out within the time, too
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -374,6 +336,7 @@ class LabSession:
             self.report_file.write(json.dumps({"event": "finish"}) + "\n")
             self.report_file.flush()
         if self.xml_file is not None and self.xml_file.is_file() and not hasattr(self.config, "workerinput"):
+            from course.junit import put_in_order  # most runs need no XML
             put_in_order(self.xml_file, self.points, self.config.rootpath)
 
     def pytest_unconfigure(self) -> None:

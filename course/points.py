@@ -16,6 +16,15 @@ from course.failures import NOT_RUN
 from course.graded import GradedTest
 from course.grading.result import TestResult
 
+#: What a case of a lab's test says of itself in JUnit's XML.
+LAB, IMPL, TEST, TASK, POINTS = "lab", "impl", "test", "task", "points"
+
+
+def properties_of(lab_number: str, label: str, test: str, task: int | None, points: int | None
+                  ) -> list[tuple[str, str]]:
+    """What a case says of its test."""
+    return [(LAB, lab_number), (IMPL, label), (TEST, test), (TASK, str(task or "")), (POINTS, str(points or 0))]
+
 
 @dataclass(frozen=True)
 class Score:

@@ -1,7 +1,7 @@
 """What a file under test raises must end its own test, and neither pytest nor what is told of it.
 
-KeyboardInterrupt and ``pytest.exit()`` end all of pytest, and an exception can lie about its class. Each becomes an
-ordinary failure here. Ctrl-C stays what it is: it comes by a signal.
+KeyboardInterrupt and ``pytest.exit()`` end all of pytest, an exception can lie about its class, and its text can be
+endless. Each becomes an ordinary failure here. Ctrl-C stays what it is: it comes by a signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from course.failures import EndsPytest, Untellable, class_name
+from course.failures import (
+    MAX_TEXT_CHARACTERS,
+    EndsPytest,
+    TimeLimitExceeded,
+    Untellable,
+    class_name,
+    safe_str,
+    shorten,
+)
 
 
 @contextlib.contextmanager
@@ -51,6 +59,12 @@ def _raise_tame(error: BaseException, trace: types.TracebackType | None) -> None
     if is_odd(error):
         raise Untellable(f"it raises {class_name(error)}, an exception that hides its class").with_traceback(
             trace) from None
+    try:
+        text = safe_str(error)
+    except TimeLimitExceeded as limit:
+        raise limit from None  # or pytest would show both
+    if len(text) == MAX_TEXT_CHARACTERS:  # pytest would copy it a dozen times
+        raise Untellable(f"{class_name(error)}: {shorten(text, 1_000)}").with_traceback(trace) from None
 
 
 def is_a(error: BaseException, kind: type[BaseException]) -> bool:

@@ -76,6 +76,7 @@ def test_status_for_machines(course, lab1, capsys):
     assert course.status(as_json=True) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["points"], report["max_points"]) == (3, 12)
+    assert report["self_reported"] is True and "`course grade`" in report["note"]
     assert report["labs"][0] == {
         "lab": "1.1", "name": "adder", "title": "The adder", "folder": "phase-01-sums/labs/lab-01-adder",
         "state": "in progress", "tests_passed": 2, "tests": 3, "points": 3, "max_points": 6}

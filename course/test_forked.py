@@ -18,7 +18,7 @@ from course.test_running import write_starter
 
 #: All that a lab's process imports, but the plugin itself: pytest rewrites the assertions of that.
 IMPORTED = ["pytest", "_pytest.capture", "course.base", "course.failures", "course.impls", "course.limits",
-            "course.loading", "course.points", "course.test_forked"]
+            "course.loading", "course.points", "course.tamed", "course.test_forked"]
 #: The server has no threads and runs no test, so what it forks is as clean as what Python starts.
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(IMPORTED)
