@@ -104,6 +104,11 @@ class Choice:
         """A path that leads nowhere, if there is one."""
         return next((choice for choice in self.files if not (self._here / choice).exists()), None)
 
+    def taken_for(self, root: Path) -> str | None:
+        """A folder under test that became the root of the run, while one stands elsewhere."""
+        return next((choice for choice in self.files if root.is_relative_to(self.path(choice))
+                     and not self._here.resolve().is_relative_to(root)), None)
+
     def path(self, choice: str) -> Path:
         return (self._here / choice).resolve()
 

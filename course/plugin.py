@@ -118,7 +118,7 @@ class LabSession:
         xml = config.getoption("xmlpath", None)
         self.xml_file = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(xml)))) if xml else None
         self.grading = self._start_grading(config.getoption("--grade-json"))
-        self.tested = Tested(self.choice)
+        self.tested = Tested(self.choice, config.rootpath)
 
     def _start_grading(self, path: str | None) -> GradingRun | None:
         """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
@@ -169,8 +169,8 @@ class LabSession:
             for item in mine:
                 item.stash[_impl_key] = impl
                 test = graded.get(_name(item))
-                item.user_properties += properties_of(impl.lab.number, impl.label, _name(item), test and test.task,
-                                                      test and test.points)
+                item.user_properties += properties_of(impl.lab.number, impl.label, _name(item),
+                                                      test.task if test else None, test.points if test else None)
         self.chosen = [item.stash[_impl_key] for item in items if _impl_key in item.stash]
         if self.grading is not None:
             items[:] = self.grading.fold(items, _impl_key)

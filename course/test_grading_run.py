@@ -45,19 +45,19 @@ HOSTILE = {
     "no_name": ("", "Meta = type('Meta', (type,), {'__name__': property(lambda self: 1 / 0)})\n"
                     "    raise Meta('Boom', (Exception,), {})('ha')", 3, "Boom: ha (no_name.py:15 in double)"),
     "recursion": ("", "return double(a)", 3, "RecursionError: maximum recursion depth exceeded"),
-    "no_pytest": ("import sys; sys.modules['pytest'] = sys.modules['_pytest'] = None", "", 6, ""),
     "warns": ("", "import warnings; warnings.simplefilter('error'); warnings.warn('ha')\n    return 8", 3,
               "UserWarning: ha (warns.py:14 in double)"),
     "elsewhere": ("import os; os.chdir('/')", "", 6, ""),
     "no_output": ("import sys; sys.stdout = sys.stderr = None", "print(1)\n    return 2 * a", 6, ""),
 }
-#: And those of the second take their process along, or keep it from ending.
+#: And those of the second take their process along, spoil it, or keep it from ending.
 DEADLY = {
     "ends_import": ("import os; os._exit(0)", "", 0, ENDED.format(0)),
     "ends": ("", "import os; os._exit(0)", 3, ENDED.format(0)),
     "crashes": ("", "import ctypes; ctypes.string_at(0)", 3, ENDED.format(-11)),
     "signals": ("", "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n    return 8", 3, ENDED.format(2)),
     "floods": ("", "while True: print('spam' * 1000)", 3, "it printed more than 1 MB (floods.py:14 in double)"),
+    "no_pytest": ("import sys; sys.modules['pytest'] = sys.modules['_pytest'] = None", "", 6, ""),
     "thread": ("import threading; threading.Thread(target=threading.Event().wait).start()", "", 6, ""),
 }
 
@@ -204,6 +204,12 @@ def test_what_cannot_be_graded_is_refused_and_leaves_no_old_score(project, argum
     code, output, report, _ = grade(project, *arguments)
     assert code == 4 and complaint in output and "INTERNALERROR" not in output
     assert report["is_finished"] is False and earned(report) in ({}, {("1.1", "notes"): 0, ("1.2", "notes"): 0})
+
+
+def test_a_folder_that_pytest_took_for_the_project_is_refused(project, lab1, tmp_path):
+    shutil.copytree(project, tmp_path / "ana")
+    code, output = plain_pytest(project, "-q", "--impl", "../ana", str(lab1.folder))
+    assert code == 4 and "name the labs before --impl, or write --impl=../ana, in one word" in output
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_once(project):

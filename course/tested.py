@@ -16,12 +16,15 @@ from course.points import Points
 class Tested:
     """What ``--impl`` chooses of each lab. Each question is answered once: every test asks."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice, root: Path) -> None:
         self._choice = choice
         self._impls: dict[Lab, list[Impl]] = {}
         self._graded: dict[Lab, list[GradedTest]] = {}
         if missing := choice.missing():
             raise pytest.UsageError(f"--impl {missing}: not one of {', '.join(CHOICES)}, and there is no such file")
+        if taken := choice.taken_for(root):
+            raise pytest.UsageError(f"pytest took {taken} for the project to test: name the labs before --impl, or "
+                                    f"write --impl={taken}, in one word")
 
     def impls(self, lab: Lab) -> list[Impl]:
         """What of the lab is tested; a gallery of mutants is long."""
