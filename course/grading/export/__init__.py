@@ -1,0 +1,64 @@
+"""What grading hands out: tables for gradebooks, a page and files for each student, a report on the class.
+
+An exporter is a small object with a ``name`` and ``write(out, students, provenance)``. Those of the course are listed
+here; a package of yours adds more through the entry point group ``mini_vllm.grading.exporters``, each a class without
+arguments. One that fails is reported, and the others still write.
+
+    text        student text made harmless, for each format
+    seen        what a student may see of a result; hidden tests end there
+    page        a page as blocks; markdown and web render it
+    tables, gradescope, junit, feedback, class_report    the exporters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Protocol
+
+from course.grading.export.class_report import ClassReport
+from course.grading.export.feedback import Feedback
+from course.grading.export.gradescope import Gradescope
+from course.grading.export.junit import Junit
+from course.grading.export.tables import Canvas, Grades, Nbgrader
+from course.grading.export.text import one_line
+from course.grading.result import Provenance, StudentResult
+
+GROUP = "mini_vllm.grading.exporters"
+
+
+class Exporter(Protocol):
+    name: str
+
+    def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None: ...
+
+
+def write_all(out: Path, students: Sequence[StudentResult], provenance: Provenance) -> list[str]:
+    """Write every export into ``out``. Returns a sentence for each that could not be written."""
+    exporters, problems = _exporters()
+    ordered = sorted(students, key=lambda student: student.student)
+    return problems + write_each(exporters, out, ordered, provenance)
+
+
+def write_each(exporters: Iterable[Exporter], out: Path, students: Sequence[StudentResult],
+               provenance: Provenance) -> list[str]:
+    problems = []
+    for exporter in exporters:
+        try:
+            exporter.write(out, students, provenance)
+        except Exception as error:  # a plug-in's mistake, a full disk: the others' files are still wanted
+            problems.append(f"{exporter.name} was not written: {type(error).__name__}: {one_line(str(error))}")
+    return problems
+
+
+def _exporters() -> tuple[list[Exporter], list[str]]:
+    exporters: list[Exporter] = [Grades(), Nbgrader(), Canvas(), Gradescope(), Junit(), Feedback(), ClassReport()]
+    problems = []
+    for entry in entry_points(group=GROUP):
+        try:
+            exporters.append(entry.load()())
+        except Exception as error:
+            problems.append(f"the exporter {entry.name} could not be loaded: {type(error).__name__}: "
+                            f"{one_line(str(error))}")
+    return exporters, problems

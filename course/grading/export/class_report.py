@@ -1,0 +1,126 @@
+"""What an instructor reads first: how the class did, what to look at, and what the numbers rest on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from course.graded import GradedTest
+from course.grading.export import atomic, markdown, web
+from course.grading.export.histogram import histogram
+from course.grading.export.page import Block, Heading, Line, Page, Paragraph, Table, code, strong
+from course.grading.export.provenance import not_defended, small_print
+from course.grading.export.seen import points_of
+from course.grading.export.tables import lab_numbers, max_points
+from course.grading.export.text import number, one_line
+from course.grading.export.titles import Titles, course_titles
+from course.grading.export.to_look_at import to_look_at
+from course.grading.result import LabResult, Outcome, Provenance, StudentResult
+
+NUM_MOST_FAILED = 8
+
+
+class ClassReport:
+    """``report.md`` and ``report.html``."""
+
+    name = "report"
+
+    def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
+        page = report_page(students, provenance, course_titles())
+        atomic.write(out / "report.md", markdown.render(page))
+        atomic.write(out / "report.html", web.render(page))
+
+
+def report_page(students: Sequence[StudentResult], provenance: Provenance, titles: Titles) -> Page:
+    numbers = lab_numbers(students)
+    page = Page("Class report")
+    page.add(*_summary(students, numbers, titles), *to_look_at(students))
+    for lab in numbers:
+        page.add(*_lab(students, lab, titles))
+    page.add(Heading(2, ("What the sandbox does not defend",)), not_defended(provenance),
+             *_effort(students), small_print(provenance, tuple(numbers)))
+    return page
+
+
+def _summary(students: Sequence[StudentResult], numbers: list[str], titles: Titles) -> list[Block]:
+    num_missing = sum(not student.is_submitted for student in students)
+    missing = f"; {_count(num_missing, 'student')} handed in nothing" if num_missing else ""
+    rows = []
+    for lab in numbers:
+        outcomes = Counter(student.labs[lab].outcome for student in students if lab in student.labs)
+        scores = _scores(students, lab)
+        rows.append(((titles.lab(lab),), *((_blank(outcomes[outcome]),) for outcome in Outcome),
+                     (number(median(scores)) if scores else "–",), (f"{mean(scores):.1f}" if scores else "–",),
+                     (str(max_points(students, lab)),)))
+    return [Paragraph((strong(_count(len(students), "student")), f", {_count(len(numbers), 'lab')}{missing}.")),
+            Table(("lab", *(outcome.value for outcome in Outcome), "median", "mean", "of"), tuple(rows),
+                  frozenset(range(1, 4 + len(Outcome)))),
+            Paragraph(("Median and mean are of the points that count (overrides included), of those who handed in.",),
+                      "small")]
+
+
+def _lab(students: Sequence[StudentResult], lab: str, titles: Titles) -> list[Block]:
+    worth = max_points(students, lab)
+    scores = _scores(students, lab)
+    blocks: list[Block] = [Heading(2, (titles.lab(lab),))]
+    if scores and worth:
+        blocks.append(histogram([100 * score / worth for score in scores]))
+    graded = [student.labs[lab] for student in students
+              if lab in student.labs and student.labs[lab].outcome is Outcome.GRADED]
+    return blocks + _most_failed(graded, lab, titles)
+
+
+def _most_failed(graded: list[LabResult], lab: str, titles: Titles) -> list[Block]:
+    """First those at which most are stuck: who fails an early task fails the later ones too, and learns nothing there.
+
+    A file that does not load fails all tests, and says nothing of any.
+    """
+    running = [result for result in graded if any(test.passed for test in result.tests)]
+    tests = {test.name: test for result in running for test in result.tests}
+    failed = Counter(test.name for result in running for test in result.tests if not test.passed)
+    stuck = Counter(name for result in running for name in _where_stuck(result))
+    most = sorted(failed, key=lambda name: (-stuck[name], -failed[name], tests[name].task or 0))[:NUM_MOST_FAILED]
+    if not most:
+        return [Paragraph(("No test failed." if running else "No file got as far as passing a test.",))]
+    rows: list[tuple[Line, ...]] = []
+    for name in most:
+        sentence = GradedTest(one_line(name), None, None, True).sentence
+        rows.append(((str(stuck[name]),), (str(failed[name]),),
+                     (f"{sentence} (hidden)" if tests[name].is_hidden else sentence,),
+                     (titles.task(lab, tests[name].task),)))
+    return [Paragraph((f"Failed most often, among the {_count(len(running), 'file')} that passed something. “Stuck”: "
+                       "it is in the first task that this student has to mend.",)),
+            Table(("stuck", "failed", "test", "task"), tuple(rows), frozenset({0, 1}))]
+
+
+def _where_stuck(result: LabResult) -> list[str]:
+    """The failed tests of the first task that is not done."""
+    failed = [test for test in result.tests if not test.passed and test.task is not None and not test.is_hidden]
+    first = min((test.task for test in failed if test.task is not None), default=None)
+    return [test.name for test in failed if test.task == first]
+
+
+def _scores(students: Sequence[StudentResult], lab: str) -> list[float]:
+    """What counts, of those who handed something in."""
+    points = [points_of(student, lab) for student in students if lab in student.labs
+              and (student.labs[lab].outcome is not Outcome.MISSING or lab in student.overrides)]
+    return [value for value in points if value is not None]
+
+
+def _effort(students: Sequence[StudentResult]) -> list[Block]:
+    walls = [result.wall_s for student in students for result in student.labs.values() if result.wall_s > 0]
+    if not walls:
+        return []
+    return [Paragraph((f"{_count(len(walls), 'file')} ran: {median(walls):.1f} s in the median, {max(walls):.1f} s at "
+                       f"most, so a worker grades about {60 / mean(walls):.0f} files a minute. Grades: ",
+                       code("grades.csv"), "."), "small")]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _blank(count: int) -> str:
+    return str(count) if count else "·"

@@ -1,0 +1,165 @@
+"""What a student gets back: what was earned, what to mend first, and why each test failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from course.grading.export import atomic, markdown, web
+from course.grading.export.page import (
+    Block,
+    Heading,
+    Items,
+    Line,
+    Page,
+    Paragraph,
+    Table,
+    Verbatim,
+    bad,
+    code,
+    good,
+    strong,
+)
+from course.grading.export.provenance import small_print
+from course.grading.export.seen import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
+from course.grading.export.text import number
+from course.grading.export.titles import Titles, course_titles
+from course.grading.result import Outcome, Provenance, StudentResult
+
+
+class Feedback:
+    """``feedback.md`` and ``feedback.html`` in each student's folder."""
+
+    name = "feedback"
+
+    def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
+        titles = course_titles()
+        for student in students:
+            page = feedback_page(seen_by(student), provenance, titles)
+            folder = atomic.student_folder(out, student.student)
+            atomic.write(folder / "feedback.md", markdown.render(page))
+            atomic.write(folder / "feedback.html", web.render(page))
+
+
+def feedback_page(student: SeenStudent, provenance: Provenance, titles: Titles) -> Page:
+    page = Page(f"Feedback for {student.name or student.student}")
+    page.add(*_overview(student, titles))
+    for lab in student.labs:
+        if lab.outcome is not Outcome.MISSING or lab.has_override:
+            page.add(*_lab(lab, titles))
+    page.add(small_print(provenance, tuple(lab.number for lab in student.labs)))
+    return page
+
+
+def _overview(student: SeenStudent, titles: Titles) -> list[Block]:
+    blocks: list[Block] = []
+    if not student.is_submitted:
+        blocks.append(Paragraph(("Nothing was handed in.",), "note"))
+    if student.points is None:
+        blocks.append(Paragraph((NOT_YET,), "note"))
+    elif student.max_points:
+        percent = 100 * student.points / student.max_points
+        blocks.append(Paragraph((strong(_of(student.points, student.max_points)), f", {percent:.0f} %.")))
+    blocks += [Paragraph((note,), "note") for note in student.notes]
+    if len(student.labs) > 1:
+        rows = tuple(((titles.lab(lab.number),), (_number(lab.points),), (number(lab.max_points),), _in_short(lab))
+                     for lab in student.labs)
+        blocks.append(Table(("lab", "points", "of", "next"), rows, frozenset({1, 2})))
+    return blocks
+
+
+def _in_short(lab: SeenLab) -> Line:
+    if lab.outcome is Outcome.GRADED:
+        if lab.broken:
+            return (bad("the file cannot be loaded"),)
+        if lab.first_task is not None:
+            return (f"mend task {lab.first_task} first",)
+        return (good("nothing fails"),) if not lab.failed else ("see below",)
+    return ({Outcome.MISSING: "not handed in", Outcome.UNREADABLE: "could not be read",
+             Outcome.GRADE_AGAIN: "will be graded again"}[lab.outcome],)
+
+
+def _lab(lab: SeenLab, titles: Titles) -> list[Block]:
+    points = _of(lab.points, lab.max_points) if lab.points is not None else "no score yet"
+    blocks: list[Block] = [Heading(2, (f"{titles.lab(lab.number)}. {points}",))]
+    if lab.has_override:
+        blocks.append(Paragraph((f"Your instructor set {number(lab.points or 0)} in place of the tests' "
+                                 f"{lab.computed_points}: {lab.override_reason}",), "note"))
+    if lab.outcome is Outcome.GRADE_AGAIN and not lab.has_override:
+        blocks.append(Paragraph((NOT_YET,), "note"))
+    if lab.reason and lab.outcome is not Outcome.GRADE_AGAIN:
+        blocks.append(Paragraph((lab.reason,), "note"))
+    if lab.outcome is Outcome.GRADED:
+        blocks += _tests(lab, titles)
+    return blocks
+
+
+def _tests(lab: SeenLab, titles: Titles) -> list[Block]:
+    """What to do first, then the failed tests in the order of the tasks, then the hidden ones."""
+    if lab.broken:
+        return [Paragraph(("No test could run. Mend this first:",)), Verbatim(lab.broken), *_hidden(lab)]
+    shown = [test for test in lab.tests if not test.is_hidden]
+    blocks: list[Block] = []
+    if lab.first_task is not None:
+        of_first = [test for test in lab.failed if test.task == lab.first_task]
+        verb = "Write" if all(test.is_to_do for test in of_first) else "Mend"
+        blocks += [Paragraph((strong(f"{verb} task {lab.first_task} first"), "; later tasks often fail because of "
+                              "earlier ones.")),
+                   Paragraph((code(f"course test {lab.number} --task {lab.first_task}"), " runs its tests, ",
+                              code(f"course hint {lab.number} --task {lab.first_task}"), " gives a nudge."))]
+    elif shown and not lab.failed:
+        blocks.append(Paragraph((good("Every test passes."), *((" (The hidden ones are listed below.)",) if lab.hidden
+                                                               else ()))))
+    for task, of_task in groupby(shown, key=lambda test: test.task):
+        blocks += _task(lab, titles.task(lab.number, task), list(of_task))
+    return blocks + _hidden(lab)
+
+
+def _task(lab: SeenLab, title: str, tests: list[SeenTest]) -> list[Block]:
+    failed = [test for test in tests if not test.passed]
+    earned = sum(test.points or 0 for test in tests if test.passed)
+    worth = sum(test.points or 0 for test in tests)
+    if not failed:
+        return [Paragraph((good("✓ "), f"{title}: all {_count(len(tests), 'test')}, {_count(worth, 'point')}."))]
+    blocks: list[Block] = [Heading(3, (f"{title}: {earned} of {_count(worth, 'point')}",))]
+    for message, same in _by_message(failed):
+        blocks += _told(message, same)
+    return blocks
+
+
+def _by_message(failed: list[SeenTest]) -> list[tuple[str, list[SeenTest]]]:
+    """Tests that failed for the same reason stand together, where the first of them stood."""
+    groups: dict[str, list[SeenTest]] = {}
+    for test in failed:
+        groups.setdefault(test.message, []).append(test)
+    return list(groups.items())
+
+
+def _told(message: str, tests: list[SeenTest]) -> list[Block]:
+    blocks: list[Block] = [Items(tuple((bad("✗ "), test.sentence, f" ({_count(test.points or 0, 'point')})")
+                                       for test in tests))]
+    if message:
+        is_to_do = all(test.is_to_do for test in tests)
+        blocks.append(Verbatim(f"still to do: {message}" if is_to_do else message))
+    printed = next((test.printed for test in tests if test.printed.strip() and not test.is_to_do), "")
+    return [*blocks, Verbatim(printed, "It printed:" if len(tests) == 1 else "It printed, in the first of these:")] \
+        if printed else blocks
+
+
+def _hidden(lab: SeenLab) -> list[Block]:
+    if not lab.hidden:
+        return []
+    return [Heading(3, ("Hidden tests",)), Items(tuple((f"{test.sentence}. {HIDDEN}",) for test in lab.hidden))]
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _of(points: float, max_points: int) -> str:
+    return f"{number(points)} of {_count(max_points, 'point')}"
+
+
+def _number(points: float | None) -> str:
+    return "–" if points is None else number(points)

@@ -1,0 +1,106 @@
+"""A page as blocks, written once and rendered twice: as Markdown and as HTML.
+
+Whatever is put into a block is taken for text. The two renderers escape it, so that no page has to think of that.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Look(enum.Enum):
+    STRONG = "strong"
+    CODE = "code"
+    GOOD = "good"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a line that looks different."""
+
+    text: str
+    look: Look
+
+
+Piece = str | Span
+Line = tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Heading:
+    level: int
+    line: Line
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    line: Line
+    #: "", "note" (in a box) or "small" (small print).
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Items:
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """Text as it was written, line by line."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    head: tuple[str, ...]
+    rows: tuple[tuple[Line, ...], ...]
+    #: Columns of numbers stand to the right.
+    numeric: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """SVG of our own in HTML; in Markdown the same in letters."""
+
+    svg: str
+    plain: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Two texts side by side; in Markdown one after the other."""
+
+    left: Verbatim
+    right: Verbatim
+
+
+Block = Heading | Paragraph | Items | Verbatim | Table | Picture | Beside
+
+
+@dataclass
+class Page:
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, *blocks: Block) -> None:
+        self.blocks += blocks
+
+
+def strong(text: str) -> Span:
+    return Span(text, Look.STRONG)
+
+
+def code(text: str) -> Span:
+    return Span(text, Look.CODE)
+
+
+def good(text: str) -> Span:
+    return Span(text, Look.GOOD)
+
+
+def bad(text: str) -> Span:
+    return Span(text, Look.BAD)

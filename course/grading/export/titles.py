@@ -1,0 +1,38 @@
+"""What labs and their tasks are called, where the course is at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from course.hints import task_titles
+from course.labs import LabError, discover
+
+
+@dataclass(frozen=True)
+class Titles:
+    labs: dict[str, str] = field(default_factory=dict)
+    #: Lab → task → title.
+    tasks: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def lab(self, number: str) -> str:
+        title = self.labs.get(number)
+        return f"Lab {number}: {title}" if title else f"Lab {number}"
+
+    def task(self, number: str, task: int | None) -> str:
+        if task is None:
+            return "Other tests"
+        title = self.tasks.get(number, {}).get(task)
+        return f"Task {task}: {title}" if title else f"Task {task}"
+
+
+def course_titles() -> Titles:
+    """Read from the labs' folders. Where there is no course, numbers must do."""
+    titles = Titles()
+    try:
+        for lab in discover():
+            titles.labs[lab.number] = lab.title
+            if lab.hints.is_file():
+                titles.tasks[lab.number] = task_titles(lab.hints.read_text(encoding="utf-8"))
+    except (LabError, OSError):
+        pass
+    return titles
