@@ -1,0 +1,62 @@
+"""What is alike, side by side, for an instructor to judge: ``similarity.md`` and ``similarity.html``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from course.grading.export import atomic, markdown, web
+from course.grading.export.page import Beside, Block, Heading, Items, Page, Paragraph, Table, Verbatim
+from course.grading.export.text import clean, one_line
+from course.grading.export.titles import Titles, course_titles
+from course.grading.similarity import Pair, Similarity
+
+WHAT_IT_IS = ("Never scored, and no proof: those who learn together write alike, and some bodies have one good shape. "
+              "Compared are the bodies that students write, without names of locals, comments and formatting; per cent "
+              "is the share of runs of eight tokens that both have and most of the class have not.")
+
+
+def write_similarity(out: Path, found: Sequence[Similarity]) -> None:
+    page = similarity_page(found, course_titles())
+    atomic.write(out / "similarity.md", markdown.render(page))
+    atomic.write(out / "similarity.html", web.render(page, is_wide=True))
+
+
+def similarity_page(found: Sequence[Similarity], titles: Titles) -> Page:
+    page = Page("Similarity")
+    page.add(Paragraph((WHAT_IT_IS,), "note"))
+    for similarity in found:
+        page.add(*_lab(similarity, titles))
+    return page
+
+
+def _lab(found: Similarity, titles: Titles) -> list[Block]:
+    files = f"{found.num_compared} file{'' if found.num_compared == 1 else 's'} compared"
+    blocks: list[Block] = [Heading(2, (titles.lab(found.lab),))]
+    if not found.pairs:
+        blocks.append(Paragraph((f"{files}, with each other and with the reference: none are much alike.",)))
+    else:
+        num_more = found.num_alike - len(found.pairs)
+        more = f" {num_more} more pairs are alike; the most alike are shown." if num_more else ""
+        rows = tuple(((f"{100 * pair.ratio:.0f} %",), (one_line(pair.first),), (one_line(pair.second),)) for pair
+                     in found.pairs)
+        blocks += [Paragraph((f"{files}.{more}",)),
+                   Table(("alike", "one", "other"), rows, frozenset({0}))]
+    for title, reasons in (("Bodies left out", found.left_out), ("Files not compared", found.not_compared)):
+        if reasons:
+            blocks += [Heading(3, (title,)), Items(tuple((f"{one_line(name)}: {one_line(reason)}",)
+                                                         for name, reason in reasons.items()))]
+    for pair in found.pairs:
+        blocks += _pair(pair)
+    return blocks
+
+
+def _pair(pair: Pair) -> list[Block]:
+    first, second = one_line(pair.first), one_line(pair.second)
+    blocks: list[Block] = [Heading(3, (f"{first} and {second}: {100 * pair.ratio:.0f} %",))]
+    for body in pair.bodies:
+        blocks.append(Beside(Verbatim(clean(body.first_text), f"{first}: {body.name}, {100 * body.ratio:.0f} %"),
+                             Verbatim(clean(body.second_text), f"{second}: {body.name}")))
+    if not pair.bodies:
+        blocks.append(Paragraph(("Alike in pieces, in no body as a whole.",)))
+    return blocks
