@@ -19,6 +19,7 @@ from course.labs import LabError
 MAX_CHARACTERS = 200_000
 _TASK = re.compile(r"^\s*# TASK \d+: ")
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+_LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 Tokens = Sequence[tokenize.TokenInfo]
 
 
@@ -82,7 +83,8 @@ def _functions(tokens: Tokens) -> Iterator[tuple[str, int, int]]:
     for place, token in enumerate(tokens[:-1]):
         while scopes and place >= scopes[-1][1]:
             scopes.pop()
-        if token.string not in ("def", "class") or tokens[place + 1].type != tokenize.NAME:
+        is_first = place == 0 or tokens[place - 1].type in _LINE_STARTS or tokens[place - 1].string == "async"
+        if not is_first or token.string not in ("def", "class") or tokens[place + 1].type != tokenize.NAME:
             continue
         start = next((i for i in range(place, len(tokens)) if tokens[i].type == tokenize.NEWLINE), len(tokens)) + 1
         if start >= len(tokens) or tokens[start].type != tokenize.INDENT:
