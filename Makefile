@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test demo lint check map hero notebooks lab site install clean
+.PHONY: test demo lint check map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -41,7 +41,7 @@ demo: $(ENGINE_INSTALLED)
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml grading/classroom/*.yml
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
@@ -57,6 +57,10 @@ hero: $(INSTALLED)
 # Runs the notebooks and keeps their outputs.
 notebooks: $(INSTALLED)
 	$(RUN) tools/notebooks.py $(ONLY)
+
+# An autograder for Gradescope, from what is committed: make gradescope LABS="2.1 2.2" [HIDDEN=folder]
+gradescope:
+	HIDDEN="$(HIDDEN)" grading/gradescope/make_zip.sh build/gradescope.zip $(LABS)
 
 # Jupyter, opened on the tour. What is committed was made here: to trust it shows the pictures before anything is run.
 LAB := .venv/.lab
