@@ -1,6 +1,7 @@
 """The scripts for Gradescope, Classroom and containers, run on a made-up machine: what they install is stubbed, and so
 is ``course grade``; the shell, the files and the exit statuses are real."""
 
+import importlib.util
 import json
 import os
 import re
@@ -103,6 +104,7 @@ def test_the_autograder_drops_to_another_user_and_takes_the_result_over(machine)
     machine.install(f"made.write_text({json.dumps(RESULTS)!r})")
     (machine.root / "submission/link.py").symlink_to("/etc/passwd")
     os.mkfifo(machine.root / "submission/pipe")
+    (machine.root / "source/hidden").mkdir()
     assert machine.grade() == {**RESULTS, "stdout_visibility": "hidden"}
     assert re.search(r"^runuser -u grader -- env -i ", machine.log.read_text(), re.M)
     assert re.search(r"^chown -R -h grader ", machine.log.read_text(), re.M)
@@ -110,59 +112,72 @@ def test_the_autograder_drops_to_another_user_and_takes_the_result_over(machine)
     assert "SECRET" not in seen["environment"] and seen["links"] == ["link.py"]
     assert seen["roster"] == 'id,name\n1234,"Anna, ""A."" Example"\n'
     arguments = " ".join(seen["arguments"])
-    assert arguments.endswith("--lab 2.1 --lab 2.2") and "--sandbox auto" in arguments and "--hidden" not in arguments
+    assert arguments.endswith(f"--lab 2.1 --lab 2.2 --hidden {machine.root}/source/hidden")
+    assert "--sandbox auto" in arguments
     assert not list(machine.root.parent.glob("tmp.*")), "the working folder is left behind"
 
 
-def test_hidden_tests_of_the_package_are_used(machine):
-    machine.install(f"made.write_text({json.dumps(RESULTS)!r})")
-    (machine.root / "source/hidden").mkdir()
-    machine.grade()
-    assert json.loads(machine.seen.read_text())["arguments"][-2:] == ["--hidden", str(machine.root / "source/hidden")]
+@pytest.fixture(scope="module")
+def autograder():
+    spec = importlib.util.spec_from_file_location("autograder", GRADING / "gradescope/autograder.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-@pytest.mark.parametrize("course, why", [
-    ("sys.exit(2)", "status 2"),
-    ("made.write_text('LEAK'); sys.exit(0)", "cannot be used"),
-    ("made.write_text('{\"score\": NaN, \"tests\": []}')", "cannot be used"),
-    ("made.write_text('{\"score\": true, \"tests\": []}')", "cannot be used"),
-    ("made.write_text('[' * 100000)", "cannot be used"),
-    ("made.symlink_to('/etc/passwd')", "cannot be used"),
-    ("os.mkfifo(made)", "cannot be used"),
-    ("print('LEAK')", "cannot be used"),
-    ("os.kill(os.getpid(), 9)", "time was up"),
-    ("import time; time.sleep(60)", "time was up"),
-])
-def test_whatever_fails_there_is_a_result_that_says_grade_again(machine, course, why):
-    machine.install(course)
-    results = machine.grade(AUTOGRADER_LIMIT_S="1" if "sleep" in course else "30")
+def check_says_grade_again(results, why):
     assert results["score"] == 0 and "not a zero" in results["output"] and results["stdout_visibility"] == "hidden"
     (case,) = results["tests"]
     assert case["visibility"] == "hidden" and case["name"] == "Grade again" and why in case["output"]
     assert "LEAK" not in json.dumps(results) and "root:" not in json.dumps(results)
 
 
-def test_a_part_that_must_be_graded_again_is_still_a_result(machine):
-    machine.install(f"made.write_text({json.dumps(RESULTS)!r}); sys.exit(1)")
-    assert machine.grade()["score"] == 12.5
+@pytest.mark.parametrize("course, why", [
+    ("print('LEAK'); sys.exit(2)", "status 2"), ("made.write_text('LEAK')", "used"),
+    ("import time; time.sleep(60)", "time was up"),
+])
+def test_whatever_fails_there_is_a_result_that_says_grade_again(machine, course, why):
+    machine.install(course)
+    check_says_grade_again(machine.grade(AUTOGRADER_LIMIT_S="1" if "sleep" in course else "30"), why)
+
+
+@pytest.mark.parametrize("make", [
+    lambda made: made.write_text('{"score": NaN, "tests": []}'), lambda made: made.write_text('{"score": 1}'),
+    lambda made: made.write_text('{"score": true, "tests": []}'), lambda made: made.write_text("[" * 100_000),
+    lambda made: made.write_text('{"score": -1, "tests": []}'), lambda made: made.write_bytes(b"\xff"),
+    lambda made: made.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir, lambda made: None,
+    lambda made: made.write_text('{"score": 1, "tests": ["LEAK"], "x": "' + "y" * 5_000_000 + '"}'),
+])
+def test_a_result_that_is_none_is_not_taken_over(autograder, tmp_path, make):
+    make(tmp_path / "made.json")
+    autograder.accept(tmp_path / "made.json", tmp_path / "results.json", "0", tmp_path / "metadata.json")
+    check_says_grade_again(json.loads((tmp_path / "results.json").read_text()), "cannot be used")
+
+
+def test_a_part_that_must_be_graded_again_is_still_a_result(autograder, tmp_path):
+    (tmp_path / "made.json").write_text(json.dumps(RESULTS))
+    autograder.accept(tmp_path / "made.json", tmp_path / "results.json", "1", tmp_path / "metadata.json")
+    assert json.loads((tmp_path / "results.json").read_text())["score"] == 12.5
 
 
 @pytest.mark.parametrize("metadata, student", [(None, "student"), ("[]", "student"), ("{", "student"),
                                                ('{"users": [{"id": "../../x", "name": 3}]}', "student"),
                                                ('{"users": [{"id": 7}]}', "7")])
-def test_odd_metadata_stops_nobody(machine, metadata, student):
-    machine.install(f"made.write_text({json.dumps(RESULTS)!r})")
+def test_odd_metadata_stops_nobody(autograder, machine, tmp_path, metadata, student):
     path = machine.root / "submission_metadata.json"
     path.unlink() if metadata is None else path.write_text(metadata)
-    assert machine.grade()["score"] == 12.5
-    assert json.loads(machine.seen.read_text())["roster"].splitlines()[1].startswith(f"{student},")
+    assert autograder.lay(machine.root, tmp_path / "work") == student
+    assert (tmp_path / "work/submissions" / student / "starter.py").is_file()
+    assert (tmp_path / "work/roster.csv").read_text().splitlines()[1].startswith(f"{student},")
 
 
-def test_lateness_is_said(machine):
-    machine.install(f"made.write_text({json.dumps(RESULTS)!r})")
+def test_lateness_is_said(autograder, tmp_path):
     late = {**METADATA, "created_at": "2026-03-02T10:00:01+01:00"}
-    (machine.root / "submission_metadata.json").write_text(json.dumps(late))
-    assert machine.grade()["output"] == "Handed in after the due date.\nWell done."
+    (tmp_path / "metadata.json").write_text(json.dumps(late))
+    (tmp_path / "made.json").write_text(json.dumps(RESULTS))
+    autograder.accept(tmp_path / "made.json", tmp_path / "results.json", "0", tmp_path / "metadata.json")
+    output = json.loads((tmp_path / "results.json").read_text())["output"]
+    assert output == "Handed in after the due date.\nWell done."
 
 
 def test_a_missing_installation_is_a_result_too(machine):
@@ -197,7 +212,7 @@ def test_a_wrong_call_packs_nothing(tmp_path, arguments, why):
     assert done.returncode == 2 and why in done.stderr and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("status, code", [(0, 0), (1, 0), (2, 2), (139, 139)])
+@pytest.mark.parametrize("status, code", [(1, 0), (2, 2)])
 def test_classroom_grades_and_shows_the_page(machine, tmp_path, status, code):
     script(machine.bin / "course", f"#!{sys.executable} -IS\n" + COURSE % str(machine.seen)
            + f"(made.parent / 'feedback.md').write_text('# Feedback'); sys.exit({status})")

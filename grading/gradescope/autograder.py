@@ -34,6 +34,7 @@ def fail(results: Path, why: str) -> None:
 def lay(root: Path, work: Path) -> str:
     """Links stay links and are never followed; `course grade` says what it thinks of them."""
     student, name = _student(_metadata(root / "submission_metadata.json"))
+    work.mkdir(exist_ok=True)
     shutil.copytree(root / "submission", work / "submissions" / student, symlinks=True, ignore=_special_files)
     with open(work / "roster.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", "name"], [student, name]])
