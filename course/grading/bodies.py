@@ -55,7 +55,8 @@ def bodies_of(text: str, known_names: frozenset[str] = frozenset()) -> dict[str,
     for name, start, end in _functions(tokens):
         inside = _without_docstring(tokens[start:end])
         if inside:
-            first, last = inside[0].start[0], inside[-1].end[0]
+            first = inside[0].start[0]
+            last = max(token.start[0] for token in inside if token.type != tokenize.DEDENT)  # that is a line further
             found[name] = Body(name, textwrap.dedent("\n".join(lines[first - 1:last])).rstrip(),
                                _normalised(inside, known_names), sum(t.type == tokenize.NEWLINE for t in inside),
                                first, last)

@@ -25,8 +25,8 @@ MIN_CLASS = 5
 #: Pairs that are less alike than this are not shown, nor are bodies.
 MIN_RATIO, MIN_BODY_RATIO = 0.6, 0.7
 #: A pair must have so many runs each: three lines that agree are no finding.
-MIN_RUNS = 24
-MAX_PAIRS, MAX_BODIES = 40, 6
+MIN_RUNS = 40
+MAX_PAIRS, MAX_BODIES = 40, 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pair:
     first: str
     #: Another student, or ``REFERENCE``.
     second: str
-    #: 0 to 1: the share of runs that both have.
+    #: 0 to 1: how much of the shorter one is in the other, so that half a copy is a copy.
     ratio: float
     bodies: tuple[SharedBody, ...]
 
@@ -138,7 +138,7 @@ def _alike(runs: Mapping[str, Mapping[str, Runs]]) -> list[tuple[float, str, str
     large = [who for who, size in sizes.items() if size >= MIN_RUNS]
     found = []
     for first, second in combinations(large, 2):
-        ratio = 2 * (bits[first] & bits[second]).bit_count() / (sizes[first] + sizes[second])
+        ratio = (bits[first] & bits[second]).bit_count() / min(sizes[first], sizes[second])
         if ratio >= MIN_RATIO:
             found.append((ratio, first, second))
     return sorted(found, key=lambda pair: (-pair[0], pair[1], pair[2]))

@@ -87,7 +87,7 @@ def _most_failed(graded: list[LabResult], lab: str, titles: Titles) -> list[Bloc
     rows: list[tuple[Line, ...]] = []
     for name in most:
         sentence = GradedTest(one_line(name), None, None, True).sentence
-        rows.append(((str(stuck[name]),), (str(failed[name]),),
+        rows.append(((_blank(stuck[name]),), (str(failed[name]),),
                      (f"{sentence} (hidden)" if tests[name].is_hidden else sentence,),
                      (titles.task(lab, tests[name].task),)))
     return [Paragraph((f"Failed most often, among the {_count(len(running), 'file')} that passed something. “Stuck”: "

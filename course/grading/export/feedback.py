@@ -75,14 +75,15 @@ def _in_short(lab: SeenLab) -> Line:
             return (bad("the file cannot be loaded"),)
         if lab.first_task is not None:
             return (f"mend task {lab.first_task} first",)
-        return (good("nothing fails"),) if not lab.failed else ("see below",)
+        return (good("every test that you can see passes" if lab.hidden else "every test passes"),) if not lab.failed \
+            else ("see below",)
     return ({Outcome.MISSING: "not handed in", Outcome.UNREADABLE: "could not be read",
              Outcome.GRADE_AGAIN: "will be graded again"}[lab.outcome],)
 
 
 def _lab(lab: SeenLab, titles: Titles) -> list[Block]:
     points = _of(lab.points, lab.max_points) if lab.points is not None else "no score yet"
-    blocks: list[Block] = [Heading(2, (f"{titles.lab(lab.number)}. {points}",))]
+    blocks: list[Block] = [Heading(2, (f"{titles.lab(lab.number)} ({points})",))]
     if lab.has_override:
         blocks.append(Paragraph((f"Your instructor set {number(lab.points or 0)} in place of the tests' "
                                  f"{lab.computed_points}: {lab.override_reason}",), "note"))
@@ -109,14 +110,14 @@ def _tests(lab: SeenLab, titles: Titles) -> list[Block]:
                    Paragraph((code(f"course test {lab.number} --task {lab.first_task}"), " runs its tests, ",
                               code(f"course hint {lab.number} --task {lab.first_task}"), " gives a nudge."))]
     elif shown and not lab.failed:
-        blocks.append(Paragraph((good("Every test passes."), *((" (The hidden ones are listed below.)",) if lab.hidden
-                                                               else ()))))
+        blocks.append(Paragraph((good("Every test that you can see passes." if lab.hidden else "Every test passes."),)))
     for task, of_task in groupby(shown, key=lambda test: test.task):
-        blocks += _task(lab, titles.task(lab.number, task), list(of_task))
+        blocks += _task(titles.task(lab.number, task), list(of_task), task == lab.first_task)
     return blocks + _hidden(lab)
 
 
-def _task(lab: SeenLab, title: str, tests: list[SeenTest]) -> list[Block]:
+def _task(title: str, tests: list[SeenTest], is_first: bool) -> list[Block]:
+    """What was printed is shown for the task to mend first; that of later ones says little until then."""
     failed = [test for test in tests if not test.passed]
     earned = sum(test.points or 0 for test in tests if test.passed)
     worth = sum(test.points or 0 for test in tests)
@@ -125,6 +126,7 @@ def _task(lab: SeenLab, title: str, tests: list[SeenTest]) -> list[Block]:
     blocks: list[Block] = [Heading(3, (f"{title}: {earned} of {_count(worth, 'point')}",))]
     for message, same in _by_message(failed):
         blocks += _told(message, same)
+        blocks += _printed(same) if is_first else []
     return blocks
 
 
@@ -142,9 +144,13 @@ def _told(message: str, tests: list[SeenTest]) -> list[Block]:
     if message:
         is_to_do = all(test.is_to_do for test in tests)
         blocks.append(Verbatim(f"still to do: {message}" if is_to_do else message))
-    printed = next((test.printed for test in tests if test.printed.strip() and not test.is_to_do), "")
-    return [*blocks, Verbatim(printed, "It printed:" if len(tests) == 1 else "It printed, in the first of these:")] \
-        if printed else blocks
+    return blocks
+
+
+def _printed(tests: list[SeenTest]) -> list[Block]:
+    """What the first of them that printed something did."""
+    title = "It printed:" if len(tests) == 1 else "One of these printed:"
+    return [Verbatim(test.printed, title) for test in tests if test.printed.strip() and not test.is_to_do][:1]
 
 
 def _hidden(lab: SeenLab) -> list[Block]:

@@ -18,6 +18,7 @@ class Junit:
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
         for student in students:
             tree = junit_tree(seen_by(student), provenance)
+            Xml.indent(tree)
             text = Xml.tostring(tree, encoding="unicode", xml_declaration=False)
             atomic.write(atomic.student_folder(out, student.student) / self.name,
                          f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')

@@ -13,7 +13,8 @@ from course.grading.similarity import Pair, Similarity
 
 WHAT_IT_IS = ("Never scored, and no proof: those who learn together write alike, and some bodies have one good shape. "
               "Compared are the bodies that students write, without names of locals, comments and formatting; per cent "
-              "is the share of runs of eight tokens that both have and most of the class have not.")
+              "says how much of the shorter one is in the other, in runs of eight tokens that most of the class have "
+              "not.")
 
 
 def write_similarity(out: Path, found: Sequence[Similarity]) -> None:

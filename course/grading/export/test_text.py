@@ -40,7 +40,7 @@ from course.grading.export.text import (
 NASTY = ("<script>alert(1)</script>", "]]>", "<!--", "&amp;", "`", "```", "~~~", "|", "[x](http://evil)",
          "![x](http://e)", "http://evil", "www.evil.com", "\x1b[31m", "\x1b]8;;http://evil\x07", "\x9b2J", "\r\n",
          "\u2028", "\u202e", "\ud800", "\x00", "=1+1", "+", "-", "@SUM(1)", "\t", ";", '"', "'", ",", "# ", "1. ", "- ",
-         "> ", "    ", "***", "___", "</pre>", "\\", "$x$", "\ufffe", "\n\n", "==", "---", "a")
+         "> ", "    ", "***", "___", "</pre>", "\n```\n", "\\", "$x$", "\ufffe", "\n\n", "==", "---", "a")
 texts = st.one_of(st.lists(st.sampled_from(NASTY), max_size=8).map("".join),
                   st.text(st.characters(exclude_categories=()), max_size=40))
 quick = settings(max_examples=40, deadline=None)
@@ -149,6 +149,8 @@ def test_markdown_has_the_same_elements_whatever_the_text(text):
 
 
 @given(st.text("`~a\n", max_size=30))
+@example("```\nafter")
+@example("a\n`````\n~~~")
 def test_a_fence_is_longer_than_what_it_holds(text):
     (token,) = MarkdownIt().parse(markdown_block(text))
     assert token.type == "fence" and token.content == text + "\n"
