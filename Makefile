@@ -60,7 +60,8 @@ notebooks: $(INSTALLED)
 
 # An autograder for Gradescope, from what is committed: make gradescope LABS="2.1 2.2" [HIDDEN=folder]
 gradescope:
-	HIDDEN="$(HIDDEN)" grading/gradescope/make_zip.sh build/gradescope.zip $(LABS)
+	@test -n "$(LABS)" || { echo 'Which labs? As in: make gradescope LABS="2.1 2.2"'; exit 2; }
+	@HIDDEN="$(HIDDEN)" grading/gradescope/make_zip.sh build/gradescope.zip $(LABS)
 
 # Jupyter, opened on the tour. What is committed was made here: to trust it shows the pictures before anything is run.
 LAB := .venv/.lab
