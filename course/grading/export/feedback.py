@@ -150,7 +150,8 @@ def _told(message: str, tests: list[SeenTest]) -> list[Block]:
 def _printed(tests: list[SeenTest]) -> list[Block]:
     """What the first of them that printed something did."""
     title = "It printed:" if len(tests) == 1 else "One of these printed:"
-    return [Verbatim(test.printed, title) for test in tests if test.printed.strip() and not test.is_to_do][:1]
+    told: list[Block] = [Verbatim(test.printed, title) for test in tests if test.printed.strip() and not test.is_to_do]
+    return told[:1]
 
 
 def _hidden(lab: SeenLab) -> list[Block]:
