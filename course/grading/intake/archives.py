@@ -1,0 +1,139 @@
+"""Archives, read into memory and never unpacked: bounded in members, in bytes, and in how much grows from how little.
+
+A tar is read as a stream, from front to back: an archive whose headers point backwards, at which some versions of
+``tarfile`` go round for ever, ends in an error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from typing import IO
+
+from course.failures import TimeLimitExceeded
+from course.grading.intake.members import (
+    Budget,
+    Member,
+    Refused,
+    is_archive,
+    is_skipped,
+    kind_of,
+    limit_of,
+    too_large,
+    unsafe_path,
+)
+from course.limits import time_limit
+
+#: How many times its size an archive may hold, beyond a first megabyte.
+MAX_RATIO = 100
+FREE_BYTES = 1_000_000
+#: To read the largest takes one second or two.
+MAX_CPU_S = 20.0
+_ENCRYPTED = 0x1
+
+
+def opened(member: Member, budget: Budget, depth: int = 2) -> list[Member]:
+    """The member itself; of an archive, what it holds, and what archives in it hold. It counts as a folder."""
+    if not is_archive(member.name) or member.problem:
+        return [member]
+    if depth == 0:
+        return [Member(member.name, problem="is an archive in an archive in an archive")]
+    folder = stem_of(member.name)
+    return [found for inner in read_archive(member.name, member.content, budget)
+            for found in opened(inner.below(folder), budget, depth - 1)]
+
+
+def stem_of(name: str) -> str:
+    """The name without the end that makes it an archive."""
+    for end in (".tar.gz", ".tgz", ".tar", ".zip"):
+        if name.lower().endswith(end):
+            return name[:-len(end)]
+    return name
+
+
+def read_archive(name: str, content: bytes, budget: Budget) -> list[Member]:
+    """All members of an archive. Raises Refused, with what it is, if it is damaged or one to fill a disk with."""
+    try:
+        with time_limit(MAX_CPU_S):
+            read = _read_zip if name.lower().endswith(".zip") else _read_tar
+            return list(read(name, content, budget))
+    except Refused:
+        raise
+    except (TimeLimitExceeded, MemoryError):
+        raise Refused(f"{name} is an archive that takes too long to read.") from None
+    except Exception as error:  # what a damaged or made-up archive raises is anybody's guess
+        raise Refused(f"{name} is a damaged archive, or none at all ({type(error).__name__}).") from None
+
+
+def _read_zip(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        _check_ratio(name, sum(entry.file_size for entry in entries), len(content))
+        for entry in entries:
+            inner = entry.filename.replace("\\", "/")  # as some programs of Windows write it
+            if _is_left_out(inner):
+                continue
+            problem = unsafe_path(inner) or _zip_kind(entry) or too_large(entry.file_size, inner)
+            budget.count_member()
+            budget.count_bytes(0 if problem else entry.file_size)
+            is_read = not problem and limit_of(inner)
+            yield Member(inner, _bounded(archive.open(entry), inner) if is_read else b"", problem)
+
+
+def _zip_kind(entry: zipfile.ZipInfo) -> str:
+    if entry.flag_bits & _ENCRYPTED:
+        return "is locked with a password"
+    mode = entry.external_attr >> 16
+    return kind_of(mode) if entry.create_system == 3 and mode >> 12 else ""
+
+
+def _read_tar(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
+    plain: IO[bytes] = io.BytesIO(content)
+    if content.startswith(b"\x1f\x8b"):
+        limit = min(budget.max_bytes - budget.num_bytes, MAX_RATIO * len(content) + FREE_BYTES)
+        plain = io.BytesIO(_unzipped(name, content, limit))
+    with tarfile.open(fileobj=plain, mode="r|") as archive:
+        for entry in archive:
+            if entry.isdir() or _is_left_out(entry.name):
+                continue
+            problem = unsafe_path(entry.name) or _tar_kind(entry) or too_large(entry.size, entry.name)
+            budget.count_member()
+            budget.count_bytes(0 if problem else entry.size)
+            file = archive.extractfile(entry) if not problem and limit_of(entry.name) else None
+            yield Member(entry.name.removeprefix("./"), _bounded(file, entry.name) if file else b"", problem)
+
+
+def _unzipped(name: str, content: bytes, limit: int) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        plain = file.read(limit + 1)
+    _check_ratio(name, len(plain), len(content))
+    if len(plain) > limit:
+        raise Refused(f"{name} holds more than {limit / 1e6:.0f} MB; hand in the labs' files only.")
+    return plain
+
+
+def _tar_kind(entry: tarfile.TarInfo) -> str:
+    if entry.issym():
+        return "is a symbolic link"
+    if entry.islnk():
+        return "is a hard link"
+    if entry.isfifo():
+        return "is a named pipe"
+    return "" if entry.isreg() and not entry.issparse() else "is not a regular file"
+
+
+def _bounded(file: IO[bytes], name: str) -> bytes:
+    with file:
+        return file.read(limit_of(name) + 1)[:limit_of(name)]
+
+
+def _check_ratio(name: str, num_bytes: int, num_packed: int) -> None:
+    if num_bytes > MAX_RATIO * num_packed + FREE_BYTES:
+        raise Refused(f"{name} would grow to more than {MAX_RATIO} times its size; such an archive is not opened.")
+
+
+def _is_left_out(name: str) -> bool:
+    return any(is_skipped(part) for part in name.split("/") if part not in (".", "..", ""))

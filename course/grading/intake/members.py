@@ -1,0 +1,170 @@
+"""The files of a submission, read into memory once. Nobody goes back to their paths."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+MAX_MEMBERS = 2000
+#: A lab's file; the longest solution has 30 kB.
+MAX_FILE_BYTES = 1_000_000
+#: All files of one submission together, an archive included.
+MAX_TOTAL_BYTES = 64_000_000
+MAX_DEPTH = 12
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+#: Gradescope's table of who handed in what.
+METADATA = "submission_metadata.yml"
+#: Folders that hold nobody's work.
+SKIPPED = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv")
+
+
+class Refused(Exception):
+    """A submission that cannot be taken in as a whole; the message is a sentence about it, for its student."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a submission."""
+
+    #: Where it lies in the submission, with slashes; an archive counts as a folder.
+    name: str
+    content: bytes = b""
+    #: Why there is no content, as what follows the name: ``is a symbolic link``.
+    problem: str = ""
+    #: What the sentences call it, where that is not its name.
+    alias: str = ""
+
+    @property
+    def shown(self) -> str:
+        return self.alias or self.name
+
+    def below(self, folder: str) -> Member:
+        return replace(self, name=f"{folder}/{self.name}")
+
+
+@dataclass
+class Budget:
+    """What one submission may take, and what it has taken."""
+
+    max_members: int = MAX_MEMBERS
+    max_bytes: int = MAX_TOTAL_BYTES
+    num_members: int = 0
+    num_bytes: int = 0
+
+    def count_member(self) -> None:
+        """Raises Refused when it is one too many."""
+        self.num_members += 1
+        if self.num_members > self.max_members:
+            raise Refused(f"It holds more than {self.max_members} files; hand in the labs' files only.")
+
+    def count_bytes(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+        if self.num_bytes > self.max_bytes:
+            raise Refused(f"It holds more than {self.max_bytes / 1e6:.0f} MB; hand in the labs' files only.")
+
+
+def is_archive(name: str) -> bool:
+    return name.lower().endswith(ARCHIVES)
+
+
+def is_skipped(name: str) -> bool:
+    """Whether a part of a path is hidden, a cache, or what an operating system leaves."""
+    return name.startswith(".") or name in SKIPPED or name in ("Thumbs.db", "desktop.ini")
+
+
+def limit_of(name: str) -> int:
+    """How many bytes of a file of this name are of interest: none, if it can be neither Python nor an archive."""
+    if is_archive(name) or name.endswith(METADATA):
+        return MAX_TOTAL_BYTES
+    return MAX_FILE_BYTES if name.lower().endswith(".py") else 0
+
+
+def too_large(num_bytes: int, name: str) -> str:
+    """Empty if a file may have that size; else what is to be said of it."""
+    limit = limit_of(name)
+    if not limit or num_bytes <= limit:
+        return ""
+    what = "an archive" if is_archive(name) else "a lab's file"
+    return f"has {num_bytes / 1e6:.1f} MB; {what} may have {limit / 1e6:.0f} MB"
+
+
+def unsafe_path(name: str) -> str:
+    """Empty for a path that stays where it is put; else what is wrong with it."""
+    if "\\" in name or "\0" in name or any(ord(letter) < 32 for letter in name):
+        return "has a path with characters that do not belong there"
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or (parts and parts[0][1:2] == ":"):
+        return "has an absolute path"
+    return "has a path that leaves its folder" if ".." in parts else ""
+
+
+def read_folder(folder: Path, budget: Budget) -> list[Member]:
+    """What lies in ``folder`` and below it. Nothing is reached through a link. Raises Refused for too much of it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return list(_walk(descriptor, "", budget, MAX_DEPTH))
+    finally:
+        os.close(descriptor)
+
+
+def read_one(path: Path, name: str, budget: Budget) -> Member:
+    """A single file, which is called ``name`` in the submission."""
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return replace(_read(descriptor, path.name, name, budget), alias=path.name if path.name != name else "")
+    finally:
+        os.close(descriptor)
+
+
+def _walk(descriptor: int, prefix: str, budget: Budget, depth: int) -> Iterator[Member]:
+    with os.scandir(descriptor) as entries:
+        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries
+                       if not is_skipped(entry.name))
+    if any(name == "pyvenv.cfg" for name, _ in found):  # a virtual environment, whatever it is called
+        return
+    for name, is_folder in found:
+        if not is_folder:
+            yield _read(descriptor, name, prefix + name, budget)
+        elif depth == 0:
+            raise Refused(f"Its folders are more than {MAX_DEPTH} deep.")
+        else:
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            try:
+                yield from _walk(inner, f"{prefix}{name}/", budget, depth - 1)
+            finally:
+                os.close(inner)
+
+
+def _read(folder: int, entry: str, name: str, budget: Budget) -> Member:
+    """The entry of an open folder, if it is a regular file; opened so that neither a link nor a FIFO can do harm."""
+    budget.count_member()
+    kind = kind_of(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode)
+    if kind:
+        return Member(name, problem=kind)
+    if not limit_of(name):
+        return Member(name)
+    try:
+        descriptor = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        return Member(name, problem=f"cannot be read: {error.strerror}")
+    with open(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        problem = kind_of(state.st_mode) or too_large(state.st_size, name)
+        if not problem:
+            content = file.read(limit_of(name) + 1)
+            problem = too_large(len(content), name)
+    if problem:
+        return Member(name, problem=problem)
+    budget.count_bytes(len(content))
+    return Member(name, content)
+
+
+def kind_of(mode: int) -> str:
+    """Empty for a regular file; else what it is."""
+    kinds = {stat.S_IFREG: "", stat.S_IFLNK: "is a symbolic link", stat.S_IFIFO: "is a named pipe",
+             stat.S_IFSOCK: "is a socket", stat.S_IFCHR: "is a device", stat.S_IFBLK: "is a device",
+             stat.S_IFDIR: "is a folder"}
+    return kinds.get(stat.S_IFMT(mode), "is not a regular file")

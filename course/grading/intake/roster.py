@@ -1,0 +1,128 @@
+"""Who is in the class: ``roster.csv``, and the ids that may become names of folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.labs import LabError
+
+MAX_ID_CHARACTERS = 80
+_ID = re.compile(r"\w(?:[\w .@+',()&-]*[\w@+'()&-])?")
+#: What platforms call their columns; the first that is there counts.
+_COLUMNS = {
+    "id": ("id", "student id", "student_id", "sid", "sis user id", "id number", "student number", "username",
+           "user name", "login", "sis login id", "student"),
+    "name": ("name", "full name", "student name", "display name", "student"),
+    "first": ("first name", "first", "given name"),
+    "last": ("last name", "last", "surname", "family name"),
+    "email": ("email", "e-mail", "email address", "mail"),
+    "section": ("section", "sections", "group", "class"),
+}
+
+
+@dataclass(frozen=True)
+class Student:
+    id: str
+    name: str = ""
+    email: str = ""
+    section: str = ""
+
+
+def check_id(text: str, where: str) -> str:
+    """The id, as a folder may be called. Raises LabError for one that cannot be: with a slash, a dot in front, …"""
+    student = unicodedata.normalize("NFC", text.strip())
+    if not _ID.fullmatch(student) or len(student) > MAX_ID_CHARACTERS:
+        raise LabError(f"{where}: {student[:100]!r} cannot be a student's id. One begins with a letter or a digit, has "
+                       f"letters, digits, spaces and .@+',()&- and at most {MAX_ID_CHARACTERS} of them.")
+    return student
+
+
+class Roster:
+    """The class, in the order of the file."""
+
+    def __init__(self, students: Sequence[Student]) -> None:
+        self.students = {student.id: student for student in students}
+
+    def find(self, keys: Sequence[str]) -> str | None:
+        """The id of the one student whom one of ``keys`` means: by id, by address, by name. None if it is nobody."""
+        for key in keys:
+            for same in (_same_id, _same_email, _same_name):
+                found = [student.id for student in self.students.values() if same(student, key.strip())]
+                if len(found) == 1:
+                    return found[0]
+        return None
+
+
+def _same_id(student: Student, key: str) -> bool:
+    return student.id.casefold() == unicodedata.normalize("NFC", key).casefold()
+
+
+def _same_email(student: Student, key: str) -> bool:
+    email = student.email.casefold()
+    return bool(email) and key.casefold() in (email, email.partition("@")[0])
+
+
+def _same_name(student: Student, key: str) -> bool:
+    """``Smith, Jane`` is Jane Smith; so is ``smithjane``, as Canvas writes it."""
+    words, wanted = _words(student.name), _words(key)
+    if not words or not wanted:
+        return False
+    turned = ["".join(words[turn:] + words[:turn]) for turn in range(len(words))]
+    return sorted(words) == sorted(wanted) or (len(wanted) == 1 and wanted[0] in turned)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"\w+", unicodedata.normalize("NFC", name).casefold())
+
+
+def read_roster(path: Path) -> Roster:
+    """Raises LabError for a file that is no roster: no column of ids, a row without one, one id twice."""
+    rows = read_table(path, "a roster")
+    headings = rows[0][1]
+    columns = {what: next((name for name in names if name in headings), None) for what, names in _COLUMNS.items()}
+    if columns["id"] is None:
+        raise LabError(f"{path}: no column says the student's id; there are {', '.join(map(repr, headings))}. "
+                       "Call one of them id.")
+    if columns["name"] == columns["id"]:
+        columns["name"] = None
+    students: dict[str, Student] = {}
+    for line, row in rows:
+        fields = {what: row.get(column or "", "") for what, column in columns.items()}
+        if any("points possible" in value.casefold() for value in row.values()):  # the second row of Canvas's export
+            continue
+        name = fields["name"] or f"{fields['first']} {fields['last']}".strip()
+        student = Student(check_id(fields["id"], f"{path}, line {line}"), name, fields["email"], fields["section"])
+        if twin := next((other for other in students if other.casefold() == student.id.casefold()), None):
+            raise LabError(f"{path}, line {line}: {student.id!r} is there twice"
+                           + ("" if twin == student.id else f", also as {twin!r}: their folders would be one"))
+        students[student.id] = student
+    return Roster(list(students.values()))
+
+
+def read_table(path: Path, what: str) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file, each with its line and by heading in small letters; empty ones are left out.
+
+    Spreadsheets write semicolons or tabs in some countries, and a mark in front of the text. Raises LabError if there
+    are no rows.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise LabError(f"{path} is not UTF-8; save {what} as CSV UTF-8.") from None
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        headings = [heading.strip().casefold() for heading in next(reader, [])]
+        rows = [(reader.line_num, dict(zip(headings, [cell.strip() for cell in [*cells, *[""] * len(headings)]])))
+                for cells in reader if any(cell.strip() for cell in cells)]
+    except csv.Error as error:
+        raise LabError(f"{path}, line {reader.line_num}: {error}") from None
+    if not rows:
+        raise LabError(f"{path} has no rows; {what} has a line of headings, and one for each student.")
+    return rows

@@ -1,0 +1,351 @@
+"""What a class hands in: whose it is, which file is which lab's, and what is said of everything odd."""
+
+import gzip
+import io
+import json
+import os
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from course.grading.intake.finding import find
+from course.grading.intake.matching import lab_of, take_in
+from course.grading.intake.members import MAX_MEMBERS
+from course.grading.intake.naming import label_of, read_pattern
+from course.grading.intake.roster import Roster, Student, check_id, read_roster
+from course.grading.intake.settling import settle
+from course.labs import LabError, discover, find_lab
+
+LABS = discover()
+LAB = find_lab("2.1", LABS)
+TEXT = b"class BlockPool:\n    pass\n"
+
+
+def taken(folder, asked=(LAB,), roster=None, **options):
+    """Student → what was taken in."""
+    found, _ = find(folder, options.pop("pattern", None))
+    return {submission.student.id: take_in(submission, LABS, list(asked))
+            for submission in settle(found, roster, **options)}
+
+
+def only(folder, **options):
+    """The one file of the one student."""
+    (result,) = taken(folder, **options).values()
+    (file,) = result.files.values()
+    return file
+
+
+def put(path, content=TEXT):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def zipped(files):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def tarred(entries):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for entry, content in entries:
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+# ---- shapes
+
+
+@pytest.mark.parametrize("name", [
+    "ann/starter.py", "ann/2.1.py", "ann/lab-01-block-allocator/starter.py", "ann/block_allocator.py", "ann/2.1/starter.py",
+    "ann/phase-02-paged-attention/labs/lab-01-block-allocator/starter.py", "ann/starter (1).py", "ann/work/starter.py",
+    "ann.py", "ann_2.1.py", "Ann Lee_7_assignsubmission_file_/starter.py", "leeann_7_123_starter.py",
+    "leeann_LATE_7_123_starter-2.py", "Lab_ann_attempt_2026-01-02-03-04-05_starter.py",
+])
+def test_every_shape_gives_the_file(tmp_path, name):
+    put(tmp_path / name)
+    file = only(tmp_path)
+    assert (file.content, file.problem) == (TEXT, "")
+
+
+@pytest.mark.parametrize("name, content", [
+    ("ann.zip", zipped({"starter.py": TEXT})),
+    ("ann.zip", zipped({"phase-02-x/labs/lab-01-block-allocator/starter.py": TEXT, "__MACOSX/starter.py": b"\0"})),
+    ("ann.tgz", gzip.compress(tarred([(tarfile.TarInfo("./work/starter.py"), TEXT)]))),
+    ("ann.tar.gz", gzip.compress(tarred([(tarfile.TarInfo("2.1.py"), TEXT)]))),
+    ("ann.tar", tarred([(tarfile.TarInfo("starter.py"), TEXT)])),
+    ("ann/all.zip", zipped({"starter.py": TEXT})),
+    ("ann/2.1.zip", zipped({"starter.py": TEXT})),
+])
+def test_archives_are_read_where_they_lie(tmp_path, name, content):
+    put(tmp_path / name, content)
+    file = only(tmp_path)
+    assert (file.content, file.problem) == (TEXT, "")
+
+
+def test_one_archive_may_hold_all(tmp_path):
+    inner = zipped({"starter.py": b"x = 1\n"})
+    path = put(tmp_path / "class.zip", zipped({"subs/ann/starter.py": TEXT, "subs/bob.zip": inner, "subs/c_2.1.py": TEXT}))
+    files = {student: result.files["2.1"].content for student, result in taken(path).items()}
+    assert files == {"ann": TEXT, "bob": b"x = 1\n", "c": TEXT}
+
+
+METADATA = """\
+submission_11:
+  :submitters:
+  - :name: Ann Lee
+    :sid: '0071'
+    :email: ann@x.edu
+  - :name: Bob
+    :sid:
+    :email: bob@x.edu
+  :created_at: 2026-01-01 00:00:00 Z
+  :history:
+  - :id: 5
+    :submitters:
+    - :name: Eve
+      :sid: '666'
+"""
+
+
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_a_gradescope_export_names_its_groups(tmp_path, is_archive):
+    put(tmp_path / "in/submission_11/starter.py")
+    put(tmp_path / "in/submission_metadata.yml", METADATA.encode())
+    if is_archive:
+        put(tmp_path / "in.zip", zipped({"submission_11/starter.py": TEXT, "submission_metadata.yml": METADATA}))
+    result = taken(tmp_path / ("in.zip" if is_archive else "in"))
+    assert {student: one.files["2.1"].content for student, one in result.items()} == {"0071": TEXT, "bob@x.edu": TEXT}
+
+
+def test_a_whole_course_gives_every_lab(tmp_path):
+    for lab in LABS:
+        put(tmp_path / "ann" / lab.relative(lab.starter), lab.number.encode())
+    put(tmp_path / "ann/conftest.py", b"raise SystemExit")
+    put(tmp_path / "ann" / LAB.relative(LAB.solution), b"solution")
+    (result,) = taken(tmp_path, asked=LABS).values()
+    assert {number: file.content.decode() for number, file in result.files.items()} == {n: n for n in result.files}
+    assert len(result.files) == len(LABS) and result.notes == ()
+
+
+# ---- whose
+
+
+def test_the_roster_knows_ids_addresses_and_names(tmp_path):
+    roster = Roster([Student("s1", "Jane Smith", "jane@x.edu"), Student("s2", "Lee, Ann"), Student("s3", "Bob Ray")])
+    assert [roster.find([key]) for key in ("S1", "jane@x.edu", "jane", "Jane Smith", "smithjane", "annlee", "zoe")] == [
+        "s1", "s1", "s1", "s1", "s1", "s2", None]
+    put(tmp_path / "smithjane_9_1_starter.py")
+    put(tmp_path / "leeann_8_2_starter.py")
+    result = taken(tmp_path, roster=roster)
+    assert {student: one.is_submitted for student, one in result.items()} == {"s1": True, "s2": True, "s3": False}
+    assert result["s3"].files["2.1"].is_missing
+
+
+@pytest.mark.parametrize("text", [
+    "id,name,email\ns1,Jane,j@x\ns2,Bob,\n", "\ufeffStudent ID;Full Name\ns1;Jane\n\ns2;Bob\n",
+    "Student,ID,SIS User ID,Section\n    Points Possible,,,\nJane,s1,77,A\nBob,s2,78,A\n",
+    "First name\tLast name\tUsername\nJane\t\ts1\nBob\t\ts2\n",
+])
+def test_a_roster_is_read_whatever_wrote_it(tmp_path, text):
+    roster = read_roster(put(tmp_path / "roster.csv", text.encode()))
+    assert {student.id: student.name for student in roster.students.values()} == {"s1": "Jane", "s2": "Bob"}
+
+
+@pytest.mark.parametrize("text, words", [
+    ("name\nJane\n", "no column says the student's id; there are 'name'"), ("id\n", "has no rows"),
+    ("id\ns1\ns1\n", "line 3: 's1' is there twice"), ("id\nann\nAnn\n", "also as 'ann'"),
+    ("id,name\n,Jane\n", "line 2: '' cannot be"), ("id\n../x\n", "'../x' cannot be"), ("id\n.x\n", "'.x' cannot be"),
+])
+def test_a_roster_that_is_none_is_refused(tmp_path, text, words):
+    with pytest.raises(LabError, match="roster.csv") as error:
+        read_roster(put(tmp_path / "roster.csv", text.encode()))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["a/b", "..", ".a", "-rf", "a\x1b", "a\u202eb", "", "a" * 81, "a."])
+def test_ids_that_cannot_be_folders(text):
+    with pytest.raises(LabError):
+        check_id(text, "here")
+
+
+def test_who_is_not_on_the_roster_is_named(tmp_path):
+    put(tmp_path / "ann.py")
+    put(tmp_path / "eve/starter.py")
+    roster = Roster([Student("ann"), Student("bob")])
+    with pytest.raises(LabError, match=r"Not on the roster: eve\..*--allow-unknown"):
+        taken(tmp_path, roster=roster)
+    assert list(taken(tmp_path, roster=roster, allow_unknown=True)) == ["ann", "bob", "eve"]
+
+
+def test_two_submissions_are_an_error_with_both_names(tmp_path):
+    put(tmp_path / "ann/starter.py")
+    put(tmp_path / "ann.zip", zipped({"starter.py": TEXT}))
+    with pytest.raises(LabError, match="ann handed in twice: ann and ann.zip. Keep one"):
+        taken(tmp_path, takes_latest=True)
+
+
+def test_the_latest_counts_only_where_names_say_which_it_is(tmp_path):
+    put(tmp_path / "leeann_7_1_starter.py", b"first = 1\n")
+    put(tmp_path / "leeann_7_2_starter-1.py")
+    with pytest.raises(LabError, match="7 handed in twice.*--latest takes the later one"):
+        taken(tmp_path)
+    assert only(tmp_path, takes_latest=True).content == TEXT
+
+
+def test_a_pattern_says_whose(tmp_path):
+    put(tmp_path / "hw3-ann-final.py")
+    put(tmp_path / "notes.py")
+    pattern = read_pattern(r"hw3-(?P<student>\w+)-final\.py")
+    assert list(taken(tmp_path, pattern=pattern)) == ["ann"]
+    assert find(tmp_path, pattern)[1] == ["notes.py"]
+    for text, words in (("(", "no regular expression"), (r"\w+", "no group named student")):
+        with pytest.raises(LabError, match=words):
+            read_pattern(text)
+
+
+def test_ann_and_Ann_would_share_a_folder(tmp_path):
+    put(tmp_path / "ann/starter.py")
+    put(tmp_path / "Ann.py")
+    with pytest.raises(LabError, match="Ann and ann differ only in capital"):
+        taken(tmp_path)
+
+
+def test_one_students_course_is_no_class(tmp_path):
+    put(tmp_path / "phase-02-x/labs/lab-01-block-allocator/starter.py")
+    with pytest.raises(LabError, match="looks like one student's course"):
+        find(tmp_path, None)
+    with pytest.raises(LabError, match="holds no submissions"):
+        (tmp_path / "empty").mkdir()
+        find(tmp_path / "empty", None)
+
+
+def test_names_of_platforms():
+    assert label_of("Jane Smith_123_assignsubmission_file_", True).keys == ("123", "Jane Smith")
+    assert label_of("Jane Smith_123_assignsubmission_onlinetext_", True) is None
+    late = label_of("smithjane_LATE_1_2_my_file-3.py", False)
+    assert (late.keys, late.file, late.attempt, late.is_late) == (("1", "smithjane"), "my_file.py", (3,), True)
+
+
+@pytest.mark.parametrize("name, number", [
+    ("lab-01-block-allocator/solution.py", None), ("2.1/conftest.py", None), ("2.1/test_lab.py", None),
+    ("2.1/starter.new.py", None), ("2.2/starter.py", "2.2"), ("Starter.PY", "2.1"), ("other.py", None),
+    ("conftest.py", None), ("starter_2.2.py", "2.2"), ("2.1/2.1.py", "2.1"), ("starter.ipynb", "2.1"),
+])
+def test_only_expected_names_are_a_labs(name, number):
+    lab = lab_of(name, LABS, LAB)
+    assert (lab and lab.number) == number
+
+
+# ---- oddities
+
+NOTEBOOK = json.dumps({"cells": [], "nbformat": 4}).encode()
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("starter.py", zipped({"a": b"1"}), "starter.py is a zip archive by its content"),
+    ("starter.py", NOTEBOOK, "is a Jupyter notebook by its content; hand in starter.py"),
+    ("starter.ipynb", NOTEBOOK, "starter.ipynb is a Jupyter notebook; hand in starter.py"),
+    ("starter.py", "x = 1".encode("utf-16"), "is UTF-16; save it as UTF-8"),
+    ("starter.py", "x = 1".encode("utf-16-le"), "is UTF-16 without a mark"),
+    ("starter.py", "a = 1\nb = 'ä'".encode("latin-1"), "is not UTF-8 (byte 0xe4 in line 2; in Latin-1 that is ä)"),
+    ("starter.py", b"", "is empty"), ("starter.py", b" \n\n", "is empty"), ("starter.py", b"\xef\xbb\xbf", "is empty"),
+    ("starter.py", b"x = 1\ny = '\0'\n", "has a nul byte in line 2"),
+    ("starter.py", b"#" * 6_000_000, "has 6.0 MB; a lab's file may have 1 MB"),
+    ("starter.txt", TEXT, "is no Python file by its name (.txt)"), ("starter.py.txt", TEXT, "(.txt)"),
+    ("starter.zip", b"PK\x03\x04", "is a damaged archive, or none at all"),
+    ("work.zip", zipped({"starter.py": b"#" * 30_000_000}), "would grow to more than 100 times"),
+    ("work.tgz", gzip.compress(bytes(30_000_000)), "would grow to more than 100 times"),
+    ("work.tgz", b"\x1f\x8b1234", "is a damaged archive"), ("work.tar", b"x" * 10_000, "is a damaged archive"),
+    ("mine.py", TEXT, "There is no starter.py in the submission; there is mine.py."),
+])
+def test_what_it_is_is_said(tmp_path, name, content, words):
+    put(tmp_path / "ann" / name, content)
+    file = only(tmp_path)
+    assert words in file.problem and file.content == b""
+
+
+def test_a_byte_order_mark_is_taken_off(tmp_path):
+    put(tmp_path / "ann/starter.py", b"\xef\xbb\xbf" + TEXT)
+    assert only(tmp_path).content == TEXT
+
+
+def test_links_and_pipes_are_not_followed(tmp_path):
+    secret = put(tmp_path / "secret.py")
+    for student, make in {"link": lambda path: path.symlink_to(secret), "pipe": os.mkfifo}.items():
+        (tmp_path / "in" / student).mkdir(parents=True)
+        make(tmp_path / "in" / student / "starter.py")
+    (tmp_path / "in/whole").symlink_to(tmp_path)
+    (tmp_path / "in/folder").mkdir()
+    (tmp_path / "in/folder/2.1").symlink_to(tmp_path)
+    problems = {student: one.files["2.1"].problem for student, one in taken(tmp_path / "in").items()}
+    assert problems == {"link": "starter.py is a symbolic link.", "pipe": "starter.py is a named pipe.",
+                        "whole": "whole is a symbolic link.", "folder": "2.1 is a symbolic link."}
+
+
+def entry(name, kind=tarfile.REGTYPE, target=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.mark.parametrize("info, words", [
+    (entry("starter.py", tarfile.SYMTYPE, "/etc/passwd"), "is a symbolic link"),
+    (entry("starter.py", tarfile.LNKTYPE, "other"), "is a hard link"),
+    (entry("starter.py", tarfile.FIFOTYPE), "is a named pipe"), (entry("starter.py", tarfile.CHRTYPE), "not a regular"),
+    (entry("../starter.py"), "leaves its folder"), (entry("/starter.py"), "absolute path"),
+])
+def test_nothing_odd_comes_out_of_a_tar(tmp_path, info, words):
+    put(tmp_path / "ann.tar", tarred([(info, b"")]))
+    assert words in only(tmp_path).problem
+
+
+def test_nothing_odd_comes_out_of_a_zip(tmp_path):
+    link = zipfile.ZipInfo("starter.py")
+    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    for student, name in {"link": link, "up": "../starter.py", "root": "/starter.py", "win": "c:/starter.py",
+                          "back": "..\\..\\starter.py"}.items():
+        put(tmp_path / f"{student}.zip", zipped({name: TEXT}))
+    problems = {student: one.files["2.1"].problem for student, one in taken(tmp_path).items()}
+    assert "is a symbolic link" in problems["link"]
+    assert "leaves its folder" in problems["up"] and "leaves its folder" in problems["back"]
+    assert "absolute path" in problems["root"] and "absolute path" in problems["win"]
+
+
+def test_several_files_for_one_lab_are_named(tmp_path):
+    put(tmp_path / "ann/starter.py", b"a = 1\n")
+    put(tmp_path / "ann/2.1.py", b"a = 2\n")
+    assert only(tmp_path).problem == "2 files could be lab 2.1's: 2.1.py, starter.py. Hand in one."
+    put(tmp_path / "ann/2.1.py", b"a = 1\n")
+    assert only(tmp_path).content == b"a = 1\n"
+
+
+def test_names_that_differ_only_in_capitals_are_two(tmp_path):
+    put(tmp_path / "ann.zip", zipped({"starter.py": b"a = 1\n", "Starter.py": b"a = 2\n"}))
+    assert "2 files could be lab 2.1's" in only(tmp_path).problem
+
+
+def test_too_many_files_are_too_many(tmp_path):
+    put(tmp_path / "ann.zip", zipped({f"{number}.txt": b"" for number in range(MAX_MEMBERS)} | {"starter.py": TEXT}))
+    assert "more than 2000 files" in only(tmp_path).problem
+
+
+def test_archives_do_not_nest_for_ever(tmp_path):
+    content = zipped({"starter.py": TEXT})
+    for _ in range(3):
+        content = zipped({"a.zip": content})
+    put(tmp_path / "ann.zip", content)
+    assert only(tmp_path).content == b"" and "archive in an archive" in taken(tmp_path)["ann"].files["2.1"].problem
+
+
+def test_what_was_left_out_stands_in_the_notes(tmp_path):
+    put(tmp_path / "ann/starter.py")
+    (tmp_path / "ann/data.py").symlink_to("/etc/passwd")
+    assert taken(tmp_path)["ann"].notes == ("data.py is a symbolic link; it was left out.",)
