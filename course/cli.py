@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from course.commands import Course
+from course.grading.options import add_options
+from course.grading.options import run as grade
 from course.hints import LEVELS
 from course.labs import LabError, find_root
 from course.laying import lay_down, update
@@ -18,7 +20,7 @@ from course.showpieces import BENCHES, DEMOS
 from mini_vllm.terminal import run_command
 
 COMMANDS = ("status", "next", "test", "watch", "hint", "run", "demo", "bench", "board", "reset", "solution", "answer",
-            "init", "update", "check", "sync")
+            "init", "update", "grade", "check", "sync")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -69,6 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     init = command("init", "lay the course down in a new folder")
     init.add_argument("folder", type=Path)
     command("update", "bring the installed version's tests and texts; your work stays")
+    add_options(command("grade", "for instructors: grade what a class has handed in, each file in a sandbox"))
     command("check", "for authors: prove that every lab is in order").add_argument("labs", nargs="*", metavar="lab")
     command("sync", "for authors: make starter.py anew from solution.py").add_argument("labs", nargs="*", metavar="lab")
     return parser
@@ -115,6 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return lay_down(arguments.folder)
     if arguments.command == "update":
         return update(find_root())
+    if arguments.command == "grade":
+        return grade(arguments)
     course = Course()
     match arguments.command:
         case None | "next":

@@ -1,4 +1,4 @@
-"""What grading finds out: of a test, of one lab's file, of a student. All of it can be written as JSON and read back."""
+"""What grading finds out: of a test, of one file, of a student. All of it can be written as JSON and read back."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ def tarred(entries):
 
 
 @pytest.mark.parametrize("name", [
-    "ann/starter.py", "ann/2.1.py", "ann/lab-01-block-allocator/starter.py", "ann/block_allocator.py", "ann/2.1/starter.py",
-    "ann/phase-02-paged-attention/labs/lab-01-block-allocator/starter.py", "ann/starter (1).py", "ann/work/starter.py",
-    "ann.py", "ann_2.1.py", "Ann Lee_7_assignsubmission_file_/starter.py", "leeann_7_123_starter.py",
-    "leeann_LATE_7_123_starter-2.py", "Lab_ann_attempt_2026-01-02-03-04-05_starter.py",
+    "ann/starter.py", "ann/2.1.py", "ann/lab-01-block-allocator/starter.py", "ann/block_allocator.py",
+    "ann/2.1/starter.py", "ann/phase-02-paged-attention/labs/lab-01-block-allocator/starter.py", "ann/starter (1).py",
+    "ann/work/starter.py", "ann.py", "ann_2.1.py", "Ann Lee_7_assignsubmission_file_/starter.py",
+    "leeann_7_123_starter.py", "leeann_LATE_7_123_starter-2.py", "Lab_ann_attempt_2026-01-02-03-04-05_starter.py",
 ])
 def test_every_shape_gives_the_file(tmp_path, name):
     put(tmp_path / name)
@@ -92,7 +92,8 @@ def test_archives_are_read_where_they_lie(tmp_path, name, content):
 
 def test_one_archive_may_hold_all(tmp_path):
     inner = zipped({"starter.py": b"x = 1\n"})
-    path = put(tmp_path / "class.zip", zipped({"subs/ann/starter.py": TEXT, "subs/bob.zip": inner, "subs/c_2.1.py": TEXT}))
+    all_of_them = {"subs/ann/starter.py": TEXT, "subs/bob.zip": inner, "subs/c_2.1.py": TEXT}
+    path = put(tmp_path / "class.zip", zipped(all_of_them))
     files = {student: result.files["2.1"].content for student, result in taken(path).items()}
     assert files == {"ann": TEXT, "bob": b"x = 1\n", "c": TEXT}
 

@@ -1,0 +1,120 @@
+"""What an instructor sees while a class is graded, and after it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from course.grading.result import LabResult, Outcome, Provenance, StudentResult
+from course.grading.worker_process import Job
+from course.wrapping import hanging
+
+MAX_LINES = 12
+#: How often a line is written where there is no bar.
+LINE_EVERY_S = 10.0
+
+
+class Meter:
+    """Counts files as they are done."""
+
+    def __init__(self, num_files: int, console: Console) -> None:
+        self.num_files, self.num_done, self.num_again = num_files, 0, 0
+        self._console = console
+        self._since = self._told = time.monotonic()
+        columns = (TextColumn("Grading"), BarColumn(bar_width=20), MofNCompleteColumn(),
+                   TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("", total=num_files, rate="")
+
+    @property
+    def files_per_minute(self) -> float:
+        return 60 * self.num_done / max(time.monotonic() - self._since, 1e-3)
+
+    @contextmanager
+    def shown(self) -> Iterator[Meter]:
+        if not self._console.is_terminal or not self.num_files:
+            yield self
+            return
+        with self._bar:
+            yield self
+
+    def count(self, _job: Job, result: LabResult) -> None:
+        self.num_done += 1
+        self.num_again += result.outcome is Outcome.GRADE_AGAIN
+        rate = f"{self.files_per_minute:.0f} a minute"
+        self._bar.update(self._task, completed=self.num_done,
+                         rate=f"{rate}, {self.num_again} to grade again" if self.num_again else rate)
+        if not self._console.is_terminal and time.monotonic() - self._told > LINE_EVERY_S:
+            self._told = time.monotonic()
+            self._console.print(f"{self.num_done} of {self.num_files} files graded, {rate}")
+
+
+def tell_begin(console: Console, provenance: Provenance, num_students: int, labs: Sequence[str]) -> None:
+    what = f"lab {labs[0]}" if len(labs) == 1 else f"{len(labs)} labs"
+    reach = "the network can be reached" if provenance.has_network else "no network"
+    _say(console, f"{num_students} students, {what}; sandbox: {provenance.sandbox}, {reach}.")
+    for sentence in provenance.not_defended:
+        _say(console, f"  not defended: {sentence}", "dim")
+
+
+def tell_left_out(console: Console, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - MAX_LINES} more" if len(names) > MAX_LINES else ""
+        _say(console, f"Left out, since they are nobody's: {', '.join(names[:MAX_LINES])}{more}.", "dim")
+
+
+def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, out: Path) -> None:
+    """What became of every file, and where it is written."""
+    results = [(student.student, result) for student in students for result in student.labs.values()]
+    counts = Counter(result.outcome for _, result in results)
+    parts = [f"{counts[outcome]} {name}" for outcome, name in (
+        (Outcome.GRADED, "graded"), (Outcome.MISSING, "missing"), (Outcome.UNREADABLE, "not readable"),
+        (Outcome.GRADE_AGAIN, "to grade again")) if counts[outcome]]
+    now = f" ({meter.num_done} now, {meter.files_per_minute:.0f} a minute)" if meter.num_done else " (none new)"
+    _say(console, f"{len(results)} files: {', '.join(parts)}{now}.")
+    odd = [(student, result) for student, result in results if result.outcome in (Outcome.UNREADABLE,
+                                                                                 Outcome.GRADE_AGAIN)]
+    odd += [(student, result) for student, result in results if result.outcome is Outcome.GRADED and result.flags]
+    _tell_each(console, odd)
+    _tell_not_set(console, students)
+    _say(console, f"Results: {out}")
+
+
+def _tell_each(console: Console, odd: Sequence[tuple[str, LabResult]]) -> None:
+    for student, result in odd[:MAX_LINES]:
+        words = result.reason if result.outcome is not Outcome.GRADED else f"flagged: {result.flags[0]}"
+        _say(console, f"  {student} {result.lab}: {_plain(words)}", indent=4)
+    if len(odd) > MAX_LINES:
+        _say(console, f"  … and {len(odd) - MAX_LINES} more; grades.csv has them all.")
+
+
+def _tell_not_set(console: Console, students: Sequence[StudentResult]) -> None:
+    """Labs that nobody handed in were perhaps not set."""
+    handed_in = {number for student in students for number, result in student.labs.items()
+                 if result.outcome is not Outcome.MISSING}
+    nobody = [number for number in (students[0].labs if students else ()) if number not in handed_in]
+    if nobody and handed_in:
+        _say(console, f"Nobody handed in {', '.join(nobody)}. If they were not set, name those that were: "
+             + " ".join(f"--lab {number}" for number in sorted(handed_in)[:3])
+             + (" …" if len(handed_in) > 3 else "") + ", with a new --out.")
+
+
+def _plain(text: str) -> str:
+    """A student's words may stand in it: one line, no control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
+
+
+def _say(console: Console, text: str, style: str = "", indent: int = 2) -> None:
+    console.print(hanging(console, Text(text, style=style), indent))
+
+
+def tell_problems(console: Console, problems: Iterable[str]) -> None:
+    for problem in problems:
+        _say(console, f"  {_plain(problem)}", "red", indent=4)
