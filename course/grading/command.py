@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
+from course.grading.handing_out import hand_out
 from course.grading.intake.finding import find
 from course.grading.intake.matching import TakenIn, take_in
 from course.grading.intake.naming import read_pattern
@@ -35,9 +36,9 @@ from course.grading.settings import Settings
 from course.grading.store import Record, Store, workshop
 from course.grading.telling import Meter, tell_begin, tell_end, tell_left_out, tell_problems
 from course.grading.worker_process import Job
-from course.labs import LabError, discover, find_lab
+from course.labs import Lab, LabError, discover, find_lab
 
-Export = Callable[[Path, Sequence[StudentResult], Provenance], Sequence[str]]
+Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,11 @@ def find_level(wanted: str) -> Level:
     return Level(level.value, *sandbox.describe(level))
 
 
-def write_all(out: Path, students: Sequence[StudentResult], provenance: Provenance) -> Sequence[str]:
-    """Tables and pages. What could not be written, in sentences."""
-    problems: Sequence[str] = importlib.import_module("course.grading.export").write_all(out, students, provenance)
-    return problems
-
-
 class ClassGrader:
     """One call of the command."""
 
     def __init__(self, wish: Wish, root: Path, console: Console, command: Sequence[str] = COMMAND,
-                 level_of: Callable[[str], Level] = find_level, export: Export = write_all) -> None:
+                 level_of: Callable[[str], Level] = find_level, export: Export = hand_out) -> None:
         check_places(wish.submissions, wish.out, root)
         self._wish, self._root, self._console = wish, root, console
         self._command, self._export = command, export
@@ -119,7 +114,7 @@ class ClassGrader:
                         meter.count(job, result)
             finally:
                 rows = self._rows.make()
-                problems = self._export(wish.out, rows, self._provenance)
+                problems = self._export(wish.out, rows, self._provenance, self._rows.labs)
                 tell_end(self._console, rows, meter, wish.out)
                 tell_problems(self._console, problems)
         return 1 if self._num_again or problems else 0
@@ -130,8 +125,11 @@ class ClassGrader:
         wish = self._wish
         roster = read_roster(wish.roster) if wish.roster else None
         found, left_out = find(wish.submissions, read_pattern(wish.pattern) if wish.pattern else None)
-        tell_left_out(self._console, left_out)
-        return settle(found, roster, wish.allow_unknown, wish.takes_latest)
+        submissions = settle(found, roster, wish.allow_unknown, wish.takes_latest)
+        taken = {part.shown for submission in submissions for part in submission.parts}
+        doubtful = [one.shown for one in found if one.is_doubtful and one.shown not in taken]
+        tell_left_out(self._console, left_out + doubtful)
+        return submissions
 
     def _read_overrides(self) -> dict[str, dict[str, Override]]:
         path = self._wish.overrides or self._wish.out / "overrides.csv"

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +92,11 @@ class Store:
         elif not path.is_file() or path.read_bytes() != content:
             write(path, content)
 
+    def get_texts(self, lab: str, students: Sequence[str]) -> dict[str, str]:
+        """Student → the text that was graded, of those who have one."""
+        paths = {student: self.texts / student / f"{lab}.py" for student in students}
+        return {student: path.read_text(encoding="utf-8") for student, path in paths.items() if path.is_file()}
+
     def students(self) -> list[str]:
         return sorted(folder.name for folder in self.results.iterdir()) if self.results.is_dir() else []
 
@@ -129,7 +134,7 @@ def workshop(out: Path, name: str) -> Iterator[Path]:
                            "own.") from None
         except OSError:
             pass  # some network file systems cannot lock
-        folder = out / f".{name}"
+        folder = out.resolve() / f".{name}"  # a worker stands elsewhere
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         try:

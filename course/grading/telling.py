@@ -79,17 +79,25 @@ def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, 
         (Outcome.GRADE_AGAIN, "to grade again")) if counts[outcome]]
     now = f" ({meter.num_done} now, {meter.files_per_minute:.0f} a minute)" if meter.num_done else " (none new)"
     _say(console, f"{len(results)} files: {', '.join(parts)}{now}.")
-    odd = [(student, result) for student, result in results if result.outcome in (Outcome.UNREADABLE,
-                                                                                 Outcome.GRADE_AGAIN)]
-    odd += [(student, result) for student, result in results if result.outcome is Outcome.GRADED and result.flags]
+    odd = [(student.student, result) for student in students for result in student.labs.values()
+           if _is_odd(student, result)]
     _tell_each(console, odd)
     _tell_not_set(console, students)
     _say(console, f"Results: {out}")
 
 
+def _is_odd(student: StudentResult, result: LabResult) -> bool:
+    """Whether an instructor should look: no score though something was handed in, or a flag. Of several labs, some are
+    simply not there."""
+    if result.outcome is Outcome.MISSING:
+        return student.is_submitted and len(student.labs) == 1
+    return result.outcome is not Outcome.GRADED or bool(result.flags)
+
+
 def _tell_each(console: Console, odd: Sequence[tuple[str, LabResult]]) -> None:
     for student, result in odd[:MAX_LINES]:
-        words = result.reason if result.outcome is not Outcome.GRADED else f"flagged: {result.flags[0]}"
+        flag = f" ({result.flags[0]})" if result.flags and result.flags[0] else ""
+        words = f"flagged{flag}" if result.outcome is Outcome.GRADED else f"{result.reason}{flag}"
         _say(console, f"  {student} {result.lab}: {_plain(words)}", indent=4)
     if len(odd) > MAX_LINES:
         _say(console, f"  … and {len(odd) - MAX_LINES} more; grades.csv has them all.")

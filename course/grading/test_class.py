@@ -85,7 +85,7 @@ class Class:
         return ClassGrader(wish, PROJECT_ROOT, self.console, [sys.executable, str(self.stand_in)], lambda _: LEVEL,
                            self.export)
 
-    def export(self, out, students, provenance):
+    def export(self, out, students, provenance, labs):
         self.exported = students
         return []
 
@@ -112,6 +112,7 @@ def klass(tmp_path):
 
 def test_a_class_is_graded_and_the_second_call_has_nothing_to_do(klass):
     klass.hand_in(ann="right", bob="wrong odd", eve="")
+    (klass.submissions / "notes.txt").write_text("")
     (klass.submissions / "roster.csv").write_text("id,name\nann,Ann Lee\nbob,\neve,\nzoe,Zoe\n")
     roster = klass.submissions / "roster.csv"
     assert klass.grade(roster=roster) == 0
@@ -122,7 +123,8 @@ def test_a_class_is_graded_and_the_second_call_has_nothing_to_do(klass):
     assert klass.exported[3].max_points == sum(test.points for test in unearned(LAB, None)) > 0
     assert klass.graded() == ["right", "wrong odd"]
     assert "4 files: 2 graded, 1 missing, 1 not readable" in klass.said
-    assert "eve 2.1: starter.py is empty." in klass.said
+    assert "eve 2.1: starter.py is empty." in klass.said and "zoe" not in klass.said
+    assert "Left out, since they are nobody's: notes.txt, roster.csv." in klass.said
     before = klass.rows()
     assert klass.grade(roster=roster) == 0
     assert (klass.rows(), klass.graded()) == (before, []) and "(none new)" in klass.said
@@ -449,6 +451,13 @@ def test_mistakes_in_the_call_end_it_with_2(tmp_path, capsys):
             main(["grade", str(tmp_path), "--out", "x", *words])
         assert ended.value.code == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_folders_may_be_named_from_where_one_stands(klass, monkeypatch):
+    klass.hand_in(ann="right")
+    monkeypatch.chdir(klass.submissions.parent)
+    klass.submissions, klass.out = Path("in"), Path("out")
+    assert klass.grade() == 0 and klass.rows()["ann"][1] == 3
 
 
 def test_results_are_json_with_all_that_is_needed(klass):
