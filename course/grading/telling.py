@@ -13,12 +13,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from course.grading.result import LabResult, Outcome, Provenance, StudentResult
+from course.grading.rows import NOT_YET
 from course.grading.worker_process import Job
 from course.wrapping import hanging
 
 MAX_LINES = 12
 #: How often a line is written where there is no bar.
 LINE_EVERY_S = 10.0
+_COUNTED = {Outcome.GRADED.value: "graded", Outcome.MISSING.value: "missing", Outcome.UNREADABLE.value: "not readable",
+            Outcome.GRADE_AGAIN.value: "to grade again", NOT_YET: "not graded yet"}
 
 
 class Meter:
@@ -72,17 +75,17 @@ def tell_left_out(console: Console, names: Sequence[str]) -> None:
 
 def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, out: Path) -> None:
     """What became of every file, and where it is written."""
-    results = [(student.student, result) for student in students for result in student.labs.values()]
-    counts = Counter(result.outcome for _, result in results)
-    parts = [f"{counts[outcome]} {name}" for outcome, name in (
-        (Outcome.GRADED, "graded"), (Outcome.MISSING, "missing"), (Outcome.UNREADABLE, "not readable"),
-        (Outcome.GRADE_AGAIN, "to grade again")) if counts[outcome]]
+    results = [result for student in students for result in student.labs.values()]
+    counts = Counter(NOT_YET if result.reason == NOT_YET else result.outcome.value for result in results)
+    parts = [f"{counts[what]} {name}" for what, name in _COUNTED.items() if counts[what]]
     now = f" ({meter.num_done} now, {meter.files_per_minute:.0f} a minute)" if meter.num_done else " (none new)"
     _say(console, f"{len(results)} files: {', '.join(parts)}{now}.")
     odd = [(student.student, result) for student in students for result in student.labs.values()
            if _is_odd(student, result)]
     _tell_each(console, odd)
     _tell_not_set(console, students)
+    if counts[NOT_YET]:
+        _say(console, "The same command goes on with those that are not graded yet.")
     _say(console, f"Results: {out}")
 
 
@@ -91,7 +94,7 @@ def _is_odd(student: StudentResult, result: LabResult) -> bool:
     simply not there."""
     if result.outcome is Outcome.MISSING:
         return student.is_submitted and len(student.labs) == 1
-    return result.outcome is not Outcome.GRADED or bool(result.flags)
+    return bool(result.flags) or (result.outcome is not Outcome.GRADED and result.reason != NOT_YET)
 
 
 def _tell_each(console: Console, odd: Sequence[tuple[str, LabResult]]) -> None:

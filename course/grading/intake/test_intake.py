@@ -262,8 +262,8 @@ NOTEBOOK = json.dumps({"cells": [], "nbformat": 4}).encode()
     ("starter.py", b"#" * 6_000_000, "has 6.0 MB; a lab's file may have 1 MB"),
     ("starter.txt", TEXT, "is no Python file by its name (.txt)"), ("starter.py.txt", TEXT, "(.txt)"),
     ("starter.zip", b"PK\x03\x04", "is a damaged archive, or none at all"),
-    ("work.zip", zipped({"starter.py": b"#" * 30_000_000}), "would grow to more than 100 times"),
-    ("work.tgz", gzip.compress(bytes(30_000_000)), "would grow to more than 100 times"),
+    ("work.zip", zipped({"starter.py": b"#" * 4_000_000}), "would grow to more than 100 times"),
+    ("work.tgz", gzip.compress(bytes(4_000_000)), "would grow to more than 100 times"),
     ("work.tgz", b"\x1f\x8b1234", "is a damaged archive"), ("work.tar", b"x" * 10_000, "is a damaged archive"),
     ("mine.py", TEXT, "There is no starter.py in the submission; there is mine.py."),
 ])
