@@ -221,6 +221,15 @@ def test_shards_together_are_the_whole(klass):
     assert {row[0] for row in klass.rows().values()} == {"graded"}
 
 
+def test_a_score_of_another_text_is_not_shown(klass):
+    klass.hand_in(ann="right")
+    klass.grade()
+    klass.hand_in(ann="wrong")
+    others = next(f"{index}/2" for index in (1, 2) if not Shard(index, 2).has("ann", "2.1"))
+    klass.grade(shard=others)
+    assert klass.rows()["ann"] == ("grade again", 0, "Not graded yet.")
+
+
 def test_two_at_a_time_in_one_folder_are_refused(klass, tmp_path):
     klass.hand_in(ann="right")
     with workshop(klass.out, "work"), pytest.raises(LabError, match="Another `course grade` is at work"):

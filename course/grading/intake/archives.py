@@ -22,6 +22,7 @@ from course.grading.intake.members import (
     is_skipped,
     kind_of,
     limit_of,
+    shown_name,
     too_large,
     unsafe_path,
 )
@@ -56,9 +57,10 @@ def stem_of(name: str) -> str:
 
 def read_archive(name: str, content: bytes, budget: Budget) -> list[Member]:
     """All members of an archive. Raises Refused, with what it is, if it is damaged or one to fill a disk with."""
+    read = _read_zip if name.lower().endswith(".zip") else _read_tar
+    name = shown_name(name)
     try:
         with time_limit(MAX_CPU_S):
-            read = _read_zip if name.lower().endswith(".zip") else _read_tar
             return list(read(name, content, budget))
     except Refused:
         raise

@@ -21,6 +21,7 @@ from course.grading.intake.members import (
     is_skipped,
     read_folder,
     read_one,
+    shown_name,
 )
 from course.grading.intake.naming import Label, label_of
 from course.labs import LabError
@@ -70,9 +71,10 @@ def find(submissions: Path, pattern: re.Pattern[str] | None) -> tuple[list[Found
             labels = [Label(submitter.keys) for submitter in submitters.get(top.name, ()) if submitter.keys] or [None]
         for label in labels:
             if label is None:
-                left_out.append(top.name)
+                left_out.append(shown_name(top.name))
             else:
-                found.append(Found(top.name, label, partial(_read_as, top.read, label.file), _is_doubtful(top, label)))
+                read = partial(_read_as, top.read, label.file)
+                found.append(Found(shown_name(top.name), label, read, _is_doubtful(top, label)))
     if not found:
         raise LabError(f"{submissions} holds no submissions" + (f": {', '.join(left_out[:5])} is nobody's by its name"
                                                                 if left_out else "."))

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 MAX_MEMBERS = 2000
@@ -14,6 +15,8 @@ MAX_FILE_BYTES = 1_000_000
 #: All files of one submission together, an archive included.
 MAX_TOTAL_BYTES = 64_000_000
 MAX_DEPTH = 12
+#: Of a name, in a sentence.
+MAX_SHOWN = 100
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 #: Gradescope's table of who handed in what.
 METADATA = "submission_metadata.yml"
@@ -39,7 +42,7 @@ class Member:
 
     @property
     def shown(self) -> str:
-        return self.alias or self.name
+        return shown_name(self.alias or self.name)
 
     def below(self, folder: str) -> Member:
         return replace(self, name=f"{folder}/{self.name}")
@@ -64,6 +67,12 @@ class Budget:
         self.num_bytes += num_bytes
         if self.num_bytes > self.max_bytes:
             raise Refused(f"It holds more than {self.max_bytes / 1e6:.0f} MB; hand in the labs' files only.")
+
+
+def shown_name(name: str) -> str:
+    """A name that somebody else chose, as it may stand in a sentence: no control characters, no more than a line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return plain if len(plain) <= MAX_SHOWN else f"…{plain[-MAX_SHOWN:]}"
 
 
 def is_archive(name: str) -> bool:
@@ -121,7 +130,7 @@ def read_one(path: Path, name: str, budget: Budget) -> Member:
 
 def _walk(descriptor: int, prefix: str, budget: Budget, depth: int) -> Iterator[Member]:
     with os.scandir(descriptor) as entries:
-        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries
+        found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, 10 * MAX_MEMBERS)
                        if not is_skipped(entry.name))
     if any(name == "pyvenv.cfg" for name, _ in found):  # a virtual environment, whatever it is called
         return

@@ -350,3 +350,27 @@ def test_what_was_left_out_stands_in_the_notes(tmp_path):
     put(tmp_path / "ann/starter.py")
     (tmp_path / "ann/data.py").symlink_to("/etc/passwd")
     assert taken(tmp_path)["ann"].notes == ("data.py is a symbolic link; it was left out.",)
+
+
+def test_names_that_students_chose_cannot_draw_on_the_terminal(tmp_path):
+    put(tmp_path / "ann.zip", zipped({"work/\x1b[2Jstarter.py": TEXT}))
+    put(tmp_path / "bob/starter-1.py", b"a = 1\n")
+    put(tmp_path / "bob/\u202e/starter.py", b"a = 2\n")
+    for result in taken(tmp_path).values():
+        problem = result.files["2.1"].problem
+        assert problem and problem.isprintable()
+        assert all(note.isprintable() for note in result.notes)
+    put(tmp_path / "\x1b[2J.pdf", b"")
+    found, left_out = find(tmp_path, read_pattern("(?P<student>ann).zip"))
+    assert left_out == ["?[2J.pdf", "bob"]
+
+
+def test_an_archive_that_never_ends_is_given_up(tmp_path, monkeypatch):
+    def for_ever(*_):
+        while True:
+            pass
+
+    monkeypatch.setattr("course.grading.intake.archives._read_zip", for_ever)
+    monkeypatch.setattr("course.grading.intake.archives.MAX_CPU_S", 0.05)
+    put(tmp_path / "ann.zip", b"")
+    assert only(tmp_path).problem == "ann.zip is an archive that takes too long to read."
