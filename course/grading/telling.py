@@ -85,7 +85,7 @@ def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, 
     _tell_each(console, odd)
     _tell_not_set(console, students)
     if counts[NOT_YET]:
-        _say(console, "The same command goes on with those that are not graded yet.")
+        _say(console, "The same command, without --only and --shard, goes on with those that are not graded yet.")
     _say(console, f"Results: {out}")
 
 

@@ -165,7 +165,7 @@ def test_only_grades_one_and_shows_all(klass):
     assert klass.grade(only=["bob"]) == 0
     assert klass.graded() == ["right one"]
     assert klass.rows()["ann"] == ("grade again", 0, "Not graded yet.")
-    assert "2 files: 1 graded, 1 not graded yet (1 now" in klass.said and "The same command goes on" in klass.said
+    assert "2 files: 1 graded, 1 not graded yet (1 now" in klass.said and "goes on with those" in klass.said
     with pytest.raises(LabError, match="--only bop: there is no such student among the 2 here. Did you mean bob?"):
         klass.grade(only=["bop"])
 
