@@ -1,8 +1,8 @@
 """For the tests of labs: what a call costs, and what an object holds.
 
 The file under test may run in this process, or in the grader's sandbox (``far`` is set then). What can be seen from
-here is measured here: work that the file asks of objects that were handed in. What only the sandbox can see, it is asked
-for; a test that believes such a number is marked ``inside``, with the reason.
+here is measured here: work that the file asks of objects that were handed in. What only the sandbox can see, it is
+asked for; a test that believes such a number is marked ``inside``, with the reason.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def stop_counting_bytes() -> int:
 
 
 def shares_memory(first: Any, second: Any) -> bool:
-    """Whether two arrays of the file under test lie in one memory: what is written into one can be read in the other."""
+    """Whether two arrays of the file under test lie in one memory: what is written into one is read in the other."""
     import numpy as np
     if far is None or not first.flags.writeable:
         return bool(np.shares_memory(first, second))
@@ -182,7 +182,7 @@ def nothing() -> None:
 
 
 def deferring(thing: Any, *names: str) -> Any:
-    """``thing``; in a sandbox its methods ``names``, which return nothing, are called together with the next other one."""
+    """``thing``; in a sandbox its methods ``names``, which return nothing, are called together with the next one."""
     if far is None:
         return thing
     from course.grading.remote import Deferring
@@ -190,7 +190,7 @@ def deferring(thing: Any, *names: str) -> Any:
 
 
 def extendable(kind: Any, given: type) -> type:
-    """A class that a test can derive from: the file's own, where it runs here, else the engine's of the same contract."""
+    """A class that a test can derive from: the file's own, where it runs here, else the engine's of that contract."""
     return given if far is not None else kind
 
 

@@ -11,8 +11,8 @@ import pytest
 from course import eviction_arena
 from course.eviction import ScoreLine, main, naive, optimum, reference, score, table, total
 from course.eviction_arena import Block, IllegalEviction, Trace, num_hits
-from course.keeping import num_kept, remembered_keys
 from course.eviction_traces import fixed_traces, random_trace
+from course.keeping import num_kept, remembered_keys
 from course.labs import discover, find_lab
 from course.loading import load_file
 

@@ -1,4 +1,4 @@
-"""What one side tells the other of a class: its name, operators, methods, and attributes that are plain numbers and texts.
+"""What one side tells the other of a class: its name, operators, methods, and attributes that are plain data.
 
 Plain attributes travel with a handle. To read ``block.ref_cnt`` of each block in a list would otherwise take a message
 for each.

@@ -48,7 +48,7 @@ class FarFiles:
         self._was_inside = False
 
     def begin(self, impl: Impl, limit_s: float, test_module: str, is_inside: bool) -> None:
-        """A test of this file begins. One that runs inside gets a sandbox of its own: others will run beside the file."""
+        """A test of this file begins. One that runs inside gets its own sandbox: others will run beside the file."""
         if impl != self._impl:
             self.end()
             self._impl, self._broken = impl, None

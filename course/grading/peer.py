@@ -110,7 +110,7 @@ class Peer:
     # ---- asking
 
     def request(self, what: str, *args: Any) -> Any:
-        """Have the other side do something. Raises what it raises, and ProtocolError if it does not play by the rules."""
+        """Have the other side do something. Raises what it raises, and ProtocolError if it breaks the rules."""
         if threading.get_ident() != self._thread:
             raise RuntimeError("only the thread that was called may use what was handed in")
         if self._depth >= MAX_NESTED_CALLS:

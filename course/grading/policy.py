@@ -1,8 +1,8 @@
 """What the sandbox may do with the grader's objects: what a student's file is meant to do with them, and no more.
 
-In one process a file can reach everything from anything: ``request.__class__.__init__.__globals__``. Here it sees public
-names of the course's own objects. It can call their methods and set their numbers; it cannot replace a method, nor
-reach a module, a frame, a class's insides or the tests.
+In one process a file can reach everything from anything: ``request.__class__.__init__.__globals__``. Here it sees
+public names of the course's own objects. It can call their methods, and set numbers of a request; it cannot replace a
+method, nor reach a module, a frame, a class's insides or the tests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class GraderPolicy(Policy):
 
     def _is_ours(self, kind: type) -> bool:
         module = kind.__module__
-        return module.split(".")[0] in PACKAGES or module in self.test_modules or module == "pools" or module.startswith("lab_file_")
+        return (module.split(".")[0] in PACKAGES or module in self.test_modules or module == "pools"
+                or module.startswith("lab_file_"))
 
     def check_get(self, owner: Any, name: str) -> None:
         if isinstance(owner, type):

@@ -1,4 +1,4 @@
-"""Messages over one socket: a length, JSON, then the raw bytes of arrays. What is larger or deeper than allowed is refused.
+"""Messages over one socket: a length, JSON, then the raw bytes of arrays. What is too large or too deep is refused.
 
     ┌────────────┬───────────┬──────────────┬──────────────────────────┐
     │ total: u32 │ json: u32 │ JSON in UTF-8 │ buffers, one after another │

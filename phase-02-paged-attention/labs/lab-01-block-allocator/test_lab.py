@@ -105,7 +105,7 @@ class Counted(int):
         return int.__hash__(self)
 
 
-NUM_MANY = 400
+NUM_MANY = 200
 MAX_OPERATIONS = 100  # for each block; whoever looks at all that there are needs 400 and more
 NUM_PLAIN = 2000
 MAX_LINES, MAX_BYTES = 200, 8_000  # of a call about one block; a list of all that there are takes 16,000 bytes

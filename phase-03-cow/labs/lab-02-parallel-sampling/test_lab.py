@@ -307,8 +307,8 @@ def test_task_1_a_fork_is_no_query(lab):
     manager, parent = make_family(lab, num_tokens=10, num_children=0, enable_caching=True)
     before = counts(manager)
     fork(manager, parent, "child")
-    assert counts(manager) == before, (f"fork() changed the statistics from {before} to {counts(manager)}: a child asks "
-                                     "the cache for nothing, it has its parent's blocks")
+    assert counts(manager) == before, (f"fork() changed the statistics from {before} to {counts(manager)}: a child "
+                                       "asks the cache for nothing, it has its parent's blocks")
 
 
 @pytest.mark.points(2)
