@@ -90,6 +90,9 @@ class FarFiles:
         assert lab is not None
         if self._broken is not None:
             raise self._broken.with_traceback(None)
+        if lab.total_cpu_s() > lab.settings.limits.cpu_s:
+            raise NotRun(f"not run: the file has used up the {lab.settings.limits.cpu_s:g} s of CPU time that all "
+                         "tests together may take")
         if lab.num_lost >= MAX_LOST_SANDBOXES:
             raise NotRun(f"not run: {lab.num_lost} tests before it ended their process")
         try:
@@ -100,6 +103,10 @@ class FarFiles:
             self._broken = FileIsBroken(why_broken(error, impl.path.with_name("starter.py"), "starter.py",
                                                    impl.lab.number))
             raise self._broken from None
+
+    def usage(self) -> dict[str, object]:
+        """What the sandbox has used up during the current test, and whether the clock on the wall ended it."""
+        return {"cpu_s": self._lab.cpu_s(), "waited": self._lab.has_only_waited} if self._lab is not None else {}
 
     def printed(self) -> str:
         return self._lab.printed() if self._lab is not None else ""
