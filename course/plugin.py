@@ -221,7 +221,8 @@ class LabSession:
     def load(self, impl: Impl) -> types.ModuleType:
         """The module under test. A file that failed once fails the same way, at once, for every later test."""
         if self.far is not None:
-            return self.far.load(impl)
+            far_module: types.ModuleType = self.far.load(impl)
+            return far_module
         key = " ".join(impl.modules) or str(impl.path)
         if key not in self.loaded:
             try:

@@ -133,7 +133,8 @@ def _environment() -> dict[str, str]:
     """Course and tests come from the instructor's tree, whatever the environment says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
     return {**kept, **ONE_THREAD, "PYTHONPATH": str(Path(course.__file__).resolve().parent.parent),
-            "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "COURSE_GRADER": "1"}
 
 
 def _events(report: Any, silence_s: float, deadline: float) -> Iterator[dict[str, Any] | None]:
