@@ -1,0 +1,54 @@
+"""What one hostile submission is: an honest file, and what it does beside."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Earns(enum.Enum):
+    """What a hostile file is worth."""
+
+    #: Exactly what the file without the attack earns, test by test.
+    BASE = "what its base earns"
+    #: It harms itself: no test may pass that fails on its base.
+    AT_MOST_BASE = "at most what its base earns"
+    #: Of its base's tests those that run in the sandbox may be forged; they are 5 % of a lab at most.
+    BASE_BUT_INSIDE = "what its base earns, apart from tests inside"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A hostile submission: the honest half file of its lab, with ``code`` at its end."""
+
+    name: str
+    #: What it tries, in a sentence for people.
+    tries: str
+    code: str
+    lab: str = "2.1"
+    earns: Earns = Earns.BASE
+    #: It reaches for files, processes or memory: at the level "none" it is not defended.
+    is_outside: bool = False
+    #: What must stand in a flag of the result.
+    flag: str = ""
+    #: Whether it is in the short selection.
+    is_short: bool = False
+    #: Whether a test inside must be run for it.
+    is_inside: bool = False
+
+
+#: The way from a student's file to the raw protocol: ``peer()`` is the sandbox's, ``ask`` sends a question as it is.
+TALK = '''
+import sys as _sys
+def peer():
+    frame = _sys._getframe()
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if type(value).__name__ == "Peer":
+                return value
+        frame = frame.f_back
+def ask(*body, extra=(), kind="?", buffers=()):
+    wire = peer()._wire
+    wire.send([kind, list(body) if kind == "?" else body[0], *extra], list(buffers))
+    return wire.receive()[0]
+'''
