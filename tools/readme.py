@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,10 @@ def begins_with(command: str, words: str) -> bool:
     return f"{command} ".startswith(f"{words} ")
 
 
+def hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Reader:
     """Runs one step after the other. Folder and environment are kept, as in a shell."""
 
@@ -153,8 +158,9 @@ class Reader:
         import pexpect
         # Nobody answers the line editor's question where the cursor is.
         environment = {**self.environment, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        # Whoever runs this in the background ignores Ctrl-C, and would pass that on.
         child = pexpect.spawn("bash", ["-c", command], cwd=str(self.folder), env=environment, encoding="utf-8",
-                              timeout=TIMEOUT_S, dimensions=(40, 100))
+                              timeout=TIMEOUT_S, dimensions=(40, 100), preexec_fn=hear_ctrl_c)
         shown = ""
         for words, keys in script:
             child.expect_exact(words)
