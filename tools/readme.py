@@ -50,7 +50,9 @@ STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
 LAB = "phase-02-paged-attention/labs/lab-01-block-allocator"
 #: Command → a file that a person would have written by then, and where it comes from.
 WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
-           f"pytest {LAB} --impl ana.py": ("ana.py", f"{LAB}/solution.py")}
+           f"pytest {LAB} --impl=ana.py --grade-json ana.json": ("ana.py", f"{LAB}/solution.py"),
+           "course grade submissions --out grades --lab 1.2": (
+               "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
 #: Commands that need a model which is fetched once; they run where it is here.
 NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python -m mini_vllm.benchmark quiz")
 #: It is looked up, not run: it runs this.
@@ -127,6 +129,7 @@ class Reader:
     def _run_command(self, step: Step, command: str) -> str:
         if command in WRITTEN:
             target, source = WRITTEN[command]
+            (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.folder / source, self.folder / target)
         if any(begins_with(command, name) for name in NEED_SMOLLM2) and cached_model("smollm2") is None:
             return "left out: smollm2 is not here\n"
