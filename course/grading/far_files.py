@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course import gauges
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 #: Wrong solutions beside the file, in a test that runs inside.
 NUM_CANARIES = 2
 
+#: What the student's file is called in its sandbox.
+SHOWN = Path("starter.py")
 #: After this many sandboxes that died during a test, the rest of the lab is not run.
 MAX_LOST_SANDBOXES = 3
 
@@ -100,8 +103,7 @@ class FarFiles:
         except (KeyboardInterrupt, ProtocolError):
             raise
         except BaseException as error:
-            self._broken = FileIsBroken(why_broken(error, impl.path.with_name("starter.py"), "starter.py",
-                                                   impl.lab.number))
+            self._broken = FileIsBroken(why_broken(error, SHOWN, SHOWN.name, impl.lab.number, is_own=False))
             raise self._broken from None
 
     def usage(self) -> dict[str, object]:

@@ -14,10 +14,8 @@ from course.grading.policy import PACKAGES, GraderPolicy
 from course.grading.room import FarSettings
 from course.grading.sandbox import Sandbox, start
 from course.grading.settings import WALL_FACTOR
-from course.grading.wire import Gone, Wire
+from course.grading.wire import LOOK_S, Gone, Wire
 
-#: How often the sandbox's clocks are looked at while it computes.
-LOOK_S = 0.1
 MAX_BYTES_A_TEST = 512 << 20
 #: What a test outside may have measured in the sandbox: whoever lies there gains nothing.
 HARMLESS = frozenset(("nothing", "hash_of_none"))
@@ -119,13 +117,12 @@ class FarLab:
 
     # ---- while waiting
 
-    def _look(self) -> float:
+    def _look(self) -> None:
         """Called before every wait for the sandbox. Raises when the test has used up what it may."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             self._check(now)
-        return LOOK_S
 
     def _check(self, now: float) -> None:
         sandbox, wire = self._sandbox, self._wire

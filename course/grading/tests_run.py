@@ -80,7 +80,7 @@ class TestsRun:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            if not is_finished and not ended.why_again:
+            if not (is_finished and ended.verdicts.keys() >= set(names)) and not ended.why_again:
                 output.seek(max(output.tell() - 2000, 0))
                 ended.why_again = "The grader's own process ended early."
                 text = output.read()[-2000:].decode(errors="replace")
