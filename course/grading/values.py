@@ -212,7 +212,7 @@ class Values:
             case "x":
                 return self._read_mlx(*fields)
             case "K":
-                return getattr(sys.modules["mlx.core"], _identifier(fields[0]))
+                return _mlx_dtype(sys.modules["mlx.core"], _identifier(fields[0]))
             case "S":
                 return slice(*self._many(fields, depth))
             case "r":
@@ -303,6 +303,14 @@ def _identifier(name: Any) -> str:
     if type(name) is str and name.isidentifier() and not keyword.iskeyword(name) and len(name) < 100:
         return name
     raise ProtocolError(f"not a name: {name!r:.40}")
+
+
+def _mlx_dtype(mlx: Any, name: str) -> Any:
+    """A type of numbers, and nothing else of the module: ``mlx.core.save`` writes files."""
+    found = getattr(mlx, name, None)
+    if not isinstance(found, mlx.Dtype):
+        raise ProtocolError(f"not a type of numbers: {name!r:.40}")
+    return found
 
 
 def _dtype(numpy: Any, name: Any) -> Any:
