@@ -21,6 +21,14 @@ OPERATORS = frozenset(
     __invert__ __int__ __float__ __index__ __round__ __floor__ __ceil__ __trunc__ __enter__ __exit__ __format__
     __dir__""".split())
 EQUALITY = frozenset(("__eq__", "__ne__", "__hash__"))
+#: What of these a side asks that does not trust the other: an object that is less than everything, or whose distance to
+#: everything is nothing, would pass as any number.
+ASKED_OF_STRANGERS = frozenset(
+    """__len__ __iter__ __next__ __reversed__ __getitem__ __setitem__ __delitem__ __contains__ __bool__ __str__ __repr__
+    __enter__ __exit__ __format__ __dir__""".split())
+#: Names of Python's own that are read like others. No more: by ``__array_interface__`` NumPy would take an address for
+#: an array, and read the grader's memory there.
+READ_LIKE_OTHERS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__dict__", "__annotations__"))
 #: What stands before the name of a class that is made here is bounded: it is shown to people.
 MAX_NAME_CHARACTERS = 80
 
@@ -43,6 +51,8 @@ class Remote:
     _far_fields: list[Any]
 
     def __getattr__(self, name: str) -> Any:
+        if name[:2] == "__" == name[-2:] and name not in READ_LIKE_OTHERS:
+            raise AttributeError(f"{name} of an object of the other side is not asked for")
         kind = type(self)
         place = kind._far_places.get(name)
         if place is not None and place < len(self._far_fields):
@@ -147,7 +157,7 @@ def make_class(name: str, kind: str, operators: list[str], methods: list[str], f
     body: dict[str, Any] = {"__slots__": (), "_far_methods": frozenset(methods), "__module__": "far",
                             "_far_places": {field: place for place, field in enumerate(fields)},
                             "_far_num_fixed": num_fixed if forwards_equality else 0}
-    for operator in OPERATORS.intersection(operators):
+    for operator in (OPERATORS if forwards_equality else ASKED_OF_STRANGERS).intersection(operators):
         body[operator] = _operator(operator)
     if forwards_equality and "__eq__" in operators:
         body["__eq__"] = _operator("__eq__")
