@@ -30,6 +30,8 @@ BUILTIN_TYPES = {kind.__name__: kind for kind in (bool, int, float, complex, str
 #: The types of numbers that arrays may have. None of them holds references.
 _ARRAY_KINDS = "biufc"
 MAX_FIELDS = 64
+#: Of more keys than this, half must have hashes of their own.
+MANY_KEYS = 1000
 
 
 class Values:
@@ -179,7 +181,7 @@ class Values:
             case "t":
                 return tuple(self._many(fields, depth))
             case "z":
-                return frozenset(self._many(fields, depth))
+                return frozenset(_spread(self._many(fields, depth)))
             case "m":
                 return self._peer.mirrors.get(fields[0])
             case "l" | "d" | "s" | "a":
@@ -248,8 +250,10 @@ class Values:
         if type(items) is not list:
             raise ProtocolError("no items")
         if tag == "d":
-            return {self.decode(key, depth + 1): self.decode(item, depth + 1) for key, item in items}
-        return self._many(items, depth)
+            keys = _spread([self.decode(key, depth + 1) for key, _ in items])
+            return dict(zip(keys, [self.decode(item, depth + 1) for _, item in items]))
+        many = self._many(items, depth)
+        return _spread(many) if tag == "s" else many
 
     def decode_like(self, value: Any, items: Any) -> Any:
         """The new content of a container that looks like ``value`` so far."""
@@ -291,6 +295,14 @@ class Values:
             module, _, short = key[0].rpartition(".")
             self._tuples[key] = known or namedtuple(_identifier(short), key[1], module=module)
         return self._tuples[key](*self._many(items, depth))
+
+
+def _spread(keys: list[Any]) -> list[Any]:
+    """Keys for a set or dictionary. Raises ProtocolError if they were chosen to collide: to put n of them in would take
+    n² steps, in which no time limit is heard."""
+    if len(keys) > MANY_KEYS and len(set(map(hash, keys))) < len(keys) // 2:
+        raise ProtocolError(f"{len(keys):,} keys that share their hashes")
+    return keys
 
 
 def _text(name: Any) -> str:
