@@ -64,6 +64,12 @@ def kill_when_computing(seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
 
 
+def limit_memory(num_bytes: int) -> None:
+    """From now on no more address space than this: what asks for more gets a MemoryError. macOS refuses to do it."""
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (num_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def limit_files(num_bytes: int) -> None:
     """From now on no file may grow past this: endless output ends in an error, and not in a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))

@@ -37,7 +37,7 @@ from course.failures import (
 from course.grading.far_files import FarFiles, far_files
 from course.impls import Choice, Impl, engines
 from course.labs import Lab, discover, find_lab, lab_of_path
-from course.limits import kill_when_computing, limit_files, time_limit
+from course.limits import kill_when_computing, limit_files, limit_memory, time_limit
 from course.loading import import_together, load_file
 from course.points import Points, Score, properties_of
 from course.tamed import tamed
@@ -52,6 +52,8 @@ MAX_STUCK_TESTS = 2
 #: In the grader: what a test may compute here while the file under test may compute once that in its sandbox, and how
 #: long both may take by the clock.
 FAR_CPU_FACTOR, FAR_WALL_FACTOR = 3.0, 10.0
+#: What the grader's own process may take, whatever a file makes it compute.
+FAR_MEMORY_BYTES = 4 << 30
 #: How long it may take to find out what an exception says, in CPU time.
 TELLING_LIMIT_S = 2.0
 
@@ -91,6 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
     file_limit = config.getoption("--file-limit")
     if file_limit is not None:
         limit_files(file_limit)
+        if config.getoption("--far") is not None:
+            limit_memory(FAR_MEMORY_BYTES)
     config.pluginmanager.register(LabSession(config), "lab-session")
 
 

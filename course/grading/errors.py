@@ -103,13 +103,19 @@ class Errors:
         error = None
         with contextlib.suppress(Exception):
             error = kind(*self._peer.values.decode(args)) if args is not None else None
-        if error is None or str(error) != message:
+        if error is None or str(error) != message or isinstance(error, SyntaxError) and _is_odd(error):
             error = kind.__new__(kind)
             error.args = (message,)
         vars(error)["far_message"] = message
         if type(place) is list and len(place) == 2:
             vars(error)["far_place"] = (int(place[0]), str(place[1])[:MAX_NAME_CHARACTERS])
         return error
+
+
+def _is_odd(error: SyntaxError) -> bool:
+    """Whether it points at columns that no line has: whoever prints it draws as many carets."""
+    columns = (error.lineno, error.offset, error.end_lineno, error.end_offset)
+    return not all(each is None or type(each) is int and -1 <= each <= MAX_MESSAGE_CHARACTERS for each in columns)
 
 
 def _told(self: BaseException) -> str:
