@@ -121,23 +121,37 @@ class Peer:
         try:
             if what != "get":
                 self.turn += 1
+            if self.is_broken:
+                raise Gone("its process had to be ended earlier in this test")
             self._send("?", [what, *args])
+            kind, answer = self._await_answer()
+        finally:
+            self.values.rest = reading
+            self._depth -= 1
+        if kind == "x":
+            raise answer
+        return answer
+
+    def _await_answer(self) -> tuple[str, Any]:
+        """The answer to what was asked; meanwhile what the other side asks is answered.
+
+        Whatever is raised here, the two sides are no longer at the same place: nothing more can be asked.
+        """
+        try:
             while True:
-                kind, body = self._receive_or_break()
+                kind, body = self._receive()
                 if kind == "?":
                     self._answer(body)
                     continue
                 if kind != "=":  # more than a plain attribute was read: the other side may have changed
                     self.turn += 1
                 answer = self._decoding(body)
-                if kind in "!=":
-                    return answer
-                if not isinstance(answer, BaseException):
+                if kind == "x" and not isinstance(answer, BaseException):
                     raise ProtocolError("something was raised that is no exception")
-                raise answer
-        finally:
-            self.values.rest = reading
-            self._depth -= 1
+                return kind, answer
+        except BaseException:
+            self.is_broken = True
+            raise
 
     def serve(self) -> None:
         """Answer until the other side is gone."""
@@ -195,15 +209,6 @@ class Peer:
         if len(self._own) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
         self._wire.send(message, self.values.buffers)
-
-    def _receive_or_break(self) -> tuple[str, Any]:
-        if self.is_broken:
-            raise Gone("its process had to be ended earlier in this test")
-        try:
-            return self._receive()
-        except BaseException:
-            self.is_broken = True
-            raise
 
     def _receive(self) -> tuple[str, Any]:
         message, rest = self._wire.receive()
