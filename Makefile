@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test demo lint check map hero notebooks lab site gradescope install clean
+.PHONY: test hostile demo lint check map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -37,6 +37,10 @@ test: $(INSTALLED)
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
 NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
+
+# Every hostile submission at every level of sandbox that this machine offers. It takes minutes; `make test` has some.
+hostile: $(INSTALLED)
+	HOSTILE=all $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval course/grading/hostile
 
 demo: $(ENGINE_INSTALLED)
 	@$(RUN) -m mini_vllm.demo

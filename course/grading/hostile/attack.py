@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class Earns(enum.Enum):
@@ -35,6 +35,8 @@ class Attack:
     is_short: bool = False
     #: Whether a test inside must be run for it.
     is_inside: bool = False
+    #: What lies beside the file in its folder: name → text.
+    beside: dict[str, str] = field(default_factory=dict)
 
 
 #: The way from a student's file to the raw protocol: ``peer()`` is the sandbox's, ``ask`` sends a question as it is.

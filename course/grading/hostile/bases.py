@@ -14,6 +14,14 @@ TESTS = {
             "test_task_5_usage_runs_from_0_to_1_without_the_null_block",
             "test_task_7_a_cached_block_is_found_in_use_and_free",
             "test_task_8_reset_is_refused_while_blocks_are_in_use"),
+    "1.1": ("test_task_1_softmax_of_known_scores", "test_task_6_every_argument_counts_once",
+            "test_task_2_no_queries_are_no_error"),
+    "2.2": ("test_task_1_a_request_that_holds_nothing_has_an_empty_table",
+            "test_task_2_the_table_is_in_the_order_of_the_tokens", "test_task_2_chunks_extend_the_same_table",
+            "test_task_2_the_manager_never_writes_the_request", "test_task_3_free_gives_the_tail_back_first",
+            "test_task_4_full_blocks_of_a_prompt_are_found", "test_task_5_hits_are_shared_not_copied"),
+    "2.4": ("test_task_1_lowest_number_first_is_caught", "test_task_1_keeping_the_last_block_is_caught",
+            "test_task_1_less_than_nothing_is_caught"),
 }
 #: Beside them, where an attack is on what is measured in the sandbox.
 TESTS_INSIDE = {"2.1": ("test_task_7_looking_for_what_is_not_there_leaves_nothing_behind",)}
@@ -27,6 +35,11 @@ _BREAKS = {
             ("        num_usable = self.num_blocks - 1\n", "        num_usable = self.num_blocks\n"),
             ("            self._cached.setdefault(block_hash, {})[block.block_id] = block\n",
              "            self._cached[block_hash] = {}\n")),
+    "1.1": (("    return weights / weights.sum(axis=-1, keepdims=True)\n", "    return weights\n"),),
+    "2.2": (("        self.block_pool.free_blocks(reversed(table))\n",
+             "        self.block_pool.free_blocks(list(table))\n"),
+            ("                blocks.append(block)\n", "                break\n")),
+    "2.4": (("    with pytest.raises(ValueError):\n        pool.get_new_blocks(-1)\n    # END TASK\n", "    # END TASK\n"),),
 }
 
 

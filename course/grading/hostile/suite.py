@@ -1,0 +1,9 @@
+"""All attacks."""
+
+from __future__ import annotations
+
+from course.grading.hostile import ending, forging, measuring, objects, reaching, talking
+from course.grading.hostile.attack import Attack
+
+ATTACKS: tuple[Attack, ...] = (*forging.ATTACKS, *talking.ATTACKS, *ending.ATTACKS, *objects.ATTACKS,
+                               *measuring.ATTACKS, *reaching.ATTACKS)
