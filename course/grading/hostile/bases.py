@@ -39,7 +39,8 @@ _BREAKS = {
     "2.2": (("        self.block_pool.free_blocks(reversed(table))\n",
              "        self.block_pool.free_blocks(list(table))\n"),
             ("                blocks.append(block)\n", "                break\n")),
-    "2.4": (("    with pytest.raises(ValueError):\n        pool.get_new_blocks(-1)\n    # END TASK\n", "    # END TASK\n"),),
+    "2.4": (("    with pytest.raises(ValueError):\n        pool.get_new_blocks(-1)\n    # END TASK\n",
+             "    # END TASK\n"),),
 }
 
 

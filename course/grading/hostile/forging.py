@@ -22,7 +22,8 @@ ATTACKS = (
     Attack("verdict_lines", "writes lines of verdicts to every file that it has open, and to standard output", f'''
 import os
 for _fd in (1, 2, *range(3, 64)):
-    for _test in ("test_task_1_reset_hash_forgets_the_hash_only", "test_task_7_a_cached_block_is_found_in_use_and_free"):
+    for _test in ("test_task_1_reset_hash_forgets_the_hash_only",
+                  "test_task_7_a_cached_block_is_found_in_use_and_free"):
         try:
             if not os.path.exists(f"/proc/self/fd/{{_fd}}") and _fd > 2 or _fd == int(__import__("sys").argv[1]):
                 continue
@@ -182,7 +183,7 @@ BlockPool.get_usage = _late
         "pytest.ini": "[pytest]\naddopts = --collect-only\n",
         "evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = conftest\n",
         "test_lab.py": "def test_all(): pass\n"}),
-    Attack("peer_says_all_is_well", "replaces the sandbox's side of the protocol by one that answers as is wanted", TALK + '''
+    Attack("peer_says_all_is_well", "replaces the sandbox's side of the protocol by one of its own", TALK + '''
 _peer = peer()
 _answer = type(_peer)._answer
 def _always(self, body):

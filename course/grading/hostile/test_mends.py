@@ -1,0 +1,99 @@
+"""What hostile files have found open in the proxy, one at a time and without a sandbox."""
+
+import socket
+import types
+
+import mlx.nn
+import numpy as np
+import pytest
+
+from course.grading.errors import MAX_MESSAGE_CHARACTERS
+from course.grading.peer import Peer
+from course.grading.policy import GraderPolicy
+from course.grading.wire import ProtocolError, Wire
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.request import Priority
+
+
+@pytest.fixture
+def grader():
+    """The grader's side; nobody is at the other end."""
+    ends = socket.socketpair()
+    yield Peer(Wire(ends[0]), GraderPolicy(), first_id=2, trusts_other=False, find_class=lambda name: None)
+    for end in ends:
+        end.close()
+
+
+def stand_in(grader, operators):
+    return grader.stand_in(1, 1, ["Evil", "object", operators, [], [], 0, []])
+
+
+@pytest.mark.parametrize("name", ["save", "load", "eval", "zeros", "array", "__loader__", "fast"])
+def test_of_mlx_only_types_of_numbers_can_be_named(grader, name):
+    with pytest.raises(ProtocolError):
+        grader.values.decode(["K", name])
+    assert str(grader.values.decode(["K", "float16"])) == "mlx.core.float16"
+
+
+def test_numpy_does_not_take_a_students_object_for_memory(grader):
+    evil = stand_in(grader, ["__len__"])
+    for name in ("__array_interface__", "__array__", "__array_struct__", "__dlpack__", "__deepcopy__"):
+        assert not hasattr(evil, name)
+
+
+@pytest.mark.parametrize("name", ["__lt__", "__le__", "__sub__", "__abs__", "__float__", "__index__", "__eq__"])
+def test_a_students_object_does_not_say_how_it_compares_or_computes(grader, name):
+    operators = ["__lt__", "__le__", "__gt__", "__ge__", "__sub__", "__abs__", "__float__", "__index__", "__eq__"]
+    assert name not in vars(type(stand_in(grader, operators)))
+
+
+@pytest.mark.parametrize("tag", ["z", "s", "d"])
+def test_keys_that_share_a_hash_are_refused(grader, tag):
+    keys = [number * ((1 << 61) - 1) for number in range(1, 5_000)]
+    value = ["z", *keys] if tag == "z" else [tag, 1, [[key, 0] for key in keys] if tag == "d" else keys]
+    with pytest.raises(ProtocolError, match="share their hashes"):
+        grader.values.decode(value)
+    assert len(grader.values.decode(["z", *range(5_000)])) == 5_000
+
+
+@pytest.mark.parametrize("columns", [(1, 6 * 10**9), (10**12, 1), (-9, 1), ("1", 1)])
+def test_a_syntax_error_points_at_no_column_that_cannot_be(grader, columns):
+    first, last = columns
+    sent = ["t", "m", ["t", "f", 1, first, "x", 1, last]]
+    error = grader.errors.decode(["builtins.SyntaxError"], sent, "m (f, line 1)", None)
+    assert error.end_offset is None and isinstance(error, SyntaxError)
+    sent = ["t", "m", ["t", "f", 1, 3, "x", 1, 5]]
+    near = grader.errors.decode(["builtins.SyntaxError"], sent, "m (f, line 1)", None)
+    assert near.end_offset == 5 <= MAX_MESSAGE_CHARACTERS
+
+
+@pytest.mark.parametrize("owner", ["ab", 2, (1,), [1], np.zeros(3)])
+def test_the_grader_computes_nothing_with_what_it_is_sent(owner):
+    with pytest.raises(TypeError, match="not for the grader"):
+        GraderPolicy().check_operator(owner, "__mul__")
+
+
+def test_only_what_the_course_defines_can_be_used_of_its_objects():
+    class Model(mlx.nn.Module):
+        def forward(self): ...
+
+    Model.__module__ = "mini_vllm.models.network"
+    policy = GraderPolicy()
+    policy.check_get(Model(), "forward")
+    policy.check_get(BlockPool(2), "get_new_blocks")
+    policy.check_get(types.SimpleNamespace(clock=1), "clock")
+    for owner, name in ((Model(), "save_weights"), (Model(), "load_weights"), (BlockPool, "mro"), (Priority, "mro")):
+        with pytest.raises(AttributeError):
+            policy.check_get(owner, name)
+    assert policy.methods_of(Model) == ["forward"]
+
+
+def test_after_a_message_that_breaks_the_rules_nothing_more_is_asked():
+    here, there = socket.socketpair()
+    peer = Peer(Wire(here), GraderPolicy(), first_id=2, trusts_other=False, find_class=lambda name: None)
+    Wire(there).send(["?", ["nonsense"]], [])
+    with pytest.raises(ProtocolError, match="nobody knows"):
+        peer.request("load")
+    assert peer.is_broken
+    here.close()
+    there.close()
