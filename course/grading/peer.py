@@ -191,8 +191,8 @@ class Peer:
     def _send(self, kind: str, body: Any, is_guarded: bool = False) -> None:
         """With what has changed since the last message, so that both sides see the same."""
         self.values.buffers = []
-        drops = self.mirrors.drop_unused() if len(self.mirrors) else []
         updates = [[mirror_id, self.values.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
+        drops = self.mirrors.drop_unused() if len(self.mirrors) else []
         if kind == "?":
             message = [kind, [body[0], *map(self.values.encode, body[1:])]]
         else:
@@ -205,7 +205,7 @@ class Peer:
         releases = [far_id for far_id in self._released if far_id not in self._far] if self._released else []
         self._released.clear()
         if drops or updates or releases or ahead:
-            message += [drops, updates, releases, ahead]
+            message += [updates, drops, releases, ahead]
         if len(self._own) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
         self._wire.send(message, self.values.buffers)
@@ -222,10 +222,10 @@ class Peer:
                 raise ProtocolError(f"a change that cannot be: {error!r:.200}") from None
         return message[0], message[1]
 
-    def _take_in(self, drops: list[int], updates: list[Any], releases: list[int], ahead: list[Any]) -> None:
-        self.mirrors.drop(drops)
+    def _take_in(self, updates: list[Any], drops: list[int], releases: list[int], ahead: list[Any]) -> None:
         for mirror_id, items in updates:
             self.mirrors.overwrite(mirror_id, self.values.decode_like(self.mirrors.get(mirror_id), items))
+        self.mirrors.drop(drops)
         for own_id in releases:
             released = self._own.pop(own_id, None)
             self._own_ids.pop(id(released), None)
