@@ -71,11 +71,12 @@ class FakeModel:
         for source, copy in output.copies:
             for offset in range(self.block_size):
                 self._slots[copy, offset] = self._slots.get((source, offset))
-        tables = {request.request_id: kv_cache.get_block_ids(request.request_id) for request in output.requests}
-        for request in output.requests:
-            self._write(request, tables[request.request_id], output.num_scheduled_tokens[request.request_id])
-        contexts = {request.request_id: self._read(request, tables[request.request_id]) for request in output.requests}
-        return {request.request_id: next_token(contexts[request.request_id]) for request in output.requests
+        requests, num_new_tokens = output.requests, output.num_scheduled_tokens
+        tables = {request.request_id: kv_cache.get_block_ids(request.request_id) for request in requests}
+        for request in requests:
+            self._write(request, tables[request.request_id], num_new_tokens[request.request_id])
+        contexts = {request.request_id: self._read(request, tables[request.request_id]) for request in requests}
+        return {request.request_id: next_token(contexts[request.request_id]) for request in requests
                 if request.num_computed_tokens == request.num_tokens}
 
     def _write(self, request: Request, table: list[int], num_new_tokens: int) -> None:
@@ -184,7 +185,8 @@ class Simulation:
         self.trace = NoTrace() if trace is None else trace
         self.cost = cost or CostModel()
         self.clock = clock or Clock()
-        self.model = FakeModel(scheduler.kv_cache.block_size)
+        self.kv_cache = scheduler.kv_cache
+        self.model = FakeModel(self.kv_cache.block_size)
         self.timeline = Timeline()
         self._to_come: list[tuple[float, int, Request]] = []
         self._live: dict[str, Request] = {}
@@ -210,14 +212,15 @@ class Simulation:
         plan = self.scheduler.schedule()
         self.trace.record_plan(self.scheduler, plan)
         start_s = self.clock.now_s
-        tokens = self.model.step(plan, self.scheduler.kv_cache)
-        self.clock.now_s += self.cost.seconds(sum(plan.num_scheduled_tokens.values()))
+        tokens = self.model.step(plan, self.kv_cache)
+        num_scheduled_tokens = dict(plan.num_scheduled_tokens)
+        self.clock.now_s += self.cost.seconds(sum(num_scheduled_tokens.values()))
         self.trace.record_computed()
         self.scheduler.update_from_output(plan, tokens)
         finished = self._let_go(tokens)
         waiting = [request_id for request_id, request in self._live.items()
                    if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)]
-        step = Step(start_s, self.clock.now_s, dict(plan.num_scheduled_tokens), list(tokens),
+        step = Step(start_s, self.clock.now_s, num_scheduled_tokens, list(tokens),
                     [request.request_id for request in plan.preempted], finished, waiting)
         self.timeline.steps.append(step)
         self.trace.end_step(plan, tokens)

@@ -7,7 +7,9 @@ for each.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from course.grading.remote import EQUALITY, OPERATORS
 if TYPE_CHECKING:
     from course.grading.peer import Policy
 
-MAX_FIELDS = 12
+MAX_FIELDS = 16
 _SCALARS = frozenset((type(None), bool, int, float, str))
 MAX_TEXT = 100
 
@@ -39,13 +41,18 @@ class Described:
     def to_json(self) -> list[Any]:
         return [self.name, self.shape, self.operators, self.methods, list(self.fields), self.num_fixed, self.known]
 
-    def values(self, value: Any) -> list[Any]:
+    def values(self, value: Any, enum_key: Callable[[type], str | None]) -> list[Any]:
         """The plain attributes of an object, [] for those that hold something else just now."""
-        found = []
+        found: list[Any] = []
         for name in self.fields:
             field = getattr(value, name, _NOTHING)
             kind = type(field)
-            found.append(field if kind in _SCALARS and (kind is not str or len(field) <= MAX_TEXT) else [])
+            if kind in _SCALARS and (kind is not str or len(field) <= MAX_TEXT):
+                found.append(field)
+            elif isinstance(field, enum.Enum) and (key := enum_key(kind)) is not None:
+                found.append(["e", key, field.name])
+            else:
+                found.append([])
         return found
 
 
@@ -57,8 +64,8 @@ def describe(value: Any, class_id: int, policy: Policy) -> Described:
     operators = [name for name in (*OPERATORS, *EQUALITY) if _offers(kind, name)]
     if isinstance(value, type):
         return Described(class_id, value.__name__, "class", operators, [], (), 0, [])
-    fixed = policy.fixed_fields(kind)
-    fields = (*fixed, *(name for name in _plain_fields(value, kind) if name not in fixed))[:MAX_FIELDS]
+    fixed, computed = policy.fixed_fields(kind), policy.computed_fields(kind)
+    fields = tuple(dict.fromkeys((*fixed, *computed, *_plain_fields(value, kind))))[:MAX_FIELDS]
     return Described(class_id, kind.__name__, "callable" if callable(value) else "object", operators,
                      policy.methods_of(kind), fields, len(fixed),
                      [f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__[:-1]])

@@ -32,7 +32,7 @@ MAX_NESTED_CALLS = 60
 MAX_LIVE = 200_000
 #: How many objects of one kind tell their plain attributes when somebody reads one after another.
 NUM_READ_AHEAD = 32
-#: A question; its answer; the answer to one that only read something plain; what was raised.
+#: A question; its answer; the answer to one that only read or set something plain; what was raised.
 _KINDS = ("?", "!", "=", "x")
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "__len__": len, "__iter__": iter, "__next__": next, "__reversed__": reversed, "__bool__": bool, "__str__": str,
@@ -60,6 +60,10 @@ class Policy:
 
     def fixed_fields(self, kind: type) -> list[str]:
         """Plain attributes of which the other side may rely on that they never change."""
+        return []
+
+    def computed_fields(self, kind: type) -> list[str]:
+        """Properties that only read the object's own plain attributes: they travel with them."""
         return []
 
     def methods_of(self, kind: type) -> list[str]:
@@ -119,7 +123,7 @@ class Peer:
         self._depth += 1
         reading = self.values.rest
         try:
-            if what != "get":
+            if what not in ("get", "set"):
                 self.turn += 1
             if self.is_broken:
                 raise Gone("its process had to be ended earlier in this test")
@@ -143,7 +147,7 @@ class Peer:
                 if kind == "?":
                     self._answer(body)
                     continue
-                if kind != "=":  # more than a plain attribute was read: the other side may have changed
+                if kind != "=":  # more than a plain attribute was read or set: the other side may have changed
                     self.turn += 1
                 answer = self._decoding(body)
                 if kind == "x" and not isinstance(answer, BaseException):
@@ -266,9 +270,7 @@ class Peer:
             case "operator":
                 return self._operate(*args)
             case "set":
-                owner, name, value = args
-                self._policy.check_set(owner, _text(name))
-                return setattr(owner, name, value)
+                return self._set(*args)
             case "del":
                 self._policy.check_set(args[0], _text(args[1]))
                 return delattr(*args)
@@ -295,9 +297,16 @@ class Peer:
             self._read_ahead(owner, described)
         return value
 
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._policy.check_set(owner, _text(name))
+        setattr(owner, name, value)
+        described = self._described.get(type(owner))
+        self._is_plain = described is not None and name in described.fields and static(type(owner), name) is None
+
     def _read_ahead(self, owner: Any, described: Described) -> None:
-        """Whoever reads an attribute of one object after another will want those of the next ones."""
+        """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
         own_id = self._own_ids.get(id(owner), -1)
+        self._ahead.append([own_id, described.values(owner, self.enum_key)])
         class_id, last_id = self._last_read
         self._last_read = (described.class_id, own_id)
         if class_id != described.class_id or not 0 < own_id - last_id <= 4:
@@ -305,7 +314,7 @@ class Peer:
         for next_id in range(own_id + 1, own_id + 1 + NUM_READ_AHEAD):
             other = self._own.get(next_id)
             if type(other) is type(owner):
-                self._ahead.append([next_id, described.values(other)])
+                self._ahead.append([next_id, described.values(other, self.enum_key)])
         self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
 
     def _call(self, function: Any, positional: Any, named: Any) -> Any:
@@ -356,9 +365,9 @@ class Peer:
         key: Any = (kind, value.__name__) if isinstance(value, type) else kind
         described = self._described.get(key)
         if described is not None:
-            return ["h", own_id, described.class_id, None, *described.values(value)]
+            return ["h", own_id, described.class_id, None, *described.values(value, self.enum_key)]
         described = self._described[key] = describe(value, len(self._described), self._policy)
-        return ["h", own_id, described.class_id, described.to_json(), *described.values(value)]
+        return ["h", own_id, described.class_id, described.to_json(), *described.values(value, self.enum_key)]
 
     def stand_in(self, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
         """What stands here for an object of the other side, the same each time."""
@@ -374,6 +383,7 @@ class Peer:
             object.__setattr__(remote, "_far_peer", self)
             object.__setattr__(remote, "_far_id", far_id)
             object.__setattr__(remote, "_far_hash", None)
+            object.__setattr__(remote, "_far_fields", [])
             self._far[far_id] = remote
         self._keep_fields(remote, list(fields))
         return remote
@@ -381,6 +391,9 @@ class Peer:
     def _keep_fields(self, remote: Remote, fields: list[Any]) -> None:
         if type(fields) is not list or not all(type(value) in SCALARS or type(value) is list for value in fields):
             raise ProtocolError("attributes that cannot be")
+        for place, known in enumerate(remote._far_fields[:remote._far_num_fixed]):
+            if type(fields[place]) is list:  # an object, which was fetched once
+                fields[place] = known
         object.__setattr__(remote, "_far_turn", self.turn)
         object.__setattr__(remote, "_far_fields", fields)
 

@@ -20,9 +20,13 @@ PACKAGES = ("mini_vllm", "course")
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
               functools.partial)
 #: Plain attributes that never change once an object is made.
-FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"]}
+FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"],
+         "mini_vllm.kv_cache.KVCacheManager": ["block_size", "block_pool"]}
+#: Properties that say how long the object's own lists are, and nothing else.
+COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
 #: What a lab's file has to write to. Everything else that is handed in is changed by its own methods.
-SETTABLE = ("mini_vllm.request.Request",)
+SETTABLE = {"mini_vllm.request.Request": frozenset(("status", "arrival_time", "num_computed_tokens", "num_cached_tokens",
+                                                    "num_preemptions", "num_sequences"))}
 #: Private names that code given in a starter reads.
 READABLE = {"mini_vllm.block_pool.BlockPool": ("_kept_for_copy",)}
 #: What crosses as data. An honest side computes with it by itself.
@@ -77,7 +81,8 @@ class GraderPolicy(Policy):
         kind = type(owner)
         if issubclass(kind, Remote):
             return
-        if f"{kind.__module__}.{kind.__qualname__}" not in SETTABLE and kind.__module__ not in self.test_modules:
+        if name not in SETTABLE.get(f"{kind.__module__}.{kind.__qualname__}", ()) \
+                and kind.__module__ not in self.test_modules:
             raise AttributeError(f"{name} of {kind.__name__} cannot be set: what was handed in is to be used")
         if name.startswith("_") or callable(static(kind, name)) or callable(_own_dict(owner).get(name)):
             raise AttributeError(f"{name} of {kind.__name__} is not for the file under test to replace")
@@ -99,6 +104,9 @@ class GraderPolicy(Policy):
 
     def fixed_fields(self, kind: type) -> list[str]:
         return FIXED.get(f"{kind.__module__}.{kind.__qualname__}", [])
+
+    def computed_fields(self, kind: type) -> list[str]:
+        return COMPUTED.get(f"{kind.__module__}.{kind.__qualname__}", [])
 
     def methods_of(self, kind: type) -> list[str]:
         if not self._is_ours(kind):

@@ -60,12 +60,17 @@ class Remote:
                 value = self._far_fields[place]
                 if type(value) is not list:
                     return value
+                if value:  # a member of an enum
+                    return self._far_peer.values.decode(value)
         if name in kind._far_methods:
             return FarMethod(self, name)
-        return self._far_peer.request("get", self, name)
+        value = self._far_peer.request("get", self, name)
+        if place is not None and place < kind._far_num_fixed <= len(self._far_fields):
+            self._far_fields[place] = value
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, "_far_fields", [])
+        object.__setattr__(self, "_far_fields", self._far_fields[:type(self)._far_num_fixed])
         self._far_peer.request("set", self, name, value)
 
     def __delattr__(self, name: str) -> None:

@@ -66,6 +66,16 @@ class Yes:
         return 1
 
 
+def reads(requests):
+    return [(r.request_id, r.num_tokens, r.num_computed_tokens, r.priority, r.status) for r in requests]
+
+
+def advances(requests):
+    for request in requests:
+        request.num_computed_tokens = 5
+    return [(request.num_computed_tokens, request.num_tokens) for request in requests]
+
+
 class Exploding(Exception):
     def __str__(self):
         raise RuntimeError("boom")
@@ -78,7 +88,8 @@ def talk():
     module = types.ModuleType("starter")
     vars(module).update(Thing=Thing, Yes=Yes, Colour=Colour, Exploding=Exploding, things=[Thing(i) for i in range(50)],
                         echo=lambda value: value, call=lambda function, *args: function(*args),
-                        attribute=getattr, set_attribute=setattr, OrderedDict=OrderedDict, one=types.SimpleNamespace())
+                        attribute=getattr, set_attribute=setattr, OrderedDict=OrderedDict, one=types.SimpleNamespace(),
+                        reads=reads, advances=advances)
     far = {}
 
     def serve():
@@ -222,6 +233,22 @@ def test_plain_attributes_come_along_and_are_never_stale(talk):
 # ---- containers
 
 
+def test_a_request_is_read_in_one_question_until_it_changes(talk):
+    """All plain attributes come with the first; what is set here, or by the grader in between, is seen."""
+    requests = [Request(f"r{i}", [1, 2, 3]) for i in range(3)]
+    before = talk.num_answered
+    told = talk.lab.call(talk.lab.reads, requests)
+    assert told == [(f"r{i}", 3, 0, Priority.NORMAL, RequestStatus.WAITING) for i in range(3)]
+    assert talk.num_answered - before == 0, "they came along with the handles"
+    before = talk.num_answered
+    assert talk.lab.call(talk.lab.advances, requests) == [(5, 3), (5, 3), (5, 3)]
+    assert talk.num_answered - before <= 2 * len(requests) + 1, "a set and a read of each, at most"
+    requests[1].append_output_token(7)
+    requests[1].status = RequestStatus.RUNNING
+    told = talk.lab.call(talk.lab.reads, requests)
+    assert told[1] == ("r1", 4, 5, Priority.NORMAL, RequestStatus.RUNNING)
+
+
 def test_a_list_is_one_list_on_both_sides(talk):
     thing, items = talk.lab.Thing(), [1]
     assert talk.lab.echo(items) is items
@@ -230,6 +257,12 @@ def test_a_list_is_one_list_on_both_sides(talk):
     assert thing.kept == [1, 3, 9]
     thing.kept.clear()
     assert items == []
+
+
+def test_a_list_that_was_changed_and_let_go_of_has_changed(talk):
+    talk.lab.one.mine = [1]
+    talk.lab.one.mine.append(2)  # nobody here holds it when the next message goes
+    assert talk.lab.one.mine == [1, 2]
 
 
 def test_dictionaries_and_sets_are_shared_in_their_order(talk):
@@ -401,7 +434,7 @@ GARBAGE = {
     "a handle of no class": frame(b'["!", ["h", 1, 77, null]]'),
     "a handle with a list for a name": frame(b'["!", ["h", 1, 1, [[], [], 3, 4, 5, 6, 7]]]'),
     "a container of ours": frame(b'["!", ["l", 2, [1]]]'),
-    "a change of nothing": frame(b'["!", 1, [], [[3, [1]]], [], []]'),
+    "a change of nothing": frame(b'["!", 1, [[3, [1]]], [], [], []]'),
     "an array that is too short": frame(b'["!", ["A", "<f8", [100000000], 8, false]]'),
     "an array of objects": frame(b'["!", ["A", "|O", [1], 0, false]]'),
     "an array of negative size": frame(b'["!", ["A", "<f8", [-1, -1], 0, false]]'),

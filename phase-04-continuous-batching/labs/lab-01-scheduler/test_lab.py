@@ -45,8 +45,9 @@ class Model(FakeModel):
     """The fake model; before it computes, it looks whether the plan can be meant."""
 
     def step(self, output, kv_cache):
+        num_scheduled_tokens = output.num_scheduled_tokens
         for request in output.requests:
-            num_new = output.num_scheduled_tokens[request.request_id]
+            num_new = num_scheduled_tokens[request.request_id]
             assert 0 < num_new <= request.num_computed_tokens <= request.num_tokens, (
                 f"request {request.request_id!r} has {request.num_tokens} tokens; schedule() gave it {num_new}, its "
                 f"num_computed_tokens is now {request.num_computed_tokens}, with num_cached_tokens "
