@@ -184,6 +184,11 @@ def shares_memory(first: Any, second: Any) -> bool:
     return is_shared
 
 
+def listed(things: Iterable[Any]) -> list[Any]:
+    """All that ``things`` has, in its order. In a sandbox one message, and not one a thing."""
+    return list(far.measure("listed", things) if far is not None else things)
+
+
 def nothing() -> None:
     """A question without a point."""
 

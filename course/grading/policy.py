@@ -31,6 +31,11 @@ SETTABLE = {"mini_vllm.request.Request": frozenset(("status", "arrival_time", "n
 READABLE = {"mini_vllm.block_pool.BlockPool": ("_kept_for_copy",)}
 #: What crosses as data. An honest side computes with it by itself.
 DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
+#: Of these nothing but what is named. A network can also be taken apart and given other weights.
+ONLY = {"mini_vllm.models.network.Model": ("config", "model", "logits"), "mini_vllm.models.network.Body": ("norm",),
+        "mlx.nn.layers.normalization.RMSNorm": ("weight",)}
+#: What may be done with any of the grader's objects, whatever else it can.
+_HARMLESS = ("__eq__", "__ne__", "__hash__", "__repr__", "__str__")
 #: Never handed out, whoever returns them.
 _NEVER = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.CellType)
 
@@ -63,8 +68,11 @@ class GraderPolicy(Policy):
         kind = type(owner)
         if issubclass(kind, Remote):  # its own
             return
-        if name in READABLE.get(f"{kind.__module__}.{kind.__qualname__}", ()):
+        full_name = f"{kind.__module__}.{kind.__qualname__}"
+        if name in ONLY.get(full_name, READABLE.get(full_name, ())):
             return
+        if full_name in ONLY:
+            raise AttributeError(f"{kind.__name__} has no {name} for the sandbox")
         if name.startswith("_") or isinstance(owner, _FUNCTIONS) or not self._is_named(owner, kind, name):
             raise AttributeError(f"{kind.__name__} has no {name} for the sandbox")
 
@@ -92,11 +100,18 @@ class GraderPolicy(Policy):
             raise TypeError(f"{function.__name__} is not for the sandbox to make")
 
     def check_operator(self, owner: Any, name: str) -> None:
-        if type(owner) in DATA or type(owner).__module__.split(".")[0] in ("numpy", "mlx"):
+        kind = type(owner)
+        if issubclass(kind, Remote):
+            return
+        if kind in DATA or kind.__module__.split(".")[0] in ("numpy", "mlx"):
             # No honest side has us compute with its own numbers: "a" * 10**10.
-            raise TypeError(f"{name} of a {type(owner).__name__} is not for the grader to compute")
-        if isinstance(owner, type) and name not in ("__eq__", "__ne__", "__hash__", "__repr__", "__str__"):
+            raise TypeError(f"{name} of a {kind.__name__} is not for the grader to compute")
+        if name in _HARMLESS:
+            return
+        if isinstance(owner, type):
             raise TypeError(f"{name} of a class is not for the sandbox")
+        if f"{kind.__module__}.{kind.__qualname__}" in ONLY:
+            raise TypeError(f"{name} of {kind.__name__} is not for the sandbox")
 
     def check_handle(self, value: Any) -> None:
         if isinstance(value, _NEVER):

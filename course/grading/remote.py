@@ -167,6 +167,8 @@ def make_class(name: str, kind: str, operators: list[str], methods: list[str], f
     if forwards_equality and "__eq__" in operators:
         body["__eq__"] = _operator("__eq__")
         body["__hash__"] = _hash if "__hash__" in operators else None
+    if kind == "class" and forwards_equality:
+        known = type
     if known is not None:
         body["__class__"] = property(lambda self: known)
     return type(_shown(name), (base,), body)

@@ -19,7 +19,7 @@ from course.labs import Lab, LabError, discover, find_lab
 #: What the sandbox's side is made of.
 FAR_MODULES = ("describing", "errors", "far", "mirrors", "peer", "remote", "values", "wire")
 #: What is measured where the file runs.
-GAUGES = ("gauges", "keeping")
+GAUGES = ("gauges", "keeping", "mlx_gauges")
 #: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.
 BACKEND = b"import mlx.core as mx\n"
 PACKAGES = ("numpy", "mlx", "pytest")

@@ -18,6 +18,8 @@ from mini_vllm.simulation import FakeModel, Simulation, Step, Timeline, decode_a
 #: What stands under the first picture of a run, and no other.
 LEGENDS = ["(A column is a step. A number: that many tokens of a prompt. ●: one token. –: waiting. Last row: the sum.)"]
 MAX_STEPS_DRAWN = 20
+#: Runs of random traffic a test.
+NUM_SEEDS = 4
 
 
 def ask(name, num_prompt, num_output=1, start=0, priority=Priority.NORMAL, num_sequences=1):
@@ -35,30 +37,34 @@ def with_output(request, num_said):
 
 
 def make_scheduler(lab, seats=4, budget=8, num_blocks=100, size=4, cache="off", watermark=0.0):
-    """``num_blocks`` that can be given out, of ``size`` tokens. ``cache``: off, blocks (whole ones) or tree."""
+    """A scheduler and its KV cache, of ``num_blocks`` that can be given out, of ``size`` tokens.
+
+    ``cache``: off, blocks (whole ones) or tree.
+    """
     kv_cache = KVCacheManager(num_blocks + 1, size, enable_caching=cache != "off",
                               tree_class=PrefixTree if cache == "tree" else None)
-    return lab.Scheduler(kv_cache, seats, budget, watermark=watermark)
+    return lab.Scheduler(kv_cache, seats, budget, watermark=watermark), kv_cache
 
 
 class Model(FakeModel):
     """The fake model; before it computes, it looks whether the plan can be meant."""
 
     def step(self, output, kv_cache):
-        num_scheduled_tokens = output.num_scheduled_tokens
-        for request in output.requests:
-            num_new = num_scheduled_tokens[request.request_id]
+        plan = SchedulerOutput(output.num_scheduled_tokens, output.requests, output.copies)  # each is asked for once
+        for request in plan.requests:
+            num_new = plan.num_scheduled_tokens[request.request_id]
             assert 0 < num_new <= request.num_computed_tokens <= request.num_tokens, (
                 f"request {request.request_id!r} has {request.num_tokens} tokens; schedule() gave it {num_new}, its "
                 f"num_computed_tokens is now {request.num_computed_tokens}, with num_cached_tokens "
                 f"{request.num_cached_tokens}. Every token is counted once: as cached, or as computed in one step")
-        return super().step(output, kv_cache)
+        return super().step(plan, kv_cache)
 
 
 def simulate(lab, *requests, **settings):
     """A simulation to which ``requests`` come at once."""
-    simulation = Simulation(make_scheduler(lab, **settings))
-    simulation.model = Model(simulation.scheduler.kv_cache.block_size)
+    scheduler, kv_cache = make_scheduler(lab, **settings)
+    simulation = Simulation(scheduler)
+    simulation.kv_cache, simulation.model = kv_cache, Model(kv_cache.block_size)
     for request in requests:
         simulation.add(request)
     return simulation
@@ -68,8 +74,7 @@ class Bench:
     """A scheduler whose running requests were put there by hand: nobody has to be admitted. It steps and draws."""
 
     def __init__(self, lab, **settings):
-        self.scheduler = make_scheduler(lab, **settings)
-        self.kv_cache = self.scheduler.kv_cache
+        self.scheduler, self.kv_cache = make_scheduler(lab, **settings)
         self.model = Model(self.kv_cache.block_size)
         self.timeline = Timeline()
 
@@ -121,18 +126,18 @@ def told_with_picture(drawn, function, *args):
     except Exception as error:
         first_line = str(error).split("\n")[0]
         if len(drawn.timeline.steps) > num_steps:  # this step is over: the simulation says that nobody moves any more
-            told = f"{first_line.rstrip(':')}. {memory(drawn.scheduler)}"
+            told = f"{first_line.rstrip(':')}. {memory(drawn)}"
         else:
             kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
             told = f"step {num_steps} broke. {kind}{first_line}"
         raise AssertionError(f"{told}{picture(drawn)}") from error
 
 
-def memory(scheduler):
+def memory(drawn):
     """What is free, and what the first in the queue needs, in a sentence."""
-    kv_cache, told = scheduler.kv_cache, ""
-    if len(scheduler.waiting):
-        first = scheduler.waiting.peek()
+    kv_cache, waiting, told = drawn.kv_cache, drawn.scheduler.waiting, ""
+    if len(waiting):
+        first = waiting.peek()
         num_blocks = -(-first.num_tokens // kv_cache.block_size)
         told = f"; first in the queue is {first.request_id}, with {first.num_tokens} tokens, {num_blocks} blocks"
     num_free, num_all = kv_cache.block_pool.get_num_free_blocks(), kv_cache.block_pool.num_blocks - 1
@@ -159,17 +164,18 @@ def names(requests):
     return [request.request_id for request in requests]
 
 
-def num_used(scheduler):
-    pool = scheduler.kv_cache.block_pool
+def num_used(kv_cache):
+    pool = kv_cache.block_pool
     return pool.num_blocks - 1 - pool.get_num_free_blocks()
 
 
-def assert_all_home(scheduler, drawn):
+def assert_all_home(drawn):
     """Nobody is left, and every block came back."""
+    scheduler, kv_cache = drawn.scheduler, drawn.kv_cache
     left = names(scheduler.waiting), names(scheduler.running), list(scheduler.requests)
     assert left == ([], [], []), f"all ended, but (waiting, running, requests) is {left}{picture(drawn)}"
-    assert num_used(scheduler) == 0, f"all ended, but {num_used(scheduler)} blocks are in use{picture(drawn)}"
-    scheduler.kv_cache.check_integrity()
+    assert num_used(kv_cache) == 0, f"all ended, but {num_used(kv_cache)} blocks are in use{picture(drawn)}"
+    kv_cache.check_integrity()
 
 
 def assert_outputs(requests, drawn):
@@ -217,7 +223,7 @@ def must_take(scheduler, request, why):
 
 @pytest.mark.points(1)
 def test_task_1_a_request_that_came_waits(lab):
-    scheduler = make_scheduler(lab)
+    scheduler, kv_cache = make_scheduler(lab)
     assert scheduler.has_unfinished_requests() is False, "nobody came yet, but has_unfinished_requests() is not False"
     a, b = ask("a", 5), ask("b", 3)
     scheduler.add_request(a)
@@ -226,8 +232,8 @@ def test_task_1_a_request_that_came_waits(lab):
     assert got == (["a", "b"], [], {"a": a, "b": b}), (
         f"after add_request of a and b, (waiting, running, requests) is {got}, expected a and b to wait, in that "
         "order, and both to be in requests under their ids")
-    assert (a.status, num_used(scheduler)) == (RequestStatus.WAITING, 0), (
-        f"a came and waits: its status is {a.status.name} and {num_used(scheduler)} blocks are in use, expected "
+    assert (a.status, num_used(kv_cache)) == (RequestStatus.WAITING, 0), (
+        f"a came and waits: its status is {a.status.name} and {num_used(kv_cache)} blocks are in use, expected "
         "WAITING and 0. Blocks are taken when a request is admitted")
     assert scheduler.has_unfinished_requests() is True, "a and b wait, but has_unfinished_requests() is not True"
 
@@ -246,7 +252,7 @@ def test_task_1_an_id_in_use_is_refused(lab):
 
 @pytest.mark.points(2)
 def test_task_1_a_prompt_larger_than_the_pool_is_refused(lab):
-    scheduler = make_scheduler(lab, num_blocks=6)
+    scheduler, _ = make_scheduler(lab, num_blocks=6)
     must_refuse(scheduler, ask("r", 25), [25, 7], [6, 24],
                 "25 tokens need 7 blocks of 4, and the pool has 6. It would wait for ever, and everybody behind it")
     must_take(scheduler, ask("fits", 24), "24 tokens fill the 6 blocks of 4 exactly, and must be taken. Block 0, the "
@@ -257,7 +263,7 @@ def test_task_1_a_prompt_larger_than_the_pool_is_refused(lab):
 
 @pytest.mark.points(1)
 def test_task_1_more_sequences_than_seats_are_refused(lab):
-    scheduler = make_scheduler(lab, seats=3, num_blocks=4)
+    scheduler, _ = make_scheduler(lab, seats=3, num_blocks=4)
     must_refuse(scheduler, ask("r", 6, num_sequences=5), [5], [3], "5 samples need 5 seats, and there are 3")
     must_take(scheduler, ask("fits", 6, num_sequences=3), "Its num_sequences is 3 and there are 3 seats; its 6 tokens "
               "need 2 of 4 blocks, and samples share their prompt, so it counts once")
@@ -265,7 +271,7 @@ def test_task_1_more_sequences_than_seats_are_refused(lab):
 
 @pytest.mark.points(1)
 def test_task_1_what_the_queue_refuses_is_not_in_the_books(lab):
-    scheduler = make_scheduler(lab)
+    scheduler, _ = make_scheduler(lab)
     request = ask("r", 3)
     request.arrival_time = float("nan")
     must_refuse(scheduler, request, ["nan"], [], "its arrival_time is NaN, and the queue's put raises a ValueError for "
@@ -285,19 +291,19 @@ def test_task_2_a_finished_request_gives_seat_and_blocks_back(lab):
     a, b = bench.seat(ask("a", 10)), bench.seat(ask("b", 6, start=50))
     scheduler = bench.scheduler
     scheduler.finish(a, RequestStatus.FINISHED_LENGTH)
-    got = a.status, names(scheduler.running), list(scheduler.requests), num_used(scheduler)
+    got = a.status, names(scheduler.running), list(scheduler.requests), num_used(bench.kv_cache)
     assert got == (RequestStatus.FINISHED_LENGTH, ["b"], ["b"], 2), (
         f"a (3 blocks) and b (2 blocks) ran, and finish(a, FINISHED_LENGTH) was called: (a's status, running, "
         f"requests, blocks in use) is {got}, expected FINISHED_LENGTH, ['b'], ['b'], 2")
     scheduler.finish(b, RequestStatus.FINISHED_STOPPED)
-    assert_all_home(scheduler, bench)
+    assert_all_home(bench)
     scheduler.add_request(ask("a", 10))
     assert names(scheduler.waiting) == ["a"], "a is finished, so its id is free; but a new request 'a' does not wait"
 
 
 @pytest.mark.points(1)
 def test_task_2_abort_takes_a_waiting_request_out_of_the_queue(lab):
-    scheduler = make_scheduler(lab)
+    scheduler, _ = make_scheduler(lab)
     requests = [ask(name, 5) for name in "abc"]
     for request in requests:
         scheduler.add_request(request)
@@ -316,7 +322,7 @@ def test_task_2_abort_takes_a_running_request_out_of_the_batch(lab, num_computed
     scheduler = bench.scheduler
     a, b = bench.seat(ask("a", 10), num_computed), bench.seat(ask("b", 6, start=50))
     returned = scheduler.abort_request("a")
-    got = names(scheduler.running), list(scheduler.requests), a.status, num_used(scheduler)
+    got = names(scheduler.running), list(scheduler.requests), a.status, num_used(bench.kv_cache)
     assert got == (["b"], ["b"], RequestStatus.FINISHED_ABORTED, 2), (
         f"a ran with {num_computed} of 10 prompt tokens computed, b holds 2 blocks, and a was aborted: (running, "
         f"requests, a's status, blocks in use) is {got}, expected ['b'], ['b'], FINISHED_ABORTED, 2")
@@ -326,7 +332,7 @@ def test_task_2_abort_takes_a_running_request_out_of_the_batch(lab, num_computed
 
 @pytest.mark.points(1)
 def test_task_2_whoever_does_not_run_waits_whatever_its_status_is_called(lab):
-    scheduler = make_scheduler(lab)
+    scheduler, _ = make_scheduler(lab)
     a = ask("a", 5)
     scheduler.add_request(a)
     a.status = RequestStatus.PREEMPTED  # so lab 4.2 and the engine call one that ran, lost its blocks and waits again
@@ -340,7 +346,7 @@ def test_task_2_whoever_does_not_run_waits_whatever_its_status_is_called(lab):
 
 @pytest.mark.points(1)
 def test_task_2_abort_of_nobody_is_none(lab):
-    scheduler = make_scheduler(lab)
+    scheduler, _ = make_scheduler(lab)
     scheduler.add_request(ask("a", 5))
     got = scheduler.abort_request("nobody"), scheduler.abort_request("a") is not None, scheduler.abort_request("a")
     assert got == (None, True, None), (
@@ -576,7 +582,7 @@ def test_task_4_a_small_mixed_case_step_by_step(lab):
         "finishes b's prompt and has room for c. d waits for a seat: a's and c's are free after step 3"
         f"{picture(simulation)}")
     assert_outputs(requests, simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(2)
@@ -645,7 +651,7 @@ def test_task_4_every_sequence_of_a_request_takes_a_seat(lab):
         f"4 seats: a is one sequence, three will be forked into 3. (running, waiting) is {got}, expected a and three "
         f"to run, and b to wait: num_sequences are counted, not requests{picture(simulation)}")
     run(simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(2)
@@ -688,13 +694,13 @@ def test_task_4_who_finds_no_room_stays_in_front_of_the_queue(lab):
     assert got == (["a"], ["b", "c"]), (
         f"a holds 3 of 5 blocks, b needs 3, and c stands behind b: (running, waiting) is {got}, expected ['a'], ['b', "
         f"'c']{picture(simulation)}")
-    got = b.status, b.num_computed_tokens, num_used(simulation.scheduler)
+    got = b.status, b.num_computed_tokens, num_used(simulation.kv_cache)
     assert got == (RequestStatus.WAITING, 0, 3), (
         f"b was not admitted: its (status, num_computed_tokens) and the blocks in use are {got}, expected WAITING, 0 "
         f"and a's 3. What was not admitted has not changed{picture(simulation)}")
     run(simulation)
     assert_outputs([a, b, c], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(2)
@@ -712,7 +718,7 @@ def test_task_4_a_cached_prompt_computes_one_token(lab, cache, num_prompt):
         f"{num_prompt - 1} of {num_prompt} tokens were found in the cache, and num_cached_tokens is "
         f"{again.num_cached_tokens}{picture(simulation)}")
     assert_outputs([again], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(2)
@@ -728,7 +734,7 @@ def test_task_4_the_same_prompt_twice_in_one_step_is_computed_once(lab, cache):
     assert list(step) == ["b", "a"], (
         f"the batch reads {list(step)}, expected b (one token) before a (nine), although a was admitted first"
         f"{picture(simulation)}")
-    tables = [simulation.scheduler.kv_cache.get_block_ids(name) for name in "ab"]
+    tables = [simulation.kv_cache.get_block_ids(name) for name in "ab"]
     assert tables[0][:2] == tables[1][:2], (
         f"the tables of a and b are {tables}, expected the first two blocks to be the same: adopt the hits by giving "
         f"them to allocate_slots{picture(simulation)}")
@@ -737,7 +743,7 @@ def test_task_4_the_same_prompt_twice_in_one_step_is_computed_once(lab, cache):
         f"{picture(simulation)}")
     run(simulation)
     assert_outputs([a, b], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(2)
@@ -777,23 +783,23 @@ def test_task_4_abort_whether_waiting_mid_prompt_or_decoding(lab):
         f"4, prompt with 12 (5 and 7), and the others to wait{picture(simulation)}")
     for name in ("waits", "prompt", "decodes"):
         simulation.abort(name)
-        simulation.scheduler.kv_cache.check_integrity()
-    assert num_used(simulation.scheduler) == 0, (
-        f"all that ran were aborted, but {num_used(simulation.scheduler)} blocks are in use{picture(simulation)}")
+        simulation.kv_cache.check_integrity()
+    assert num_used(simulation.kv_cache) == 0, (
+        f"all that ran were aborted, but {num_used(simulation.kv_cache)} blocks are in use{picture(simulation)}")
     run(simulation)
     got = rows(simulation.timeline)["stays"]
     assert got == [0, 0, 5, 1, 1, 1, 1, 1], (
         f"three were aborted after step 1, stays is alone and computes {got}, expected its 5 tokens in step 2, then "
         f"one a step{picture(simulation)}")
     assert_outputs(requests[3:], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(3)
 @pytest.mark.parametrize("cache", ["off", "blocks", "tree"])
 def test_task_4_random_traffic_keeps_the_limits_and_says_the_right_thing(lab, cache):
     num_mixed = 0
-    for seed in range(20):
+    for seed in range(NUM_SEEDS):
         rng = random.Random(seed)
         seats = rng.randint(1, 6)
         budget = seats + rng.randint(0, 12)
@@ -814,13 +820,14 @@ def test_task_4_random_traffic_keeps_the_limits_and_says_the_right_thing(lab, ca
             assert num_seqs <= seats, f"{where}: the step had {num_seqs} sequences, {planned}{picture(simulation)}"
             num_mixed += len(set(planned.values())) > 1 and 1 in planned.values()
             if len(simulation.timeline.steps) % 8 == 0:
-                scheduler.kv_cache.check_integrity()
+                simulation.kv_cache.check_integrity()
             if scheduler.requests and rng.random() < 0.05:
                 aborted.append(rng.choice(list(scheduler.requests)))
                 simulation.abort(aborted[-1])
         assert_outputs([request for request in requests if request.request_id not in aborted], simulation)
-        assert_all_home(scheduler, simulation)
-    assert num_mixed > 0, "in 20 runs of random traffic no step had both single tokens and chunks: nothing was mixed"
+        assert_all_home(simulation)
+    assert num_mixed > 0, (f"in {NUM_SEEDS} runs of random traffic no step had both single tokens and chunks: nothing "
+                           "was mixed")
 
 
 # ---- Task 5: room for all of it
@@ -878,7 +885,7 @@ def assert_long_waits(lab, num_cached, cache, why):
         f"0 and 0: who finds no room has not changed, whatever was found of it in the cache{picture(simulation)}")
     run(simulation)
     assert_outputs([first, runs, long], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(2)
@@ -957,7 +964,7 @@ def assert_cached(lab, expected, num_tokens, num_blocks, why):
         f"is 16: tokens a step {got}, expected {[0, to_go]}{moral}{picture(simulation)}")
     run(simulation)
     assert_outputs([first, other], simulation)
-    assert_all_home(simulation.scheduler, simulation)
+    assert_all_home(simulation)
 
 
 @pytest.mark.points(1)
@@ -1027,7 +1034,7 @@ def test_task_5_samples_of_a_prompt_need_a_block_each_for_their_copy(lab):
 @pytest.mark.parametrize("cache", ["off", "blocks", "tree"])
 def test_task_5_random_prompts_in_a_small_pool_all_end(lab, cache):
     """Requests of one output token never grow. So whoever was admitted whole is never short of a block."""
-    for seed in range(25):
+    for seed in range(NUM_SEEDS):
         rng = random.Random(seed)
         size, num_blocks, budget = rng.randint(1, 4), rng.randint(4, 12), rng.randint(4, 12)
         simulation = simulate(lab, budget=budget, num_blocks=num_blocks, size=size, cache=cache)
@@ -1041,6 +1048,6 @@ def test_task_5_random_prompts_in_a_small_pool_all_end(lab, cache):
                 f"seed {seed}, {num_blocks} blocks of {size}, budget {budget}: {idle} ran, but got nothing in step "
                 f"{len(simulation.timeline.steps) - 1} for want of a block. Nobody grows here, so somebody was "
                 f"admitted who did not fit as a whole{picture(simulation)}")
-            simulation.scheduler.kv_cache.check_integrity()
+            simulation.kv_cache.check_integrity()
         assert_outputs(requests, simulation)
-        assert_all_home(simulation.scheduler, simulation)
+        assert_all_home(simulation)

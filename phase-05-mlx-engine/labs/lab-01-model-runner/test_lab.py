@@ -7,11 +7,10 @@ last one: a task can be done while an earlier one is not perfect yet.
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 
+from course.mlx_gauges import num_mlx_operations, peak_mlx_bytes
 from mini_vllm.attention import paged_attention as given_attention
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
@@ -106,32 +105,17 @@ def count(number, noun):
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def peak_bytes(make, change):
-    """What it takes at its highest to compute ``change(made)``, beside what there was after ``made = make()``.
-
-    The median of nine: MLX computes in a thread of its own, which may hold an array a moment longer.
-    """
-    peaks = []
-    for _ in range(9):
-        made = make()
-        mx.reset_peak_memory()
-        before = mx.get_active_memory()
-        mx.eval(change(made))
-        peaks.append(mx.get_peak_memory() - before)
-    return sorted(peaks)[4]
-
-
 def peak_in_pools(lab, change):
     """What ``change(cache)`` takes at its highest beside what there was before, in pools: 1.0 is a copy of one."""
     def changed(cache):
         change(cache)
-        return cache.pools
+        return cache
 
-    peak = peak_bytes(lambda: lab.PagedKVCache(2, 4000, 2, 8, 16, mx.float32), changed)
+    peak = peak_mlx_bytes(lambda: lab.PagedKVCache(2, 4000, 2, 8, 16, mx.float32), changed)
     return peak / (4000 * 4 * 8 * 16 * mx.float32.size)
 
 
-@pytest.mark.points(3)
+@pytest.mark.points(4)
 def test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes(lab):
     cache, content = make_cache(lab)
     keys_values = np.random.default_rng(2).normal(size=(4, 4, 3)).astype(np.float32)
@@ -154,7 +138,8 @@ def test_task_2_a_slot_holds_what_was_written_last(lab):
                 "a write replaces what is in the slot, it adds nothing to it")
 
 
-@pytest.mark.points(2)
+@pytest.mark.points(1)
+@pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
 def test_task_2_the_pool_is_written_in_place(lab):
     for slots in ([9], [25, 18, *range(48, 72)]):
         keys_values = mx.ones((len(slots), 4, 16))
@@ -167,15 +152,14 @@ def test_task_2_the_pool_is_written_in_place(lab):
 
 
 @pytest.mark.points(1)
+@pytest.mark.inside("what MLX notes is seen only where the pool lies")
 def test_task_2_all_tokens_are_one_write(lab):
     """By the operations that MLX has noted and not computed yet: no clock needed."""
     cache, num_tokens = lab.PagedKVCache(1, 20, 2, 32, 16, mx.float32), 256
     keys_values = mx.ones((num_tokens, 4, 16))
     mx.eval(keys_values)
     cache.write(0, keys_values, np.arange(40, 40 + num_tokens))
-    graph = io.StringIO()
-    mx.export_to_dot(graph, cache.pools[0])
-    num_operations = graph.getvalue().count("label")
+    num_operations = num_mlx_operations(cache)
     assert num_operations < num_tokens, \
         f"write of {num_tokens} tokens noted {num_operations} operations in MLX's graph, expected fewer than one a " \
         "token: an index may be an array, so one assignment writes all tokens"
@@ -184,7 +168,7 @@ def test_task_2_all_tokens_are_one_write(lab):
 # ---- Task 3: copies
 
 
-@pytest.mark.points(2)
+@pytest.mark.points(3)
 def test_task_3_whole_blocks_of_every_layer_are_copied(lab):
     cache, content = make_cache(lab)
     cache.copy_blocks([(3, 5), (3, 1)])
@@ -230,7 +214,8 @@ def test_task_3_copies_are_counted(lab):
             f"{before + len(copies)}: it grows by the number of pairs, whatever they copy"
 
 
-@pytest.mark.points(2)
+@pytest.mark.points(1)
+@pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
 def test_task_3_a_copied_block_does_not_copy_the_pool(lab):
     peak = peak_in_pools(lab, lambda cache: cache.copy_blocks([(3, 5), (3, 1)]))
     assert peak < 0.1, f"copy_blocks of 2 of 4000 blocks took {peak:.2f} times the memory of a pool, expected less " \
@@ -504,7 +489,9 @@ def small_model(config=SHAPE):
 
 
 def make_runner(lab, config=SHAPE, attention=given_attention, num_blocks=24):
-    return lab.ModelRunner(small_model(config), num_blocks, BLOCK_SIZE, attention)
+    """A runner, and its model."""
+    model = small_model(config)
+    return lab.ModelRunner(model, num_blocks, BLOCK_SIZE, attention), model
 
 
 def tokens_of(num_tokens, seed=0):
@@ -542,10 +529,10 @@ def compute(runner, token_ids, table, num_computed=0):
 
 @pytest.mark.points(3)
 def test_task_6_a_prompt_is_computed_as_by_the_dense_model(lab):
-    runner = make_runner(lab)
+    runner, model = make_runner(lab)
     for num_tokens, table in ((1, [3]), (4, [5]), (11, [7, 2, 9])):
         tokens = tokens_of(num_tokens)
-        check_logits(compute(runner, tokens, table), dense_logits(runner.model, tokens)[-1:],
+        check_logits(compute(runner, tokens, table), dense_logits(model, tokens)[-1:],
                      f"step with a prompt of {count(num_tokens, 'token')} in blocks {table}", "the last token's logits")
 
 
@@ -553,17 +540,17 @@ def test_task_6_a_prompt_is_computed_as_by_the_dense_model(lab):
 def test_task_6_chunks_are_as_the_whole_prompt(lab):
     tokens, table = tokens_of(11), [7, 2, 9]
     for cuts in ([0, 4, 8, 11], [0, 3, 11], [0, 1, 2, 10, 11]):
-        runner = make_runner(lab)
+        runner, model = make_runner(lab)
         for start, end in zip(cuts, cuts[1:]):
             got = runner.step([RequestStep(tokens[start:end], table, end, end == 11)])
-        check_logits(got, dense_logits(runner.model, tokens)[-1:], f"a prompt of 11 tokens in chunks, cut at {cuts}",
+        check_logits(got, dense_logits(model, tokens)[-1:], f"a prompt of 11 tokens in chunks, cut at {cuts}",
                      "a chunk's positions go on where the last one ended, and it reads what earlier ones wrote")
 
 
 @pytest.mark.points(3)
 def test_task_6_decoding_step_by_step_is_as_the_whole_text(lab):
-    runner, tokens, table = make_runner(lab), tokens_of(13), [7, 2, 9, 4]
-    expected = dense_logits(runner.model, tokens)
+    (runner, model), tokens, table = make_runner(lab), tokens_of(13), [7, 2, 9, 4]
+    expected = dense_logits(model, tokens)
     for end in range(5, 14):
         got = compute(runner, tokens[:end], table, 0 if end == 5 else end - 1)
         check_logits(got, expected[end - 1:end], f"token {end - 1} of a text: a prompt of 5, then one token a step",
@@ -572,9 +559,9 @@ def test_task_6_decoding_step_by_step_is_as_the_whole_text(lab):
 
 @pytest.mark.points(4)
 def test_task_6_a_batch_is_as_each_request_alone(lab):
-    runner = make_runner(lab)
+    runner, model = make_runner(lab)
     texts, tables = [tokens_of(n, seed=n) for n in (10, 5, 9, 6)], [[7, 2, 9], [3, 11], [8, 1, 14], [5, 12]]
-    expected = [dense_logits(runner.model, text)[-1] for text in texts]
+    expected = [dense_logits(model, text)[-1] for text in texts]
     for text, table, num_before in zip(texts, tables, (9, 4, 6, 0)):
         if num_before:
             runner.step([RequestStep(text[:num_before], table, num_before, False)])
@@ -586,9 +573,9 @@ def test_task_6_a_batch_is_as_each_request_alone(lab):
 
 @pytest.mark.points(2)
 def test_task_6_only_who_needs_logits_gets_them(lab):
-    runner = make_runner(lab)
+    runner, model = make_runner(lab)
     texts, tables = [tokens_of(n, seed=n) for n in (1, 7, 5)], [[7], [3, 11], [8, 1]]
-    expected = [dense_logits(runner.model, text)[-1] for text in texts]
+    expected = [dense_logits(model, text)[-1] for text in texts]
     for needs in ([True, False, True], [False, False, True], [True, True, True], [False, True, False]):
         got = runner.step([RequestStep(text, table, len(text), need)
                            for text, table, need in zip(texts, tables, needs)])
@@ -599,12 +586,27 @@ def test_task_6_only_who_needs_logits_gets_them(lab):
 
 @pytest.mark.points(2)
 def test_task_6_nobody_needs_logits(lab):
-    runner, tokens = make_runner(lab), tokens_of(7)
+    (runner, model), tokens = make_runner(lab), tokens_of(7)
     got = runner.step([RequestStep(tokens[:6], [3, 11], 6, False)])
     assert got.shape == (0, 50), f"step([RequestStep(6 tokens, [3, 11], 6, needs_logits=False)]) gave the shape " \
                                  f"{got.shape}, expected (0, 50): no rows, of the size of the vocabulary"
-    check_logits(compute(runner, tokens, [3, 11], 6), dense_logits(runner.model, tokens)[-1:],
+    check_logits(compute(runner, tokens, [3, 11], 6), dense_logits(model, tokens)[-1:],
                  "a decode after a chunk whose logits nobody needed", "its keys and values are written all the same")
+
+
+def peak_bytes(make, change):
+    """What it takes at its highest to compute ``change(made)``, beside what there was after ``made = make()``.
+
+    The median of nine: MLX computes in a thread of its own, which may hold an array a moment longer.
+    """
+    peaks = []
+    for _ in range(9):
+        made = make()
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(change(made))
+        peaks.append(mx.get_peak_memory() - before)
+    return sorted(peaks)[4]
 
 
 @pytest.mark.points(2)
@@ -626,20 +628,22 @@ def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
             "tokens first, and compute the logits of these"
 
 
-@pytest.mark.points(2)
+@pytest.mark.points(1)
+@pytest.mark.inside("what MLX takes of the memory is seen only where the pools lie")
 def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
-    model = small_model()
+    model, num_blocks = small_model(), 8000
     mx.eval(model.parameters())
 
     def two_steps(_):
         """All that a runner takes: its pools, and what comes on top. A copy kept from the first step counts, too."""
-        runner = lab.ModelRunner(model, 20000, BLOCK_SIZE, given_attention)
-        mx.eval(compute(runner, tokens_of(8), [5, 7]), runner.cache.pools)
+        runner = lab.ModelRunner(model, num_blocks, BLOCK_SIZE, given_attention)
+        mx.eval(compute(runner, tokens_of(8), [5, 7]))
         requests = [RequestStep([3], [5, 7, 2], 9, True), RequestStep(tokens_of(6), [8, 1], 6, True)]
-        return [runner.step(requests, copies=[(7, 9)]), *runner.cache.pools]
+        mx.eval(runner.step(requests, copies=[(7, 9)]))
+        return runner.cache
 
-    peak = peak_bytes(lambda: None, two_steps) / (20000 * 4 * BLOCK_SIZE * 8 * mx.float32.size)
-    assert peak < 2.1, f"a runner with two layers and pools of 20000 blocks took {peak:.2f} times the memory of one " \
+    peak = peak_mlx_bytes(lambda: None, two_steps) / (num_blocks * 4 * BLOCK_SIZE * 8 * mx.float32.size)
+    assert peak < 2.1, f"a runner with two layers and pools of {num_blocks} blocks took {peak:.2f} times the memory of one " \
                        "pool in a step of 8 tokens and one of 7, expected less than 2.1, its two pools: they are " \
                        "written in place, and for that nobody but the cache holds one, or a view of one, while the " \
                        "step writes"
@@ -647,9 +651,9 @@ def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
 
 @pytest.mark.points(2)
 def test_task_6_all_logits_of_a_request(lab):
-    runner = make_runner(lab)
+    runner, model = make_runner(lab)
     texts, tables = [tokens_of(n, seed=n) for n in (1, 7, 5)], [[7], [3, 11], [8, 1]]
-    expected = [dense_logits(runner.model, text) for text in texts]
+    expected = [dense_logits(model, text) for text in texts]
     for needs in (False, True):
         got = runner.step([RequestStep(texts[0], tables[0], 1, True), RequestStep(texts[1], tables[1], 7, needs, True),
                            RequestStep(texts[2], tables[2], 5, True)])
@@ -663,23 +667,23 @@ def test_task_6_requests_of_one_step_may_share_a_block(lab):
     """The scheduler lets a request adopt a block that another one writes in the same step, before or after it."""
     prompt = tokens_of(8)
     for num_own, order in ((1, ["adopts", "writes"]), (3, ["adopts", "writes"]), (3, ["writes", "adopts"])):
-        runner, other = make_runner(lab), prompt[:4] + tokens_of(num_own, seed=9)
+        (runner, model), other = make_runner(lab), prompt[:4] + tokens_of(num_own, seed=9)
         steps = {"adopts": RequestStep(other[4:], [5, 6], len(other), True),
                  "writes": RequestStep(prompt, [5, 7], 8, True)}
-        expected = {"adopts": dense_logits(runner.model, other)[-1], "writes": dense_logits(runner.model, prompt)[-1]}
+        expected = {"adopts": dense_logits(model, other)[-1], "writes": dense_logits(model, prompt)[-1]}
         check_logits(runner.step([steps[name] for name in order]), [expected[name] for name in order],
                      f"step of {order}: one writes 8 tokens into blocks 5 and 7, the other adopts the 4 of block 5 and "
                      f"computes {num_own} more", "in every layer all K/V is written before any of it is read")
 
 
-@pytest.mark.points(3)
+@pytest.mark.points(4)
 def test_task_6_copies_are_made_before_anything_is_written(lab):
-    runner, prompt = make_runner(lab), tokens_of(6)
+    (runner, model), prompt = make_runner(lab), tokens_of(6)
     compute(runner, prompt, [5, 7])
     texts = [prompt + [1], prompt + [2], prompt + [3]]  # three samples of one prompt; block 7 is half full
     got = runner.step([RequestStep(text[6:], table, 7, True) for text, table in zip(texts, ([5, 7], [5, 8], [5, 9]))],
                       copies=[(7, 8), (7, 9)])
-    check_logits(got, [dense_logits(runner.model, text)[-1] for text in texts],
+    check_logits(got, [dense_logits(model, text)[-1] for text in texts],
                  "step of three samples of one prompt, with copies [(7, 8), (7, 9)]",
                  "each goes on in its own copy of block 7, as block 7 was before the step")
     assert runner.cache.num_copied_blocks == 2, \
@@ -690,20 +694,20 @@ def test_task_6_copies_are_made_before_anything_is_written(lab):
 @pytest.mark.points(2)
 def test_task_6_blocks_are_used_again_as_they_are(lab):
     """Nobody empties a block before it is given to the next request."""
-    runner = make_runner(lab)
+    runner, model = make_runner(lab)
     runner.cache.pools[:] = [pool + mx.nan for pool in runner.cache.pools]
     for seed, tables in ((1, [[4, 2], [3, 1]]), (2, [[1, 2], [4, 3]])):
         texts = [tokens_of(n, seed) for n in (6, 7)]
         got = runner.step([RequestStep(text, table, len(text), True) for text, table in zip(texts, tables)])
-        check_logits(got, [dense_logits(runner.model, text)[-1] for text in texts],
+        check_logits(got, [dense_logits(model, text)[-1] for text in texts],
                      f"step with tables {tables} over blocks that held NaN, then other requests",
                      "what was in a block before does not matter")
 
 
 @pytest.mark.points(2)
 def test_task_6_layers_have_windows_of_their_own(lab):
-    runner, tokens, table = make_runner(lab, WINDOWED), tokens_of(12), [7, 2, 9]
-    expected = dense_logits(runner.model, tokens)
+    (runner, model), tokens, table = make_runner(lab, WINDOWED), tokens_of(12), [7, 2, 9]
+    expected = dense_logits(model, tokens)
     runner.step([RequestStep(tokens[:6], table, 6, False)])
     for start, end in ((6, 11), (11, 12)):
         got = runner.step([RequestStep(tokens[start:end], table, end, True)])
@@ -719,11 +723,11 @@ def test_task_6_attention_is_called_as_promised(lab):
         calls.append((pool.shape, [list(table) for table in block_tables], list(context_lens), list(query_starts)))
         return given_attention(queries, pool, block_tables, context_lens, query_starts, scale)
 
-    runner, text = make_runner(lab, attention=no_windows), tokens_of(9)
+    (runner, model), text = make_runner(lab, attention=no_windows), tokens_of(9)
     runner.step([RequestStep(text[:8], [5, 7, 2], 8, False)])
     calls.clear()
     got = runner.step([RequestStep(text[8:], [5, 7, 2], 9, True), RequestStep([4, 9], [6], 2, True)])
-    expected = [dense_logits(runner.model, tokens)[-1] for tokens in (text, [4, 9])]
+    expected = [dense_logits(model, tokens)[-1] for tokens in (text, [4, 9])]
     check_logits(got, expected, "step of a decode and a prompt with an attention that takes no window",
                  "window is passed only in layers that have one")
     wanted = ((24, 4, 4, 8), [[5, 7, 2], [6]], [9, 2], [0, 1, 3])
@@ -736,11 +740,11 @@ def test_task_6_attention_is_called_as_promised(lab):
 def test_task_6_the_engines_fast_attention_and_your_own(lab):
     texts, tables = [tokens_of(n, seed=n) for n in (10, 5, 9)], [[7, 2, 9], [3, 11], [8, 1, 14]]
     for name, attention in (("FastAttention, a class", FastAttention), ("paged_attention", lab.paged_attention)):
-        runner = make_runner(lab, attention=attention)
+        runner, model = make_runner(lab, attention=attention)
         for text, table in zip(texts, tables):
             runner.step([RequestStep(text[:4], table, 4, False)])
         got = runner.step([RequestStep(text[4:num_after], table, num_after, True)
                            for text, table, num_after in zip(texts, tables, (5, 5, 9))])
-        expected = [dense_logits(runner.model, text[:num_after])[-1] for text, num_after in zip(texts, (5, 5, 9))]
+        expected = [dense_logits(model, text[:num_after])[-1] for text, num_after in zip(texts, (5, 5, 9))]
         check_logits(got, expected, f"step of two decodes and a chunk, with {name}", "attention is a part that can be "
                      "replaced")

@@ -1,0 +1,60 @@
+"""For the tests of labs with MLX: what a call holds and notes there. As ``course.gauges``; all of it is inside.
+
+What is looked at are the ``pools`` of an object of the file under test: a list of arrays.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from course import gauges
+
+#: MLX computes in a thread of its own, which may hold an array a moment longer: the one in the middle counts.
+NUM_TIMES = 9
+#: In a sandbox each takes longer, since arrays cross.
+NUM_TIMES_FAR = 3
+
+
+def peak_mlx_bytes(make: Callable[[], Any], change: Callable[[Any], Any]) -> int:
+    """What it takes at its highest to compute ``change(made).pools``, beside what there was after ``made = make()``."""
+    peaks = []
+    for _ in range(NUM_TIMES if gauges.far is None else NUM_TIMES_FAR):
+        made = make()
+        before = _measured("begin_mlx_peak")
+        peaks.append(_measured("end_mlx_peak", change(made)) - before)
+    return sorted(peaks)[len(peaks) // 2]
+
+
+def num_mlx_operations(owner: Any) -> int:
+    """How many operations MLX has noted for ``owner.pools[0]`` and not computed yet."""
+    return _measured("count_mlx_operations", owner)
+
+
+def _measured(name: str, *args: Any) -> int:
+    return int(globals()[name](*args) if gauges.far is None else gauges.far.measure(name, *args))
+
+
+# ---- these run where the file under test does
+
+
+def begin_mlx_peak() -> int:
+    """How many bytes are in use now."""
+    from mini_vllm.backend import mx
+    mx.reset_peak_memory()
+    return int(mx.get_active_memory())
+
+
+def end_mlx_peak(owner: Any) -> int:
+    """How many bytes were in use at the peak, when its pools are computed."""
+    from mini_vllm.backend import mx
+    mx.eval(owner.pools)
+    return int(mx.get_peak_memory())
+
+
+def count_mlx_operations(owner: Any) -> int:
+    from mini_vllm.backend import mx
+    graph = io.StringIO()
+    mx.export_to_dot(graph, owner.pools[0])
+    return graph.getvalue().count("label")
