@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test demo lint check map hero notebooks lab site gradescope install clean
+.PHONY: test demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -45,6 +45,10 @@ lint: $(INSTALLED)
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
+
+# The same through the grader's proxy, the files in sandboxes: solutions, starters and every mutant. Takes a while.
+check-far: $(INSTALLED)
+	$(RUN) -m course.grading.check_far $(LABS)
 
 # The lines that docs/engine.md links to, set anew.
 map: $(INSTALLED)
