@@ -639,10 +639,10 @@ def crowd(lab, num_in_common, num_children=NUM_CHILDREN):
 def test_task_3_a_lookup_among_hundreds_looks_at_few(lab, num_in_common):
     server = crowd(lab, num_in_common)
     for last in (0, 99, 100 + 5 * NUM_CHILDREN, 10**6):  # before all, among them, after all
-        tokens = text(num_in_common) + [last]
+        tokens = counted(text(num_in_common) + [last])
         assert_looks_at_few(
             f"{NUM_CHILDREN} cached texts share their first {num_in_common} tokens. match({tokens})",
-            lambda asked=counted(tokens): server.tree.match(asked),
+            lambda tokens=tokens: server.tree.match(tokens),
             "the children are sorted, and those that share most stand next to where the tokens would stand")
         found = look(server, tokens)[2]
         assert found >= num_in_common, f"match({tokens}) found {found} tokens, expected {num_in_common} at least"
@@ -1075,7 +1075,7 @@ def longest_indexed_prefix(server, tokens, salt):
 
 @pytest.mark.points(5)
 def test_task_6_random_traffic_finds_the_longest_prefix_and_reads_back_its_own_tokens(lab):
-    for seed in range(15):
+    for seed in range(12):
         rng = random.Random(seed)
         server = Server(lab, num_blocks=rng.randint(5, 14), size=rng.randint(1, 4))
         pool, running = server.pool, []
