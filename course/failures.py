@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # the `course` command reads kinds and sentences from here, a
 _STUB = re.compile(r"Task (\d+): ")
 #: Twenty numbers and more: the first three, all up to the last two, and those.
 LONG_LIST = re.compile(r"((?:-?\d+, ){3})(?:-?\d+, ){15,}(-?\d+, -?\d+)")
+#: How much of a text is searched for them.
+MAX_SEARCHED_CHARACTERS = 1_000_000
 #: How long one test of a lab may compute, in seconds of CPU time.
 DEFAULT_TIME_LIMIT_S = 10.0
 #: How much of the text of an exception is read, and how much of a failure is shown.
@@ -187,6 +189,10 @@ def one_sentence(excinfo: pytest.ExceptionInfo[BaseException], sentence: str) ->
 
 
 def shorten(text: str, limit: int = 1_500) -> str:
-    """Lists of many numbers lose their middle, and what is still too long loses its end."""
-    text = LONG_LIST.sub(r"\1…, \2", text)
+    """Lists of many numbers lose their middle, and what is still too long loses its end.
+
+    Of a flood only the beginning is searched for lists: to search all of it would take seconds.
+    """
+    searched, rest = text[:MAX_SEARCHED_CHARACTERS], text[MAX_SEARCHED_CHARACTERS:]
+    text = LONG_LIST.sub(r"\1…, \2", searched) + rest
     return text if len(text) <= limit else f"{text[:limit]}\n… and {len(text) - limit:,} more characters"

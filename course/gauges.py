@@ -8,6 +8,8 @@ asked for; a test that believes such a number is marked ``inside``, with the rea
 from __future__ import annotations
 
 import gc
+import os
+import secrets
 import sys
 import tracemalloc
 import types
@@ -30,6 +32,11 @@ class FarGauges(Protocol):
 
 #: Set while the file under test runs in a sandbox.
 far: FarGauges | None = None
+
+
+def salt() -> str:
+    """Nothing; in the grader what nobody can know beforehand."""
+    return "" if os.environ.get("COURSE_GRADER") is None else secrets.token_hex(8)
 
 
 def num_lines(call: Callable[[], object]) -> int:

@@ -18,6 +18,8 @@ class GradedTest:
     points: int | None
     task: int | None
     takes_lab: bool
+    #: Whether it believes what is measured in the grader's sandbox.
+    is_inside: bool = False
 
     @property
     def sentence(self) -> str:
@@ -38,7 +40,8 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
             marks = dict(filter(None, (_mark(decorator) for decorator in node.decorator_list)))
             in_name = _TASK_IN_NAME.match(node.name)
             task = int(in_name[1]) if in_name else marks.get("task")
-            tests.append(GradedTest(node.name, marks.get("points"), task, any(a.arg == "lab" for a in node.args.args)))
+            tests.append(GradedTest(node.name, marks.get("points"), task, any(a.arg == "lab" for a in node.args.args),
+                                    "pytest.mark.inside(" in "".join(map(ast.unparse, node.decorator_list))))
     return sorted(tests, key=lambda test: test.task or 0)
 
 

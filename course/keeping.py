@@ -26,7 +26,7 @@ def remembered_keys(policy: object, keys: set[int]) -> set[int]:
     found: set[int] = set()
     for thing in _kept(policy):
         if _is_block(thing):
-            found.add(thing.key)
+            found.add(thing.key)  # type: ignore[attr-defined]
         elif isinstance(thing, (int, float)):
             found.update(keys & {thing})
         elif isinstance(thing, str):

@@ -26,23 +26,26 @@ def wall_limit(seconds: float) -> float:
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimitExceeded inside the block once it has computed this long; with 0 it may go on for ever."""
+def time_limit(seconds: float, wall_s: float | None = None) -> Iterator[None]:
+    """Raise TimeLimitExceeded inside the block once it has computed this long, or run ``wall_s`` by the clock; with 0
+    it may go on for ever."""
     if seconds <= 0:
         yield
         return
+
+    by_the_clock_s = wall_limit(seconds) if wall_s is None else wall_s
 
     def on_cpu(*_: object) -> None:
         raise TimeLimitExceeded(seconds, "of CPU time")
 
     def on_wall(*_: object) -> None:
-        raise TimeLimitExceeded(wall_limit(seconds), "by the clock")
+        raise TimeLimitExceeded(by_the_clock_s, "by the clock")
 
     handlers = {signal.SIGPROF: on_cpu, signal.SIGALRM: on_wall}
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     # Again each second, for loops that catch all.
     signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
-    signal.setitimer(signal.ITIMER_REAL, wall_limit(seconds), 1.0)
+    signal.setitimer(signal.ITIMER_REAL, by_the_clock_s, 1.0)
     try:
         yield
     finally:

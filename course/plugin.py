@@ -36,7 +36,7 @@ from course.failures import (
 )
 from course.grading.far_files import FarFiles, far_files
 from course.impls import Choice, Impl, engines
-from course.labs import Lab, discover, lab_of_path
+from course.labs import Lab, discover, find_lab, lab_of_path
 from course.limits import kill_when_computing, limit_files, time_limit
 from course.loading import import_together, load_file
 from course.points import Points, Score, properties_of
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
+#: In the grader: what a test may compute here while the file under test may compute once that in its sandbox, and how
+#: long both may take by the clock.
+FAR_CPU_FACTOR, FAR_WALL_FACTOR = 3.0, 10.0
 #: How long it may take to find out what an exception says, in CPU time.
 TELLING_LIMIT_S = 2.0
 
@@ -75,6 +78,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
     # The file under test runs in a sandbox of this level, and the tests here.
     group.addoption("--far", metavar="LEVEL", help=argparse.SUPPRESS)
+    # Further tests of a lab, from outside of its folder.
+    group.addoption("--hidden-tests", metavar="LAB=FILE", help=argparse.SUPPRESS)
     # What a student's file may write, in bytes.
     group.addoption("--file-limit", type=int, help=argparse.SUPPRESS)
 
@@ -106,6 +111,8 @@ class LabSession:
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         self.far: FarFiles | None = far_files(config.getoption("--far"))
+        #: Tests that do not lie in their lab's folder → the number of their lab.
+        self.hidden: dict[Path, str] = hidden_tests(config.getoption("--hidden-tests"))
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
@@ -142,7 +149,7 @@ class LabSession:
             chosen = engines(self.labs, self.choice)
             metafunc.parametrize("pieces", list(chosen.values()), ids=list(chosen))
         if "lab" in metafunc.fixturenames:
-            lab = lab_of_path(metafunc.definition.path, self.labs)
+            lab = self.lab_of(metafunc.definition.path)
             if lab is not None:
                 name = metafunc.function.__name__
                 impls = [impl for impl in self.tested.impls(lab) if self.only.get(impl.label, name) == name]
@@ -178,7 +185,7 @@ class LabSession:
     def _has_no_impl(self, item: pytest.Item) -> bool:
         if "lab" not in getattr(item, "fixturenames", ()):  # most tests of the project, and quickly said
             return False
-        lab = lab_of_path(item.path, self.labs)
+        lab = self.lab_of(item.path)
         return lab is not None and not self.tested.impls(lab)
 
     @pytest.hookimpl(tryfirst=True)
@@ -190,7 +197,7 @@ class LabSession:
         """The controller collects nothing itself. It hears from every worker what was collected, the same each time."""
         names: dict[Lab, list[str]] = {}
         for name in ids:
-            lab = lab_of_path(self.config.rootpath / name.split("::")[0], self.labs)
+            lab = self.lab_of(self.config.rootpath / name.split("::")[0])
             if lab is not None:
                 names.setdefault(lab, []).append(name)
         self._begin(impl for lab in names for impl in self.tested.impls(lab)
@@ -214,7 +221,8 @@ class LabSession:
     def load(self, impl: Impl) -> types.ModuleType:
         """The module under test. A file that failed once fails the same way, at once, for every later test."""
         if self.far is not None:
-            return self.far.load(impl)
+            far_module: types.ModuleType = self.far.load(impl)
+            return far_module
         key = " ".join(impl.modules) or str(impl.path)
         if key not in self.loaded:
             try:
@@ -232,7 +240,14 @@ class LabSession:
 
     # ---- running
 
+    def lab_of(self, path: Path) -> Lab | None:
+        if path in self.hidden:
+            return find_lab(self.hidden[path], self.labs)
+        return lab_of_path(path, self.labs)
+
     def _time_limit(self, item: pytest.Item) -> contextlib.AbstractContextManager[None]:
+        if self.far is not None:  # what the sandbox uses up is counted there; here it is the price of talking to it
+            return time_limit(FAR_CPU_FACTOR * self._seconds(item), FAR_WALL_FACTOR * self._seconds(item))
         return time_limit(self._seconds(item))
 
     def _seconds(self, item: pytest.Item) -> float:
@@ -248,7 +263,7 @@ class LabSession:
             self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__,  # type: ignore[attr-defined]
                            item.get_closest_marker("inside") is not None)
         if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
-            kill_when_computing(self._seconds(item))
+            kill_when_computing(self._seconds(item) * (FAR_CPU_FACTOR if self.far is not None else 1))
         with self._time_limit(item):
             return (yield)
 
@@ -322,6 +337,8 @@ class LabSession:
         impl = item.stash.get(_impl_key, None)
         if self.report_file is not None and impl is not None:
             fields = {"impl": impl.label, "test": _name(item), **fields}
+            if self.far is not None:
+                fields |= self.far.usage() | {"is_hidden": item.path in self.hidden}
             self.report_file.write(json.dumps(fields) + "\n")
             self.report_file.flush()
 
@@ -374,3 +391,11 @@ def _in_ids(impl: Impl) -> str:
 def _name(item: pytest.Item) -> str:
     """The test's name, the same for all its cases."""
     return str(getattr(item, "originalname", item.name))
+
+
+def hidden_tests(option: str | None) -> dict[Path, str]:
+    """``2.1=folder/test_hidden.py`` → that file, and the number of its lab."""
+    if option is None:
+        return {}
+    number, _, path = option.partition("=")
+    return {Path(path).resolve(): number}

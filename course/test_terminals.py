@@ -241,3 +241,10 @@ def test_of_a_long_path_the_end_is_shown(path, width, shown):
 def test_of_a_long_list_the_middle_is_left_out():
     assert shorten(f"the links lead to {list(range(400))}: so") == "the links lead to [0, 1, 2, …, 398, 399]: so"
     assert shorten(f"{list(range(12))} {(-5,) * 40}") == f"{list(range(12))} (-5, -5, -5, …, -5, -5)"
+
+
+def test_of_a_flood_only_the_beginning_is_searched_for_lists_and_all_of_it_is_counted():
+    numbers = str(list(range(400)))
+    flood = numbers + "x" * 999_000 + numbers
+    assert shorten(flood, limit=len(flood)) == "[0, 1, 2, …, 398, 399]" + "x" * 999_000 + numbers
+    assert shorten(flood, limit=22) == f"[0, 1, 2, …, 398, 399]\n… and {999_000 + len(numbers):,} more characters"

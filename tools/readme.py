@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,11 +29,12 @@ PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python
 #: Command → what is added, so that it takes seconds. The work is the same, there is less of it.
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
-    "mini-vllm bench throughput": "--workload mixed-16 --arm ours --rounds 1",
+    "mini-vllm bench throughput": "--workload decode-16 --arm ours --rounds 1",
     "python -m mini_vllm.fuzz": "--seconds 1",
     "python -m mini_vllm.benchmark": "--quick",
     "course check": "1.2",
     "pytest phase-02-paged-attention/labs": "-k task_1 -p no:nbval",
+    "pytest phase-02-paged-attention/labs/lab-01-block-allocator": "-p no:nbval",
     "pytest phase-05-mlx-engine/capstone": "-p no:nbval",
 }
 #: What a line editor asks of a terminal when it begins to read: to send a paste in brackets.
@@ -48,7 +50,9 @@ STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
 LAB = "phase-02-paged-attention/labs/lab-01-block-allocator"
 #: Command → a file that a person would have written by then, and where it comes from.
 WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
-           f"pytest {LAB} --impl ana.py": ("ana.py", f"{LAB}/solution.py")}
+           f"pytest {LAB} --impl=ana.py --grade-json ana.json": ("ana.py", f"{LAB}/solution.py"),
+           "course grade submissions --out grades --lab 1.2": (
+               "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
 #: Commands that need a model which is fetched once; they run where it is here.
 NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python -m mini_vllm.benchmark quiz")
 #: It is looked up, not run: it runs this.
@@ -103,6 +107,10 @@ def begins_with(command: str, words: str) -> bool:
     return f"{command} ".startswith(f"{words} ")
 
 
+def hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Reader:
     """Runs one step after the other. Folder and environment are kept, as in a shell."""
 
@@ -121,6 +129,7 @@ class Reader:
     def _run_command(self, step: Step, command: str) -> str:
         if command in WRITTEN:
             target, source = WRITTEN[command]
+            (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.folder / source, self.folder / target)
         if any(begins_with(command, name) for name in NEED_SMOLLM2) and cached_model("smollm2") is None:
             return "left out: smollm2 is not here\n"
@@ -152,8 +161,9 @@ class Reader:
         import pexpect
         # Nobody answers the line editor's question where the cursor is.
         environment = {**self.environment, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        # Whoever runs this in the background ignores Ctrl-C, and would pass that on.
         child = pexpect.spawn("bash", ["-c", command], cwd=str(self.folder), env=environment, encoding="utf-8",
-                              timeout=TIMEOUT_S, dimensions=(40, 100))
+                              timeout=TIMEOUT_S, dimensions=(40, 100), preexec_fn=hear_ctrl_c)
         shown = ""
         for words, keys in script:
             child.expect_exact(words)

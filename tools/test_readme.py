@@ -2,12 +2,13 @@
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from readme import ROOT, Reader, Step, begins_with, steps_of, without_comment
+from readme import ROOT, SCRIPTS, Reader, Step, begins_with, steps_of, without_comment
 
 from course.cli import COMMANDS
 
@@ -69,6 +70,17 @@ def test_the_shell_keeps_folder_and_environment(tmp_path):
         reader.run(Step(1, command))
     assert reader.run(Step(1, 'python3 -c "import os; print(os.getcwd(), repr(os.environ[\'COLOUR\']))"')) == \
         f"{tmp_path / 'below'} 'a b\\nc'\n"
+
+
+def test_ctrl_c_ends_what_waits_for_it_even_where_nobody_hears_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(SCRIPTS, "python3", [("ready", "\x03")])
+    (tmp_path / "wait.py").write_text("import signal\nprint('ready', flush=True)\n"
+                                      "try:\n    signal.pause()\nexcept KeyboardInterrupt:\n    print('heard')\n")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert "heard" in Reader(tmp_path).run(Step(1, "python3 wait.py"))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def describe(value: Any, class_id: int, policy: Policy) -> Described:
 
 def _plain_fields(value: Any, kind: type) -> list[str]:
     """Public attributes that are read without any code being run."""
-    if kind.__getattribute__ is not object.__getattribute__ or isinstance(value, types.ModuleType):
+    if static(kind, "__getattribute__") is not vars(object)["__getattribute__"] or isinstance(value, types.ModuleType):
         return []
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]

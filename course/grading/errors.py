@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARACTERS = 20_000
 MAX_NAME_CHARACTERS = 80
 MAX_CHAIN = 12
+#: Names by which the grader tells what ended a test. Nobody else may have them.
+RESERVED = frozenset(("TimeLimitExceeded", "PrintFlood", "NotRun", "FileIsBroken", "LabRunFailed", "CanaryPassed",
+                      "Gone", "ProtocolError", "EndsPytest", "Untellable", "Skipped", "Failed", "Exit", "XFailed"))
 #: They would end the grader, or be taken for its own; here they are only names.
 _NOT_OURS = (KeyboardInterrupt, GeneratorExit)
 
@@ -83,6 +86,7 @@ class Errors:
         if not issubclass(base, Exception):
             base = BaseException
         shown = "".join(c for c in chain[0].rpartition(".")[2] if c.isalnum() or c == "_")[:MAX_NAME_CHARACTERS]
+        shown += "_" if shown in RESERVED else ""
         key = (chain[0], base)
         if key not in self._made:
             self._made[key] = type(shown or "Error", (base,), {"__module__": "far", "__str__": _told})

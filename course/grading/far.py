@@ -61,7 +61,7 @@ class Far:
             return found
         is_int, members = self.peer.request("enum", name)
         module, _, short = name.rpartition(".")
-        kind = enum.IntEnum if is_int else enum.Enum
+        kind: Any = enum.IntEnum if is_int else enum.Enum
         self._enums[name] = kind(short, [tuple(pair) for pair in members], module=module)
         return self._enums[name]
 

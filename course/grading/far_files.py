@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course import gauges
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 #: Wrong solutions beside the file, in a test that runs inside.
 NUM_CANARIES = 2
 
+#: What the student's file is called in its sandbox.
+SHOWN = Path("starter.py")
 #: After this many sandboxes that died during a test, the rest of the lab is not run.
 MAX_LOST_SANDBOXES = 3
 
@@ -90,6 +93,9 @@ class FarFiles:
         assert lab is not None
         if self._broken is not None:
             raise self._broken.with_traceback(None)
+        if lab.total_cpu_s() > lab.settings.limits.cpu_s:
+            raise NotRun(f"not run: the file has used up the {lab.settings.limits.cpu_s:g} s of CPU time that all "
+                         "tests together may take")
         if lab.num_lost >= MAX_LOST_SANDBOXES:
             raise NotRun(f"not run: {lab.num_lost} tests before it ended their process")
         try:
@@ -97,9 +103,12 @@ class FarFiles:
         except (KeyboardInterrupt, ProtocolError):
             raise
         except BaseException as error:
-            self._broken = FileIsBroken(why_broken(error, impl.path.with_name("starter.py"), "starter.py",
-                                                   impl.lab.number))
+            self._broken = FileIsBroken(why_broken(error, SHOWN, SHOWN.name, impl.lab.number, is_own=False))
             raise self._broken from None
+
+    def usage(self) -> dict[str, object]:
+        """What the sandbox has used up during the current test, and whether the clock on the wall ended it."""
+        return {"cpu_s": self._lab.cpu_s(), "waited": self._lab.has_only_waited} if self._lab is not None else {}
 
     def printed(self) -> str:
         return self._lab.printed() if self._lab is not None else ""

@@ -13,11 +13,9 @@ from course.grading.peer import Peer
 from course.grading.policy import PACKAGES, GraderPolicy
 from course.grading.room import FarSettings
 from course.grading.sandbox import Sandbox, start
-from course.grading.wire import Gone, Wire
+from course.grading.settings import WALL_FACTOR
+from course.grading.wire import LOOK_S, Gone, Wire
 
-#: How often the sandbox's clocks are looked at while it computes.
-LOOK_S = 0.1
-WALL_FACTOR = 10.0
 MAX_BYTES_A_TEST = 512 << 20
 #: What a test outside may have measured in the sandbox: whoever lies there gains nothing.
 HARMLESS = frozenset(("nothing", "hash_of_none"))
@@ -37,7 +35,9 @@ class FarLab:
         self._limit_s = 0.0
         self._cpu_before = self._wall_before = 0.0
         self._bytes_before = 0
-        self._next_look = 0.0
+        self._next_look = self._ended_cpu_s = 0.0
+        #: Whether the current test was ended by the clock on the wall.
+        self.has_only_waited = False
         self.policy = GraderPolicy()
         #: How many sandboxes were ended by the file in them.
         self.num_lost = 0
@@ -54,11 +54,20 @@ class FarLab:
             self.num_lost += 1
             self.end()
         self._limit_s = limit_s
+        self.has_only_waited = False
         self._wall_before = time.monotonic()
         self._cpu_before = self._sandbox.cpu_s() if self._sandbox else 0.0
         self._bytes_before = self._wire.num_bytes if self._wire else 0
         if self._sandbox:
             self._sandbox.clear_printed()
+
+    def cpu_s(self) -> float:
+        """What the sandbox has computed during the current test."""
+        return self._sandbox.cpu_s() - self._cpu_before if self._sandbox is not None else 0.0
+
+    def total_cpu_s(self) -> float:
+        """What all sandboxes of this file have computed."""
+        return self._ended_cpu_s + (self._sandbox.cpu_s() if self._sandbox is not None else 0.0)
 
     def printed(self) -> str:
         return self._sandbox.printed() if self._sandbox else ""
@@ -102,18 +111,18 @@ class FarLab:
     def end(self) -> None:
         """Whatever runs in the sandbox is gone afterwards; the next test gets a new one."""
         if self._sandbox is not None:
+            self._ended_cpu_s += self._sandbox.cpu_s()
             self._sandbox.end()
         self._sandbox = self._peer = self._wire = self._module = None
 
     # ---- while waiting
 
-    def _look(self) -> float:
+    def _look(self) -> None:
         """Called before every wait for the sandbox. Raises when the test has used up what it may."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             self._check(now)
-        return LOOK_S
 
     def _check(self, now: float) -> None:
         sandbox, wire = self._sandbox, self._wire
@@ -121,6 +130,7 @@ class FarLab:
         if sandbox.cpu_s() - self._cpu_before > self._limit_s:
             raise TimeLimitExceeded(self._limit_s, "of CPU time")
         if now - self._wall_before > WALL_FACTOR * self._limit_s:
+            self.has_only_waited = True
             raise TimeLimitExceeded(WALL_FACTOR * self._limit_s, "by the clock")
         if wire.num_bytes - self._bytes_before > MAX_BYTES_A_TEST:
             raise Gone(f"it sent more than {MAX_BYTES_A_TEST >> 20} MB during one test")

@@ -148,12 +148,10 @@ class Values:
             kind = type(value)
             return ["n", f"{kind.__module__}.{kind.__qualname__}", list(value._fields), *map(self.encode, value)]
         if self._peer.flattens and not isinstance(value, enum.Enum):
-            for base in (bool, int, float, str, bytes, tuple, frozenset):
+            bases: tuple[Any, ...] = (int, float, str, bytes, tuple, frozenset, list, dict, set)
+            for base in bases:
                 if isinstance(value, base):
                     return self.encode(base(value))
-            for shared in (list, dict, set):
-                if isinstance(value, shared):
-                    return self.encode(shared(value))
         return self._peer.handle(value)
 
     def _mlx_array(self, value: Any, mlx: Any) -> Any:
@@ -257,7 +255,7 @@ class Values:
         """The new content of a container that looks like ``value`` so far."""
         if type(value) in (list, dict, set):
             made: Any = type(value)()
-            self.fill(made, self.decode_items({list: "l", dict: "d", set: "s"}[type(value)], items))
+            self.fill(made, self.decode_items("d" if type(value) is dict else "l", items))
             return made
         return self._array(*items)
 
@@ -291,7 +289,7 @@ class Values:
         if key not in self._tuples:
             known = self._peer.known_tuple(*key)
             module, _, short = key[0].rpartition(".")
-            self._tuples[key] = known or namedtuple(_identifier(short), key[1], module=module)  # type: ignore[misc]
+            self._tuples[key] = known or namedtuple(_identifier(short), key[1], module=module)
         return self._tuples[key](*self._many(items, depth))
 
 

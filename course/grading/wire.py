@@ -19,8 +19,14 @@ MAX_DEPTH = 60
 ENDED = "the process ended during this test: does the file under test call os._exit(), or crash the interpreter?"
 _HEAD = struct.Struct("!II")
 
-#: Called before every wait for bytes; returns how many seconds to wait at most, or raises.
-OnWait = Callable[[], "float | None"]
+#: How long one wait for bytes takes at most, before whoever waits is asked whether to go on.
+LOOK_S = 0.1
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+_DECODE = json.JSONDecoder().decode
+_CHUNK_BYTES = 1 << 16
+
+#: Called before every wait for bytes. Raises to give up.
+OnWait = Callable[[], None]
 
 
 class ProtocolError(Exception):
@@ -32,68 +38,69 @@ class Gone(ProtocolError):
 
 
 class Wire:
-    """One end of the socket."""
+    """One end of the socket.
 
-    def __init__(self, connection: socket.socket, on_wait: OnWait = lambda: None,
+    The kernel does the waiting, and returns after a while: a timeout of Python's would cost a system call more for each
+    message.
+    """
+
+    def __init__(self, connection: socket.socket, on_wait: OnWait | None = None,
                  max_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        connection.setblocking(True)
+        if on_wait is not None:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, int(LOOK_S * 1e6)))
         self._socket = connection
-        self._on_wait = on_wait
+        self._on_wait = on_wait or (lambda: None)
         self._max_bytes = max_bytes
+        self._read = bytearray()
         #: What has come in since the start, in bytes.
         self.num_bytes = 0
 
     def send(self, message: Any, buffers: list[bytes]) -> None:
         """Raises ProtocolError if it is too large, or nobody listens any more."""
-        text = _dumps(message)
+        try:
+            text = _ENCODE(message).encode("ascii")
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"it cannot be sent: {error}") from None
         size = len(text) + sum(map(len, buffers))
         if size > self._max_bytes:
             raise ProtocolError(f"a message of {size:,} bytes, at most {self._max_bytes:,} are allowed")
-        self._send_all(b"".join([_HEAD.pack(size, len(text)), text, *buffers]))
-
-    def _send_all(self, data: bytes) -> None:
-        view = memoryview(data)
+        view = memoryview(b"".join([_HEAD.pack(size, len(text)), text, *buffers]))
         while view:
+            self._on_wait()
             try:
-                self._socket.settimeout(self._on_wait())
                 view = view[self._socket.send(view):]
-            except TimeoutError:
+            except BlockingIOError:
                 continue
             except OSError as error:
                 raise Gone(ENDED) from error
 
     def receive(self) -> tuple[Any, memoryview]:
         """The next message, and the bytes after it."""
-        head = self._take(_HEAD.size)
-        size, text_size = _HEAD.unpack(head)
+        size, text_size = _HEAD.unpack(self._take(_HEAD.size))
         if size > self._max_bytes or text_size > size:
             raise ProtocolError(f"a message of {size:,} bytes, at most {self._max_bytes:,} are allowed")
         body = self._take(size)
         try:
-            message = json.loads(bytes(body[:text_size]))
+            message = _DECODE(str(memoryview(body)[:text_size], "utf-8"))
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not a message: {type(error).__name__}") from None
-        return message, body[text_size:]
+        return message, memoryview(body)[text_size:]
 
-    def _take(self, size: int) -> memoryview:
-        self.num_bytes += size
-        buffer = bytearray(size)
-        view = memoryview(buffer)
-        while view:
+    def _take(self, size: int) -> bytearray:
+        """The next bytes, so many."""
+        while len(self._read) < size:
+            self._on_wait()
             try:
-                self._socket.settimeout(self._on_wait())
-                num_read = self._socket.recv_into(view)
-            except TimeoutError:
+                data = self._socket.recv(_CHUNK_BYTES)
+            except BlockingIOError:
                 continue
             except OSError as error:
                 raise Gone(ENDED) from error
-            if num_read == 0:
+            if not data:
                 raise Gone(ENDED)
-            view = view[num_read:]
-        return memoryview(buffer)
-
-
-def _dumps(message: Any) -> bytes:
-    try:
-        return json.dumps(message, separators=(",", ":")).encode("ascii")
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"it cannot be sent: {error}") from None
+            self.num_bytes += len(data)
+            self._read += data
+        taken, self._read = self._read[:size], self._read[size:]
+        return taken

@@ -11,6 +11,7 @@ from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, Comparison, run_compar
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.noise import Noise, NoiseWatch
+from mini_vllm.benchmark.products import fastest_product_s
 from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
 from mini_vllm.benchmark.tables import format_agreement, format_memory, format_speed_ups, format_table
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
@@ -22,6 +23,12 @@ from mini_vllm.models.random_model import RANDOM_MODELS, load_random
 @pytest.fixture(scope="module")
 def loaded(checkpoints):
     return load(checkpoints("qwen3"))
+
+
+@pytest.fixture(autouse=True)
+def few_products(monkeypatch):
+    """The watch multiplies before and after every arm. For a good number it takes its time, and none is needed here."""
+    monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001, 16))
 
 
 def small(more_tokens=0, **settings):

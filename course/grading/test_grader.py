@@ -1,0 +1,140 @@
+"""One file, graded: what it earns, whatever it does."""
+
+import textwrap
+from dataclasses import replace
+
+import pytest
+
+from course.grading import grader
+from course.grading.grader import grade_file
+from course.grading.result import LabResult, Outcome
+from course.grading.settings import Settings
+from course.grading.tests_run import Ended, FarVerdict, TestsRun
+
+MARKS = '''
+    import time
+
+    @pytest.mark.points(1)
+    @pytest.mark.task(1)
+    @pytest.mark.inside("memory is counted where it is used")
+    def test_adding_takes_no_memory(lab):
+        from course.gauges import peak_bytes
+        assert peak_bytes(lab.add, 1, 2) < 100_000, "add(1, 2) takes more than 100,000 bytes"
+'''
+HUNGRY = '''
+        Mutant("hungry", "Takes memory.", "return a + b", "x = bytes(10**6); return a + b", "test_adding_takes_no_memory",
+               "README: Edit the"),
+        Mutant("hungrier", "Takes more.", "return a + b", "x = [0] * 10**6; return a + b", "test_adding_takes_no_memory",
+               "README: Edit the"),
+    ]
+'''
+
+
+@pytest.fixture
+def lab(lab1):
+    """A lab of 7 points: adding 3 (2 and 1), an inside test 1, doubling 3."""
+    lab1.tests.write_text(lab1.tests.read_text() + textwrap.dedent(MARKS))
+    lab1.mutants.write_text(lab1.mutants.read_text().replace("]\nUNOBSERVABLE", textwrap.dedent(HUNGRY).lstrip("\n")
+                                                            + "UNOBSERVABLE"))
+    return lab1
+
+
+@pytest.fixture
+def grade(lab, tmp_path):
+    def grade(text, **settings):
+        path = tmp_path / "starter.py"
+        path.write_text(textwrap.dedent(text))
+        result = grade_file(lab, path, Settings(**settings))
+        assert LabResult.from_json(result.to_json()) == result
+        return result
+
+    return grade
+
+
+RIGHT = """
+    def add(a, b=1):
+        return a + b
+
+
+    def double(a):
+        return add(a, a)
+"""
+
+
+def test_right_wrong_and_half(grade):
+    right = grade(RIGHT)
+    assert (right.outcome, right.points, right.max_points) == (Outcome.GRADED, 7, 7), right
+    assert right.flags == () and right.sandbox and right.file_sha256 and right.cpu_s > 0
+    half = grade(RIGHT.replace("return add(a, a)", "print('half'); raise ValueError('not that')"))
+    assert (half.points, half.max_points) == (4, 7)
+    failed = next(test for test in half.tests if not test.passed)
+    assert (failed.name, failed.error) == ("test_double_doubles", "ValueError")
+    assert failed.message == "ValueError: not that (starter.py:7 in double)" and failed.printed == "half"
+    broken = grade("def add(:\n")
+    assert broken.points == 0 and all("does not parse, line 1" in test.message for test in broken.tests)
+    assert "/" not in broken.tests[0].message
+
+
+def test_who_ends_the_process_or_hangs_loses_those_tests_only(grade):
+    ends = grade(RIGHT.replace("return add(a, a)", "import os; os._exit(0)"))
+    assert ends.points == 4 and "os._exit" in next(test for test in ends.tests if not test.passed).message
+    hangs = grade(RIGHT.replace("return add(a, a)", "\n        while True:\n            pass"), time_limit_s=0.5)
+    failed = [test for test in hangs.tests if not test.passed]
+    assert hangs.points == 4 and "0.5 s of CPU time" in failed[0].message and hangs.outcome is Outcome.GRADED
+
+
+def test_who_only_waits_is_graded_again(grade):
+    waits = grade(RIGHT.replace("return add(a, a)", "import time; time.sleep(1000)"), time_limit_s=0.2)
+    assert waits.outcome is Outcome.GRADE_AGAIN and "ended by the clock" in waits.reason
+
+
+def test_who_meddles_with_the_measuring_is_flagged(grade):
+    meddles = grade("import tracemalloc\ntracemalloc.get_traced_memory = lambda: (0, 0)\n" + textwrap.dedent(
+        RIGHT.replace("return a + b", "x = bytes(10**6)\n        return a + b")))
+    assert meddles.points == 6 and "meddles" in meddles.flags[0], meddles
+
+
+def test_hidden_tests_count_and_are_marked(grade, tmp_path):
+    hidden = tmp_path / "hidden" / "1.1"
+    hidden.mkdir(parents=True)
+    (hidden / "test_hidden.py").write_text(textwrap.dedent('''
+        import pytest
+
+        @pytest.mark.points(5)
+        @pytest.mark.task(1)
+        def test_adds_what_nobody_tried(lab):
+            assert lab.add(20, 22) == 42, "the answer"
+    '''))
+    right = grade(RIGHT, hidden=hidden.parent)
+    assert (right.points, right.max_points) == (12, 12)
+    assert [test.name for test in right.tests if test.is_hidden] == ["test_adds_what_nobody_tried"]
+    wrong = grade(RIGHT.replace("return a + b", "return a + b if a < 10 else 0"), hidden=hidden.parent)
+    assert (wrong.points, wrong.max_points) == (7, 12)
+
+
+def test_what_passes_near_its_limit_is_run_twice(grade, monkeypatch):
+    """A result that differs is flagged. The first counts."""
+    runs = []
+
+    def run(self, names):
+        runs.append(names)
+        is_first = len(runs) == 1
+        return Ended({name: FarVerdict(is_first, cpu_s=6.0 if name == "test_double_doubles" else 0.1) for name in names})
+
+    monkeypatch.setattr(TestsRun, "run", run)
+    result = grade(RIGHT)
+    assert runs[1:] == [["test_double_doubles"]] and result.points == 7
+    assert result.flags == ("test_double_doubles passed near its time limit, and not when it was run again",)
+
+
+def test_a_grader_that_fails_is_no_verdict(grade, lab, monkeypatch):
+    lab.tests.write_text("raise RuntimeError('the course itself is broken')\n" + lab.tests.read_text())
+    result = grade(RIGHT)
+    assert result.outcome is Outcome.GRADE_AGAIN and "ended early" in result.flags[0]
+
+
+def test_points_are_read_from_the_tests_text(lab):
+    tests = grader.graded_tests(lab)
+    assert {test.name: test.is_inside for test in tests}["test_adding_takes_no_memory"]
+    assert not any(test.is_inside for test in tests if test.name != "test_adding_takes_no_memory")
+    assert replace(tests[0], points=None).points is None
