@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test hostile demo lint check map hero notebooks lab site gradescope install clean
+.PHONY: test hostile grade-many demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -52,6 +52,15 @@ lint: $(INSTALLED)
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
+
+# The same through the grader's proxy, the files in sandboxes: solutions, starters and every mutant. Takes a while.
+check-far: $(INSTALLED)
+	$(RUN) -m course.grading.check_far $(LABS)
+
+# A large made-up class, graded, killed in the middle and resumed. It takes half an hour; `make grade-many MANY="--files 4
+# --courses 0 --kills 1 --after 8"` is short.
+grade-many: $(INSTALLED)
+	$(RUN) tools/grade_many.py $(MANY)
 
 # The lines that docs/engine.md links to, set anew.
 map: $(INSTALLED)

@@ -88,7 +88,7 @@ def check_by_running(contents: Contents, on_poll: OnPoll = lambda: None) -> list
         paths = [mutant.write(contents.solution, Path(folder)) for mutant in contents.mutants]
         killers = {mutant.name: mutant.killed_by for mutant in contents.mutants}
         verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S, killers, on_poll)
-    return _check_verdicts(contents, verdicts)
+    return check_verdicts(contents, verdicts)
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
@@ -238,7 +238,8 @@ def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]
                        for promise in contract.promises if promise not in broken | unseen]
 
 
-def _check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
+def check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
+    """What does not fit: tests that fail on the solution or pass on the starter, mutants that survive."""
     problems = []
     for label in ("solution", "engine"):
         for name, verdict in verdicts.get(label, {}).items():

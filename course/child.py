@@ -27,7 +27,9 @@ class Child:
     """One pytest process and the lines it reports."""
 
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
-                 num_already_stuck: int = 0, only: Mapping[str, str] | None = None) -> None:
+                 num_already_stuck: int = 0, only: Mapping[str, str] | None = None,
+                 far: str | None = None) -> None:
+        """``far`` is the level of the sandbox in which the files run; None if they run with the tests."""
         self.time_limit_s = time_limit_s * lab.time_factor
         self._report = ReportLines(folder / "report.jsonl")
         self.output_file = folder / "output.txt"
@@ -44,6 +46,8 @@ class Child:
                    "--already-stuck", str(num_already_stuck), "--file-limit", str(MAX_FILE_BYTES)]
         for impl in impls:
             command += ["--impl", impl]
+        if far is not None:
+            command += ["--far", far]
         for label, test in (only or {}).items():
             command += ["--only", f"{label}={test}"]
         command += [f"{lab.tests}::{name}" for name in tests]

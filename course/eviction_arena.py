@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from course.gauges import deferring
+from course.gauges import deferring, repeated
 
 
 class Block(NamedTuple):
@@ -115,13 +115,11 @@ class PrefixCache:
                 policy.taken(block)
         in_use = {block.key for block in chain}
         gone = []
-        for block in missing:
-            if len(cached) == self._num_blocks:
-                gone.append(policy.evict())
-                _check_answer(gone[-1], cached, in_use,
-                              f"request {self._num_served} of {self._name!r} needs room, evict()")
-                del cached[gone[-1].key]
-            cached[block.key] = block
+        for block in repeated(policy, "evict", max(0, len(cached) + len(missing) - self._num_blocks)):
+            _check_answer(block, cached, in_use, f"request {self._num_served} of {self._name!r} needs room, evict()")
+            gone.append(block)
+            del cached[block.key]
+        cached.update((block.key, block) for block in missing)
         for block in reversed(chain):
             policy.freed(block)
         return Served(num_hits, gone)

@@ -13,7 +13,7 @@ import secrets
 import sys
 import tracemalloc
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 #: What one question to an object that was handed in counts for, in lines.
@@ -62,6 +62,11 @@ def num_lines(call: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return count + (LINES_A_QUESTION * (far.num_questions() - num_questions) if far is not None else 0)
+
+
+def lines_of_questions(num_questions: int) -> int:
+    """What so many questions to objects that were handed in count for in ``num_lines``: nothing without a sandbox."""
+    return LINES_A_QUESTION * num_questions if far is not None else 0
 
 
 def _is_protocol(frame: types.FrameType) -> bool:
@@ -135,13 +140,13 @@ def num_objects(thing: object, *, but: tuple[type, ...] = ()) -> int:
     to_do: list[Any] = [thing]
     while to_do:
         each = to_do.pop()
-        if id(each) not in seen and not isinstance(each, ignored) and not _is_stand_in(each):
+        if id(each) not in seen and not isinstance(each, ignored) and not is_stand_in(each):
             seen[id(each)] = each
             to_do += gc.get_referents(each)
     return len(seen)
 
 
-def _is_stand_in(thing: object) -> bool:
+def is_stand_in(thing: object) -> bool:
     """Whether it stands, in the sandbox, for an object of the test's: what hangs on it is not the file's."""
     return hasattr(type(thing), "_far_methods")
 
@@ -165,6 +170,7 @@ def start_counting_bytes() -> None:
 
 
 def stop_counting_bytes() -> int:
+    gc.collect()  # what only a circle holds is not kept
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return grown
@@ -194,11 +200,32 @@ def nothing() -> None:
 
 
 def deferring(thing: Any, *names: str) -> Any:
-    """``thing``; in a sandbox its methods ``names``, which return nothing, are called together with the next one."""
-    if far is None:
-        return thing
-    from course.grading.remote import Deferring
-    return Deferring(thing, frozenset(names))
+    """``thing``; in a sandbox its methods ``names``, whose results nobody wants, are called together with the next one.
+
+    ``flush`` has them called now.
+    """
+    return thing if not is_stand_in(thing) else _remote().Deferring(thing, frozenset(names))
+
+
+def flush(thing: Any) -> None:
+    """What was deferred is called."""
+    if far is not None and isinstance(thing, _remote().Deferring):
+        thing.far_flush()
+
+
+def repeated(thing: Any, name: str, num_times: int) -> Iterator[Any]:
+    """The results of ``thing.name()``, called so often: one after the other, or in a sandbox all at once."""
+    if far is not None and isinstance(thing, _remote().Deferring):
+        yield from thing.far_repeat(name, num_times)
+    else:
+        for _ in range(num_times):
+            yield getattr(thing, name)()
+
+
+def _remote() -> Any:
+    """Only the grader needs it."""
+    from course.grading import remote
+    return remote
 
 
 def extendable(kind: Any, given: type) -> type:

@@ -321,11 +321,10 @@ class Peer:
         self._policy.check_call(function)
         return function(*positional, **named)
 
-    def _do_all(self, owner: Any, calls: list[Any], name: str, positional: Any, named: Any) -> Any:
-        """Calls whose results nobody waits for, and then one whose result counts."""
-        for each, *arguments in calls:
-            self._call(self._get(owner, each), *arguments)
-        return self._call(self._get(owner, name), positional, named)
+    def _do_all(self, owner: Any, calls: list[Any], num_wanted: int) -> list[Any]:
+        """Many calls, of which only the results of the last ones are wanted."""
+        results = [self._call(self._get(owner, name), *arguments) for name, *arguments in calls]
+        return results[len(results) - num_wanted:]
 
     def _operate(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         if name not in OPERATORS and name not in EQUALITY:

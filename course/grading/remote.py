@@ -31,6 +31,8 @@ ASKED_OF_STRANGERS = frozenset(
 READ_LIKE_OTHERS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__dict__", "__annotations__"))
 #: What stands before the name of a class that is made here is bounded: it is shown to people.
 MAX_NAME_CHARACTERS = 80
+#: Calls that wait to be sent with the next one.
+MAX_DEFERRED = 1000
 
 
 class Remote:
@@ -146,13 +148,31 @@ class Deferring:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name in self._names:
-                self._calls.append((name, args, kwargs))
-                return None
-            calls, self._calls = self._calls, []
-            return self._owner._far_peer.request("calls", self._owner, calls, name, args, kwargs)
+            self._calls.append((name, args, kwargs))
+            if name not in self._names:
+                return self._send(1)[0]
+            if len(self._calls) >= MAX_DEFERRED:
+                self._send(0)
+            return None
 
         return call
+
+    def far_repeat(self, name: str, num_times: int) -> list[Any]:
+        """Call a method without arguments so often, in one message. What each call gave."""
+        self._calls += [(name, (), {})] * num_times
+        return self._send(num_times)
+
+    def far_flush(self) -> None:
+        """Nothing waits afterwards."""
+        self._send(0)
+
+    def _send(self, num_wanted: int) -> list[Any]:
+        """Have all calls made. The results of the last ones."""
+        calls, self._calls = self._calls, []
+        results: list[Any] = self._owner._far_peer.request("calls", self._owner, calls, num_wanted) if calls else []
+        if type(results) is not list or len(results) != num_wanted:
+            raise TypeError(f"{num_wanted} results were expected")
+        return results
 
 
 def make_class(name: str, kind: str, operators: list[str], methods: list[str], fields: list[str], num_fixed: int,

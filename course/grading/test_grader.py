@@ -22,10 +22,10 @@ MARKS = '''
         assert peak_bytes(lab.add, 1, 2) < 100_000, "add(1, 2) takes more than 100,000 bytes"
 '''
 HUNGRY = '''
-        Mutant("hungry", "Takes memory.", "return a + b", "x = bytes(10**6); return a + b", "test_adding_takes_no_memory",
-               "README: Edit the"),
-        Mutant("hungrier", "Takes more.", "return a + b", "x = [0] * 10**6; return a + b", "test_adding_takes_no_memory",
-               "README: Edit the"),
+        Mutant("hungry", "Takes memory.", "return a + b", "x = bytes(10**6); return a + b",
+               "test_adding_takes_no_memory", "README: Edit the"),
+        Mutant("hungrier", "Takes more.", "return a + b", "x = [0] * 10**6; return a + b",
+               "test_adding_takes_no_memory", "README: Edit the"),
     ]
 '''
 
@@ -119,7 +119,8 @@ def test_what_passes_near_its_limit_is_run_twice(grade, monkeypatch):
     def run(self, names):
         runs.append(names)
         is_first = len(runs) == 1
-        return Ended({name: FarVerdict(is_first, cpu_s=6.0 if name == "test_double_doubles" else 0.1) for name in names})
+        return Ended({name: FarVerdict(is_first, cpu_s=6.0 if name == "test_double_doubles" else 0.1)
+                      for name in names})
 
     monkeypatch.setattr(TestsRun, "run", run)
     result = grade(RIGHT)

@@ -770,7 +770,7 @@ MUTANTS = [
         story="Copies the whole index, to put it back should something go wrong.",
         replace="        given: dict[int, Hashable] = {}\n",
         by="        given, before = {}, dict(self._cached)\n",
-        killed_by="test_task_7_caching_and_finding_cost_the_same_in_a_large_pool",
+        killed_by="test_task_8_no_call_about_one_block_walks_or_copies_the_pool",
         breaks="BlockPool: O(1) for each block that it takes or gives",
     ),
     Mutant(
@@ -780,7 +780,7 @@ MUTANTS = [
         num_drops""",
         by="""        blocks, everything = list(blocks), list(self.blocks)
         num_drops""",
-        killed_by="test_task_5_giving_out_and_taking_back_cost_the_same_in_a_large_pool",
+        killed_by="test_task_8_no_call_about_one_block_walks_or_copies_the_pool",
         breaks="BlockPool: O(1) for each block that it takes or gives",
     ),
     Mutant(
@@ -791,7 +791,7 @@ MUTANTS = [
             if not any(each is block for each in self.blocks):
                 raise RuntimeError(f"touch: block {block.block_id} is not a block of this pool")
 """,
-        killed_by="test_task_6_touch_costs_the_same_in_a_large_pool",
+        killed_by="test_task_8_no_call_about_one_block_walks_or_copies_the_pool",
         breaks="BlockPool: O(1) for each block that it takes or gives",
     ),
     Mutant(

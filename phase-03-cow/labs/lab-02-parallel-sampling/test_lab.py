@@ -45,9 +45,15 @@ def ref_cnts(manager, block_ids):
 
 def state(manager, *requests):
     """What a call that returns None or raises must leave alone."""
-    return {"free queue": free_ids(manager), "ref_cnt": [block.ref_cnt for block in manager.block_pool.blocks],
-            "block_hash": [block.block_hash for block in manager.block_pool.blocks], "pending": pending(manager),
-            "tables": [manager.get_block_ids(request.request_id) for request in requests], "stats": counts(manager)}
+    tables = [list(manager.get_block_ids(request.request_id)) for request in requests]
+    return pool_state(manager.block_pool) | {"tables": tables, "stats": counts(manager)}
+
+
+def pool_state(pool):
+    return {"free queue": ids(pool.free_block_queue.get_all_free_blocks()),
+            "ref_cnt": [block.ref_cnt for block in pool.blocks],
+            "block_hash": [block.block_hash for block in pool.blocks],
+            "pending": [(source.block_id, copy.block_id) for source, copy in pool.pending_copies]}
 
 
 def assert_unchanged(manager, before, call, *requests):
@@ -65,10 +71,17 @@ def admit_child(manager, child):
                     "it for a request that has slots already: one that holds nothing has no entry", pytrace=False)
 
 
+def tables_of(manager, requests):
+    return {request.request_id: list(manager.get_block_ids(request.request_id)) for request in requests}
+
+
 def assert_counts(manager, requests, when):
     """ref_cnt is the number of tables that name a block (while no copy is pending)."""
-    tables = {request.request_id: manager.get_block_ids(request.request_id) for request in requests}
-    for block in manager.block_pool.blocks:
+    assert_counts_of(manager.block_pool, tables_of(manager, requests), when)
+
+
+def assert_counts_of(pool, tables, when):
+    for block in pool.blocks:
         num_owners = sum(table.count(block.block_id) for table in tables.values())
         assert block.ref_cnt == num_owners, (f"{when}: block {block.block_id} has ref_cnt {block.ref_cnt}, but "
                                              f"{num_owners} of the tables {tables} name it")
@@ -131,9 +144,12 @@ def scores(keys_values):
 class Server:
     def __init__(self, lab, num_blocks, block_size, enable_caching=False):
         self.manager = lab.KVCacheManager(num_blocks=num_blocks, block_size=block_size, enable_caching=enable_caching)
+        self.pool = self.manager.block_pool
         self.size = block_size
         self.memory = np.full((num_blocks, block_size), -1, dtype=np.int64)
         self.requests = []
+        #: Id of a request → its table, as it was last read.
+        self.tables = {}
         self.num_copies = self.max_blocks_used = 0
 
     def start(self, name, token_ids):
@@ -144,11 +160,21 @@ class Server:
 
     def fork(self, parent, name):
         self.requests.append(fork(self.manager, parent, name))
+        self.look(self.requests[-1])
         return self.requests[-1]
 
     def end(self, request):
         self.requests.remove(request)
         self.manager.free(request)
+        self.tables.pop(request.request_id, None)
+
+    def look(self, request):
+        self.tables[request.request_id] = list(self.manager.get_block_ids(request.request_id))
+
+    def state(self):
+        """As ``state`` has it, with the tables as they were last read."""
+        tables = [self.tables.get(request.request_id, []) for request in self.requests]
+        return pool_state(self.pool) | {"tables": tables, "stats": counts(self.manager)}
 
     def step(self, num_new_tokens):
         """Slots for all; then the copies, last one first, because no order is promised; then the writes."""
@@ -160,12 +186,13 @@ class Server:
         self.run(num_new_tokens)
 
     def run(self, num_new_tokens):
-        pool = self.manager.block_pool
+        pool = self.pool
         for source, copy in pool.pending_copies[::-1]:
             self.memory[copy.block_id] = self.memory[source.block_id]
         self.num_copies += len(pool.pending_copies)
         for request, count in num_new_tokens.items():
-            table, first = self.manager.get_block_ids(request.request_id), request.num_computed_tokens
+            self.look(request)
+            table, first = self.tables[request.request_id], request.num_computed_tokens
             numbers = kv_of(request.all_token_ids[:first + count])
             for p in range(first, first + count):
                 block = pool.blocks[table[p // self.size]]
@@ -179,21 +206,26 @@ class Server:
         self.max_blocks_used = max(self.max_blocks_used, pool.num_blocks - 1 - pool.get_num_free_blocks())
 
     def read(self, request):
-        table = self.manager.get_block_ids(request.request_id)
+        return self.read_through(self.manager.get_block_ids(request.request_id), request)
+
+    def read_through(self, table, request):
         return self.memory[table].ravel()[:request.num_computed_tokens].tolist()
 
     def assert_contents(self, when):
+        """What each request reads is its own. The tables, by request."""
+        tables = self.tables = tables_of(self.manager, self.requests)
         for request in self.requests:
-            got, expected = self.read(request), kv_of(request.all_token_ids[:request.num_computed_tokens])
+            table = tables[request.request_id]
+            got = self.read_through(table, request)
+            expected = kv_of(request.all_token_ids[:request.num_computed_tokens])
             wrong = [p for p, (a, b) in enumerate(zip(got, expected)) if a != b]
             assert got == expected, (f"{when}: request {request.request_id} reads the K/V of other tokens at positions "
-                                     f"{wrong[:8]} through its table "
-                                     f"{self.manager.get_block_ids(request.request_id)}")
-
+                                     f"{wrong[:8]} through its table {table}")
+        return tables
 
     def assert_index(self, when):
         """The index names what is there: an indexed block holds the K/V of its key's tokens, after its ancestors'."""
-        for block in self.manager.block_pool.blocks:
+        for block in self.pool.blocks:
             tokens, key = [], block.block_hash
             while key is not None:
                 tokens, key = [*key.token_ids, *tokens], key.parent
@@ -768,8 +800,8 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
         for _, request, token in children:
             request.append_output_token(token)
         server.step(writers)
-        server.assert_contents(f"beam search, after step {step}")
-        assert_counts(server.manager, server.requests, f"beam search, after step {step}")
+        tables = server.assert_contents(f"beam search, after step {step}")
+        assert_counts_of(server.pool, tables, f"beam search, after step {step}")
         beams = [(total, request) for total, request, _ in children]
     got, expected = [request.all_token_ids for _, request in beams], search_alone(prompt(num_prompt_tokens), 4, 40)
     assert got == expected, (f"the beams end in {[tokens[-5:] for tokens in got]}, a search that shares nothing gives "
@@ -788,7 +820,7 @@ def test_task_2_beam_search_forks_and_drops(lab, block_size):
 def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
     """Steps as a server makes them: fork and end, look up, make slots or be refused, copy, write, read back."""
     num_found = 0  # tokens, in all
-    for seed in range(30):
+    for seed in range(10):
         rng = random.Random(seed)
         size = rng.randint(1, 5)
         server = Server(lab, rng.randint(4, 12), size, enable_caching)
@@ -812,11 +844,12 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
                 if request.num_computed_tokens == request.num_tokens:
                     for _ in range(rng.randint(1, size + 1)):
                         request.append_output_token(rng.randrange(50))
-                is_new = not manager.get_block_ids(request.request_id)
+                is_new = not server.tables.get(request.request_id)
                 hits, num_cached = manager.get_computed_blocks(request) if is_new else ([], 0)
                 count = rng.randint(1, request.num_tokens - request.num_computed_tokens - num_cached)
-                before = state(manager, *server.requests)
+                before = server.state()
                 if manager.allocate_slots(request, count, hits, num_cached) is not None:
+                    server.look(request)
                     plan[request] = count
                     request.num_computed_tokens += num_cached
                     num_found += num_cached
@@ -829,11 +862,11 @@ def test_task_2_random_families_read_back_their_own_tokens(lab, enable_caching):
                     server.end(victim)
                     plan.pop(victim, None)
             server.run(plan)
-            server.assert_contents(f"seed {seed}, step {step}")
+            tables = server.assert_contents(f"seed {seed}, step {step}")
             server.assert_index(f"seed {seed}, step {step}")
-            assert_counts(manager, server.requests, f"seed {seed}, step {step}")
+            assert_counts_of(server.pool, tables, f"seed {seed}, step {step}")
         for request in list(server.requests):
             server.end(request)
         got = len(free_ids(manager))
         assert got == manager.block_pool.num_blocks - 1, f"seed {seed}: all have ended, but only {got} blocks are free"
-    assert (num_found > 50) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"
+    assert (num_found > 20) == enable_caching, f"{num_found} tokens were found in all, with caching {enable_caching}"

@@ -12,6 +12,7 @@ from course.eviction import naive, optimum, reference
 from course.eviction_arena import Block, IllegalEviction, PrefixCache, Trace, num_hits, play
 from course.eviction_traces import fixed_traces, random_trace
 from course.expecting import must_raise
+from course.gauges import deferring, flush
 from course.keeping import num_kept, remembered_keys
 
 
@@ -74,6 +75,12 @@ def legal_answers():
 def hits_of(policy_class, traced):
     with legal_answers():
         return num_hits(traced, policy_class)
+
+
+@functools.cache
+def named_hits(policy_class, name):
+    """Played once for all marks."""
+    return hits_of(policy_class, trace(name))
 
 
 def run_of(policy_class, traced, num_requests):
@@ -321,6 +328,7 @@ def test_task_3_the_requests_to_come_change_nothing(lab):
 
 def pairs_of_blocks(policy, keys, num_blocks, num_cached=0):
     """A request for two new blocks for every two of these keys; every third ends, and is asked again at once."""
+    policy = deferring(policy, "freed", "taken", "evict")
     for key in keys[::2]:
         parent, child = chain(key, key + 1)
         while num_cached + 2 > num_blocks:
@@ -332,6 +340,7 @@ def pairs_of_blocks(policy, keys, num_blocks, num_cached=0):
             policy.taken(parent)
             policy.taken(child)
             free_all(policy, [child, parent])
+    flush(policy)
     return num_cached
 
 
@@ -372,7 +381,7 @@ def check_way(lab, names, part, in_words, step_before=None):
 
     Who misses ``step_before`` too is told there what the marks are, and here only the next one.
     """
-    got = sum(hits_of(lab.EvictionPolicy, trace(name)) for name in names)
+    got = sum(named_hits(lab.EvictionPolicy, name) for name in names)
     low, high = (sum(marks(name)[i] for name in names) for i in (0, 1))
     where = f"trace {names[0]!r}" if len(names) == 1 else f"the traces {', '.join(names)} together"
 
