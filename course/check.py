@@ -24,6 +24,8 @@ from course.verdicts import OnPoll, Verdicts
 #: Our own files: a mutant that loops is caught sooner than a student would be.
 TIME_LIMIT_S = 5.0
 MIN_MUTANTS = 4
+#: How much of a lab's points may hang on what is measured where the file runs.
+MAX_INSIDE_PERCENT = 5
 
 
 def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
@@ -160,6 +162,7 @@ def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: 
             problems.append(f"{name}: {test.name} belongs to no task of solution.py (it says {test.task})")
         if not test.takes_lab:
             problems.append(f"{name}: {test.name} does not take the fixture `lab`")
+    problems += _check_inside(name, tests)
     problems += [f"{name}: task {task} has no test" for task in sorted(tasks - {test.task for test in tests})]
     declared = declared_names(starter)
     for node in ast.walk(ast.parse(lab.tests.read_text(encoding="utf-8"))):
@@ -169,6 +172,18 @@ def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: 
             problems.append(f"{name}:{node.lineno}: lab.{node.attr} is not declared in starter.py")
         elif node.attr.startswith("_") and not node.attr.startswith("__"):
             problems.append(f"{name}:{node.lineno}: .{node.attr} is private; a right solution need not have it")
+    return problems
+
+
+def _check_inside(name: str, tests: list[GradedTest]) -> list[str]:
+    """What the grader can only ask the file's own process for decides little, and somebody said why it must."""
+    inside = [test for test in tests if test.is_inside]
+    problems = [f"{name}: {test.name} is inside without a reason: @pytest.mark.inside(\"why\")"
+                for test in inside if not test.why_inside]
+    num_inside, num_points = (sum(test.points or 0 for test in some) for some in (inside, tests))
+    if 100 * num_inside > MAX_INSIDE_PERCENT * num_points:
+        problems.append(f"{name}: {num_inside} of {num_points} points are inside, at most {MAX_INSIDE_PERCENT} % may "
+                        "be")
     return problems
 
 

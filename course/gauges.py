@@ -65,7 +65,7 @@ def num_lines(call: Callable[[], object]) -> int:
 
 
 def lines_of_questions(num_questions: int) -> int:
-    """What so many questions to objects that were handed in count for in ``num_lines``: nothing without a sandbox."""
+    """What this many questions to objects that were handed in count for in ``num_lines``: nothing without a sandbox."""
     return LINES_A_QUESTION * num_questions if far is not None else 0
 
 
@@ -204,7 +204,9 @@ def deferring(thing: Any, *names: str) -> Any:
 
     ``flush`` has them called now.
     """
-    return thing if not is_stand_in(thing) else _remote().Deferring(thing, frozenset(names))
+    if far is None or not is_stand_in(thing):
+        return thing
+    return _remote().Deferring(thing, frozenset(names))
 
 
 def flush(thing: Any) -> None:
@@ -214,7 +216,7 @@ def flush(thing: Any) -> None:
 
 
 def repeated(thing: Any, name: str, num_times: int) -> Iterator[Any]:
-    """The results of ``thing.name()``, called so often: one after the other, or in a sandbox all at once."""
+    """The results of ``thing.name()``, called this many times: one after the other, or in a sandbox all at once."""
     if far is not None and isinstance(thing, _remote().Deferring):
         yield from thing.far_repeat(name, num_times)
     else:

@@ -18,8 +18,9 @@ class GradedTest:
     points: int | None
     task: int | None
     takes_lab: bool
-    #: Whether it believes what is measured in the grader's sandbox.
+    #: Whether it believes what is measured in the grader's sandbox, and the reason that it gives.
     is_inside: bool = False
+    why_inside: str = ""
 
     @property
     def sentence(self) -> str:
@@ -40,9 +41,20 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
             marks = dict(filter(None, (_mark(decorator) for decorator in node.decorator_list)))
             in_name = _TASK_IN_NAME.match(node.name)
             task = int(in_name[1]) if in_name else marks.get("task")
+            reasons = [reason for mark in node.decorator_list if (reason := _inside(mark)) is not None]
             tests.append(GradedTest(node.name, marks.get("points"), task, any(a.arg == "lab" for a in node.args.args),
-                                    "pytest.mark.inside(" in "".join(map(ast.unparse, node.decorator_list))))
+                                    bool(reasons), "".join(reasons).strip()))
     return sorted(tests, key=lambda test: test.task or 0)
+
+
+def _inside(decorator: ast.expr) -> str | None:
+    """The reason in ``@pytest.mark.inside("reason")``: "" where there is none, None for another mark."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(attr="inside"), args=[ast.Constant(value=str() as reason)]):
+            return reason
+        case ast.Call(func=ast.Attribute(attr="inside")) | ast.Attribute(attr="inside"):
+            return ""
+    return None
 
 
 def _mark(decorator: ast.expr) -> tuple[str, int] | None:

@@ -24,6 +24,9 @@ class Mutant:
     by: str
     killed_by: str
     breaks: str | tuple[str, ...] = ()
+    #: Whether it lives on what lies in the process of the tests. In the grader's sandbox it finds nothing of that, and
+    #: is as right as the solution.
+    only_in_process: bool = False
 
     @property
     def quotes(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ the test that is known to catch it, while their files run in a sandbox.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from course.child import Child
 from course.failures import DEFAULT_TIME_LIMIT_S
 from course.grading.sandbox import Level
 from course.labs import Lab, LabError, discover, find_lab
+from course.mutants import Mutant
 from course.verdicts import Verdicts
 
 #: Each process tries this many mutants, so that all cores have something to do.
@@ -67,9 +69,21 @@ class FarCheck:
                 verdicts |= future.result()
         except LabError as error:
             return [str(error)], ""
-        problems = check_verdicts(self._contents, verdicts) + _not_judged(self._contents, verdicts)
-        return problems, (f"{len(self._contents.tests)} tests fail on the starter and pass on the solution, "
-                          f"{len(self._contents.mutants)} mutants die")
+        contents, harmless = _split(self._contents)
+        problems = check_verdicts(contents, verdicts) + _not_judged(contents, verdicts)
+        problems += [f"mutant {mutant.name}, which lives on the tests' process, fails {mutant.killed_by} without it: "
+                     f"{verdicts[mutant.name][mutant.killed_by].message}"
+                     for mutant in harmless if not verdicts[mutant.name][mutant.killed_by].passed]
+        none_of_these = f", {len(harmless)} can do nothing" if harmless else ""
+        return problems, (f"{len(contents.tests)} tests fail on the starter and pass on the solution, "
+                          f"{len(contents.mutants)} mutants die{none_of_these}")
+
+
+def _split(contents: Contents) -> tuple[Contents, list[Mutant]]:
+    """With the mutants that must die; and those that find nothing in a sandbox."""
+    deadly = [mutant for mutant in contents.mutants if not mutant.only_in_process]
+    return (dataclasses.replace(contents, mutants=deadly),
+            [mutant for mutant in contents.mutants if mutant.only_in_process])
 
 
 def _not_judged(contents: Contents, verdicts: Verdicts) -> list[str]:

@@ -321,10 +321,10 @@ class Peer:
         self._policy.check_call(function)
         return function(*positional, **named)
 
-    def _do_all(self, owner: Any, calls: list[Any], num_wanted: int) -> list[Any]:
+    def _do_all(self, owner: Any, calls: list[Any], num_wanted: int) -> tuple[Any, ...]:
         """Many calls, of which only the results of the last ones are wanted."""
         results = [self._call(self._get(owner, name), *arguments) for name, *arguments in calls]
-        return results[len(results) - num_wanted:]
+        return tuple(results[len(results) - num_wanted:])
 
     def _operate(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         if name not in OPERATORS and name not in EQUALITY:

@@ -157,8 +157,8 @@ class Deferring:
 
         return call
 
-    def far_repeat(self, name: str, num_times: int) -> list[Any]:
-        """Call a method without arguments so often, in one message. What each call gave."""
+    def far_repeat(self, name: str, num_times: int) -> tuple[Any, ...]:
+        """Call a method without arguments this many times, in one message. What each call gave."""
         self._calls += [(name, (), {})] * num_times
         return self._send(num_times)
 
@@ -166,12 +166,12 @@ class Deferring:
         """Nothing waits afterwards."""
         self._send(0)
 
-    def _send(self, num_wanted: int) -> list[Any]:
+    def _send(self, num_wanted: int) -> tuple[Any, ...]:
         """Have all calls made. The results of the last ones."""
         calls, self._calls = self._calls, []
-        results: list[Any] = self._owner._far_peer.request("calls", self._owner, calls, num_wanted) if calls else []
-        if type(results) is not list or len(results) != num_wanted:
-            raise TypeError(f"{num_wanted} results were expected")
+        results = self._owner._far_peer.request("calls", self._owner, calls, num_wanted) if calls else ()
+        if type(results) is not tuple or len(results) != num_wanted:
+            raise TypeError(f"of {num_wanted} calls there must be {num_wanted} results")
         return results
 
 

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course import gauges
 from course.grading.peer import MAX_NESTED_CALLS, Peer, Policy
 from course.grading.policy import GraderPolicy
-from course.grading.remote import Remote
+from course.grading.remote import MAX_DEFERRED, Remote
 from course.grading.wire import MAX_MESSAGE_BYTES, Gone, ProtocolError, Wire
 from mini_vllm.block_pool import BlockHash, BlockPool
 from mini_vllm.request import Priority, Request, RequestStatus
@@ -478,3 +479,41 @@ def test_a_silent_sandbox_is_looked_at_again_and_again():
         near.request("load")
     ends[0].close()
     ends[1].close()
+
+
+# ---- calls that wait
+
+
+def test_calls_whose_results_nobody_wants_go_along_with_the_next_one(talk, monkeypatch):
+    monkeypatch.setattr(gauges, "far", talk)
+    thing = talk.lab.Thing()
+    waiting, num_requests = gauges.deferring(thing, "twice", "raises"), talk.num_requests
+    assert [waiting.twice() for _ in range(3)] == [None] * 3
+    assert talk.num_requests == num_requests
+    assert list(gauges.repeated(waiting, "twice", 2)) == [48, 96]
+    assert talk.num_requests == num_requests + 1, "five calls are one message"
+    waiting.twice()
+    gauges.flush(waiting)
+    assert thing.number == 192
+    waiting.raises(ValueError("late"))
+    with pytest.raises(ValueError, match="late"):
+        gauges.flush(waiting)
+
+
+def test_what_waits_is_bounded_and_results_are_counted(talk, monkeypatch):
+    monkeypatch.setattr(gauges, "far", talk)
+    thing = talk.lab.Thing(0)
+    waiting, num_requests = gauges.deferring(thing, "twice"), talk.num_requests
+    for _ in range(MAX_DEFERRED):
+        waiting.twice()
+    assert talk.num_requests == num_requests + 1
+    monkeypatch.setattr(talk.far_peer(), "_do_all", lambda *args: (1,))
+    with pytest.raises(TypeError, match="of 2 calls there must be 2 results"):
+        list(gauges.repeated(waiting, "twice", 2))
+
+
+def test_an_object_of_ones_own_is_called_at_once(talk, monkeypatch):
+    monkeypatch.setattr(gauges, "far", talk)
+    thing = Thing()
+    assert gauges.deferring(thing, "twice") is thing
+    assert list(gauges.repeated(thing, "twice", 2)) == [6, 12]

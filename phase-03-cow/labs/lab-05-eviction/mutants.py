@@ -212,6 +212,7 @@ MUTANTS = [
         killed_by="test_task_3_the_requests_to_come_change_nothing",
         breaks=("EvictionPolicy: gives the same answers, whatever comes later",
                 "invariant 3: the requests to come are not known"),
+        only_in_process=True,
     ),
     Mutant(
         name="draws-lots",

@@ -1,0 +1,19 @@
+"""The long proof, on a lab of two functions."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from course.grading.check_far import FarCheck
+from course.labs import discover
+
+
+def test_survivors_are_named_and_so_is_who_should_find_nothing(lab1, tmp_path, forked):
+    text = lab1.mutants.read_text()
+    for old, new in (('"return a - b"', '"return b + a"'), ('"double: After: it is even"', '"double: After", True')):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    lab1.mutants.write_text(text)
+    with ThreadPoolExecutor(2) as pool:
+        problems, _ = FarCheck(discover(lab1.root)[0], "none", pool, tmp_path).result()
+    assert problems[:1] == ["mutant subtracts survives test_task_1_add_adds, which should have caught it"]
+    assert problems[1].startswith("mutant halves, which lives on the tests' process, fails test_double_doubles")
+    assert len(problems) == 2
