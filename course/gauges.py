@@ -94,6 +94,8 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
 
     def trace(frame: types.FrameType, event: str, argument: object) -> Any:
         nonlocal num_lines
+        if _is_protocol(frame):
+            return None
         num_lines += event == "line"
         return trace
 
