@@ -41,22 +41,26 @@ class Described:
     def to_json(self) -> list[Any]:
         return [self.name, self.shape, self.operators, self.methods, list(self.fields), self.num_fixed, self.known]
 
-    def values(self, value: Any, enum_key: Callable[[type], str | None]) -> list[Any]:
+    def values(self, value: Any, enum_key: Callable[[type], str | None], encode: Callable[[Any], Any]) -> list[Any]:
         """The plain attributes of an object, [] for those that hold something else just now."""
         found: list[Any] = []
-        for name in self.fields:
+        for place, name in enumerate(self.fields):
             field = getattr(value, name, _NOTHING)
             kind = type(field)
             if kind in _SCALARS and (kind is not str or len(field) <= MAX_TEXT):
                 found.append(field)
-            elif isinstance(field, enum.Enum) and (key := enum_key(kind)) is not None:
-                found.append(["e", key, field.name])
+            elif isinstance(field, enum.Enum):
+                found.append([] if (key := enum_key(kind)) is None else ["e", key, field.name])
+            elif place < self.num_fixed and kind not in _SHARED and field is not _NOTHING:
+                found.append(encode(field))
             else:
                 found.append([])
         return found
 
 
 _NOTHING: list[Any] = []
+#: They would be shared from then on: whoever wants one asks for it.
+_SHARED = frozenset((list, dict, set))
 
 
 def describe(value: Any, class_id: int, policy: Policy) -> Described:

@@ -58,6 +58,10 @@ class Policy:
     def check_handle(self, value: Any) -> None:
         """Raises TypeError for what must never be handed out."""
 
+    def guards(self, owner: Any, name: str) -> bool:
+        """Whether a container that is this attribute stays as it is, whatever the other side does to its copy."""
+        return False
+
     def fixed_fields(self, kind: type) -> list[str]:
         """Plain attributes of which the other side may rely on that they never change."""
         return []
@@ -178,13 +182,13 @@ class Peer:
         except BaseException as error:
             kind, answer = "x", error
         self._is_plain = False
-        self._is_attribute = kind != "x" and request[0] == "get"
+        self._is_attribute = kind != "x" and request[0] == "get" and self._policy.guards(*request[1:])
         self._reply(kind, answer)
         self.turn += 1
 
     def _reply(self, kind: str, value: Any) -> None:
         try:
-            self._send(kind, value, is_guarded=self._is_attribute and not self._trusts_other)
+            self._send(kind, value, is_guarded=self._is_attribute)
         except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
             if kind == "x" or type(error) is not TypeError and "allowed" not in str(error):
                 raise
@@ -227,16 +231,16 @@ class Peer:
         return message[0], message[1]
 
     def _take_in(self, updates: list[Any], drops: list[int], releases: list[int], ahead: list[Any]) -> None:
+        for far_id, fields in ahead:  # it was written first
+            remote = self._far.get(far_id)
+            if remote is not None:
+                self._keep_fields(remote, fields)
         for mirror_id, items in updates:
             self.mirrors.overwrite(mirror_id, self.values.decode_like(self.mirrors.get(mirror_id), items))
         self.mirrors.drop(drops)
         for own_id in releases:
             released = self._own.pop(own_id, None)
             self._own_ids.pop(id(released), None)
-        for far_id, fields in ahead:
-            remote = self._far.get(far_id)
-            if remote is not None:
-                self._keep_fields(remote, fields)
 
     def _decoding(self, body: Any) -> Any:
         try:
@@ -306,7 +310,7 @@ class Peer:
     def _read_ahead(self, owner: Any, described: Described) -> None:
         """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
         own_id = self._own_ids.get(id(owner), -1)
-        self._ahead.append([own_id, described.values(owner, self.enum_key)])
+        self._ahead.append([own_id, self._fields(owner, described)])
         class_id, last_id = self._last_read
         self._last_read = (described.class_id, own_id)
         if class_id != described.class_id or not 0 < own_id - last_id <= 4:
@@ -314,7 +318,7 @@ class Peer:
         for next_id in range(own_id + 1, own_id + 1 + NUM_READ_AHEAD):
             other = self._own.get(next_id)
             if type(other) is type(owner):
-                self._ahead.append([next_id, described.values(other, self.enum_key)])
+                self._ahead.append([next_id, self._fields(other, described)])
         self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
 
     def _call(self, function: Any, positional: Any, named: Any) -> Any:
@@ -364,9 +368,12 @@ class Peer:
         key: Any = (kind, value.__name__) if isinstance(value, type) else kind
         described = self._described.get(key)
         if described is not None:
-            return ["h", own_id, described.class_id, None, *described.values(value, self.enum_key)]
+            return ["h", own_id, described.class_id, None, *self._fields(value, described)]
         described = self._described[key] = describe(value, len(self._described), self._policy)
-        return ["h", own_id, described.class_id, described.to_json(), *described.values(value, self.enum_key)]
+        return ["h", own_id, described.class_id, described.to_json(), *self._fields(value, described)]
+
+    def _fields(self, value: Any, described: Described) -> list[Any]:
+        return described.values(value, self.enum_key, self.values.encode)
 
     def stand_in(self, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
         """What stands here for an object of the other side, the same each time."""
@@ -390,9 +397,12 @@ class Peer:
     def _keep_fields(self, remote: Remote, fields: list[Any]) -> None:
         if type(fields) is not list or not all(type(value) in SCALARS or type(value) is list for value in fields):
             raise ProtocolError("attributes that cannot be")
-        for place, known in enumerate(remote._far_fields[:remote._far_num_fixed]):
-            if type(fields[place]) is list:  # an object, which was fetched once
-                fields[place] = known
+        for place in range(remote._far_num_fixed):
+            if type(fields[place]) is list:
+                if fields[place]:  # at once: what is described in it for the first time, others will name
+                    fields[place] = self.values.decode(fields[place])
+                elif place < len(remote._far_fields):  # it was fetched once
+                    fields[place] = remote._far_fields[place]
         object.__setattr__(remote, "_far_turn", self.turn)
         object.__setattr__(remote, "_far_fields", fields)
 

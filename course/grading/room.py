@@ -94,6 +94,8 @@ def imports_of(lab: Lab) -> Imports:
                 served[module] = sorted({*served.get(module, ()), *names})
             if package in PACKAGES and package not in packages:
                 packages.append(package)
+    if "mlx" in packages and "numpy" not in packages:  # its arrays cross as numpy's
+        packages.append("numpy")
     return Imports(served, lab.given, bases, tuple(packages))
 
 

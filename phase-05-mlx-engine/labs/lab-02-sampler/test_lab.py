@@ -37,7 +37,7 @@ SMALLEST_UNIFORM = 2.0 ** -33
 
 def make_row(key=(1, 2), num_output=0, **params):
     """A request that has said ``num_output`` tokens."""
-    return SamplerRow(SamplingParams(**params), (), [0] * num_output, (), key)
+    return SamplerRow(SamplingParams(**params), (), (0,) * num_output, (), key)
 
 
 def many_rows(num_rows, first_word=7, **params):
