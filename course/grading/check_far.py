@@ -27,6 +27,8 @@ from course.verdicts import Verdicts
 
 #: Each process tries this many mutants, so that all cores have something to do.
 MUTANTS_A_PROCESS = 12
+#: A loop is ended by the grader, which waits longer by the clock than a process of tests is waited for.
+PATIENCE = 3
 #: A test that ended like this says nothing about the mutant.
 NOT_JUDGED = ("CanaryPassed", "ProtocolError")
 
@@ -54,6 +56,7 @@ class FarCheck:
         folder = self._folder / name
         folder.mkdir()
         child = Child(self._contents.lab, impls, tests, DEFAULT_TIME_LIMIT_S, folder, only=only, far=self._level)
+        child.time_limit_s *= PATIENCE
         why_killed = child.wait()
         if why_killed or not child.verdicts:
             raise LabError(why_killed or f"nothing was run:\n{child.output()}")
