@@ -149,7 +149,7 @@ def num_objects(thing: object, *, but: tuple[type, ...] = ()) -> int:
 
 
 def is_stand_in(thing: object) -> bool:
-    """Whether it stands, in the sandbox, for an object of the test's: what hangs on it is not the file's."""
+    """Whether it stands for an object of the other side: of the test's, in the sandbox, and of the file's here."""
     return hasattr(type(thing), "_far_methods")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from course.grading.describing import Described, describe, static
 from course.grading.errors import Errors
 from course.grading.mirrors import Mirrors
-from course.grading.remote import EQUALITY, OPERATORS, FarMethod, Remote, make_class
+from course.grading.remote import EQUALITY, OPERATORS, FarMethod, Kept, Remote, make_class
 from course.grading.values import SCALARS, Values
 from course.grading.wire import Gone, ProtocolError, Wire
 
@@ -400,7 +400,7 @@ class Peer:
         for place in range(remote._far_num_fixed):
             if type(fields[place]) is list:
                 if fields[place]:  # at once: what is described in it for the first time, others will name
-                    fields[place] = self.values.decode(fields[place])
+                    fields[place] = Kept(self.values.decode(fields[place]))
                 elif place < len(remote._far_fields):  # it was fetched once
                     fields[place] = remote._far_fields[place]
         object.__setattr__(remote, "_far_turn", self.turn)

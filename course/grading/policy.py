@@ -23,7 +23,13 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"],
          "mini_vllm.kv_cache.KVCacheManager": ["block_size", "block_pool"],
          "mini_vllm.sampling.row.SamplerRow": ["params", "key", "output_token_ids", "prompt_token_ids"],
-         "mini_vllm.request.SamplingParams": ["temperature", "top_k", "top_p", "min_p", "seed", "logprobs"]}
+         "mini_vllm.request.SamplingParams": ["temperature", "top_k", "top_p", "min_p", "seed", "logprobs"],
+         "mini_vllm.model_runner.RequestStep": ["context_len", "needs_logits", "needs_all_logits", "token_ids",
+                                                "block_ids"],
+         "mini_vllm.scheduler.SchedulerOutput": ["num_scheduled_tokens", "requests", "copies", "preempted", "finished"],
+         "mini_vllm.engine_room.executor.StepResult": ["token_ids", "logprobs", "errors"],
+         "mini_vllm.sequences.SequenceGroup": ["request_id"],
+         "mini_vllm.sequences.SequenceState": ["request", "row"]}
 #: Properties that say how long the object's own lists are, and nothing else.
 COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
 #: What a lab's file has to write to. Everything else that is handed in is changed by its own methods.

@@ -35,6 +35,15 @@ MAX_NAME_CHARACTERS = 80
 MAX_DEFERRED = 1000
 
 
+class Kept:
+    """An attribute that never changes, and is no number or text: it came once."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 class Remote:
     """An object of the other side."""
 
@@ -60,6 +69,8 @@ class Remote:
         if place is not None and place < len(self._far_fields):
             if self._far_turn == self._far_peer.turn or place < kind._far_num_fixed:
                 value = self._far_fields[place]
+                if type(value) is Kept:
+                    return value.value
                 if type(value) is not list:
                     return value
                 if value:  # a member of an enum
@@ -68,7 +79,7 @@ class Remote:
             return FarMethod(self, name)
         value = self._far_peer.request("get", self, name)
         if place is not None and place < kind._far_num_fixed <= len(self._far_fields):
-            self._far_fields[place] = value
+            self._far_fields[place] = Kept(value)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:

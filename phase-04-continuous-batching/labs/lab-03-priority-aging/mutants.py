@@ -493,7 +493,7 @@ MUTANTS = [
               "everybody is looked at.",
         replace="        if request not in self:\n",
         by="        if not any(entry[-1] is request for entry in self._heap) or request not in self:\n",
-        killed_by="test_task_4_remove_does_not_search_and_keeps_the_order",
+        killed_by="test_task_2_no_call_goes_through_all_that_wait",
         breaks="PriorityQueueWithAging.remove: O(log n) on average",
     ),
     Mutant(
@@ -501,7 +501,7 @@ MUTANTS = [
         story="Makes a copy of the heap, to leave the old one in peace, at every get. Nothing is compared.",
         replace="        request = self.peek()\n        heapq.heappop(self._heap)\n",
         by="        request = self.peek()\n        self._heap = list(self._heap)\n        heapq.heappop(self._heap)\n",
-        killed_by="test_task_2_put_and_get_cost_log_n",
+        killed_by="test_task_2_no_call_goes_through_all_that_wait",
         breaks="PriorityQueueWithAging.get: O(log n)",
     ),
     Mutant(
@@ -509,7 +509,7 @@ MUTANTS = [
         story="Goes through the heap for every len().",
         replace="        return len(self._waiting)\n",
         by="        return sum(self._is_alive(*entry[-2:]) for entry in self._heap)\n",
-        killed_by="test_task_2_put_and_get_cost_log_n",
+        killed_by="test_task_2_no_call_goes_through_all_that_wait",
         breaks="PriorityQueueWithAging.__len__: O(1)",
     ),
     Mutant(
@@ -518,7 +518,7 @@ MUTANTS = [
         replace="            if self._is_alive(ticket, request):\n                return request\n",
         by="            living = [entry for entry in self._heap if self._is_alive(*entry[-2:])]\n"
            "            if self._is_alive(ticket, request):\n                return living[0][-1]\n",
-        killed_by="test_task_2_put_and_get_cost_log_n",
+        killed_by="test_task_2_no_call_goes_through_all_that_wait",
         breaks="PriorityQueueWithAging.peek: it stays. O(1)",
     ),
     Mutant(
@@ -526,7 +526,7 @@ MUTANTS = [
         story="Goes through all that wait, to see whether this one is among them.",
         replace="        return self._waiting.get(request.request_id, (None, None))[1] is request\n",
         by="        return any(other is request for _, other in self._waiting.values())\n",
-        killed_by="test_task_4_remove_does_not_search_and_keeps_the_order",
+        killed_by="test_task_2_no_call_goes_through_all_that_wait",
         breaks="PriorityQueueWithAging.__contains__: O(1)",
     ),
     Mutant(

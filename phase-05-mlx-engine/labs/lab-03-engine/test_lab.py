@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from course.gauges import is_stand_in
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine as ReferenceEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
@@ -44,8 +45,23 @@ def settings_of(num_blocks=60, seats=8, budget=64, size=4, cache=True):
                         enable_prefix_caching=cache, enable_lookahead=False)
 
 
+class Held:
+    """An engine. Its parts are asked for once: what judges it is what its frame has made, and nothing else."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        for name in ("kv_cache", "scheduler", "runner", "sampler", "live"):
+            part = getattr(engine, name)
+            assert not is_stand_in(part), f"engine.{name} is not what the frame has made: {part!r}"
+            setattr(self, name, part)
+        assert self.scheduler.kv_cache is self.kv_cache, "engine.scheduler and engine.kv_cache do not belong together"
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+
 def make_engine(lab, parts=None, **settings):
-    return lab.LLMEngine(settings_of(**settings), parts, loaded())
+    return Held(lab.LLMEngine(settings_of(**settings), parts, loaded()))
 
 
 def must_raise(error, call, function, *args):
