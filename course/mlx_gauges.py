@@ -1,6 +1,6 @@
 """For the tests of labs with MLX: what a call holds and notes there. As ``course.gauges``; all of it is inside.
 
-What is looked at are the ``pools`` of an object of the file under test: a list of arrays.
+Where something is said of pools, they are the ``pools`` of an object of the file under test: a list of arrays.
 """
 
 from __future__ import annotations
@@ -22,18 +22,23 @@ def peak_mlx_bytes(make: Callable[[], Any], change: Callable[[Any], Any]) -> int
     peaks = []
     for _ in range(NUM_TIMES if gauges.far is None else NUM_TIMES_FAR):
         made = make()
-        before = _measured("begin_mlx_peak")
-        peaks.append(_measured("end_mlx_peak", change(made)) - before)
+        before = int(_measured("begin_mlx_peak"))
+        peaks.append(int(_measured("end_mlx_peak", change(made))) - before)
     return sorted(peaks)[len(peaks) // 2]
 
 
 def num_mlx_operations(owner: Any) -> int:
     """How many operations MLX has noted for ``owner.pools[0]`` and not computed yet."""
-    return _measured("count_mlx_operations", owner)
+    return int(_measured("count_mlx_operations", owner))
 
 
-def _measured(name: str, *args: Any) -> int:
-    return int(globals()[name](*args) if gauges.far is None else gauges.far.measure(name, *args))
+def values_after(function: Callable[..., object], array: Any, *args: Any) -> Any:
+    """What ``array`` holds after ``function(array, *args)``, as a list. It must be a function of the file's."""
+    return _measured("call_and_list", function, array, *args)
+
+
+def _measured(name: str, *args: Any) -> Any:
+    return globals()[name](*args) if gauges.far is None else gauges.far.measure(name, *args)
 
 
 # ---- these run where the file under test does
@@ -58,3 +63,8 @@ def count_mlx_operations(owner: Any) -> int:
     graph = io.StringIO()
     mx.export_to_dot(graph, owner.pools[0])
     return graph.getvalue().count("label")
+
+
+def call_and_list(function: Callable[..., object], array: Any, *args: Any) -> Any:
+    function(array, *args)
+    return array.tolist()

@@ -33,13 +33,14 @@ FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.R
 #: Properties that say how long the object's own lists are, and nothing else.
 COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
 #: What a lab's file has to write to. Everything else that is handed in is changed by its own methods.
-SETTABLE = {"mini_vllm.request.Request": frozenset(("status", "arrival_time", "num_computed_tokens", "num_cached_tokens",
-                                                    "num_preemptions", "num_sequences")),
-            "mini_vllm.scheduler.Scheduler": frozenset(("max_num_chunk_tokens",)),
-            "mini_vllm.sequences.SequenceGroup": frozenset(("error",)),
-            "mini_vllm.request.CompletionOutput": frozenset(("finish_reason",))}
+SETTABLE = {"mini_vllm.request.Request": ("status", "arrival_time", "num_computed_tokens", "num_cached_tokens",
+                                          "num_preemptions", "num_sequences"),
+            "mini_vllm.scheduler.Scheduler": ("max_num_chunk_tokens",),
+            "mini_vllm.sequences.SequenceGroup": ("error",),
+            "mini_vllm.request.CompletionOutput": ("finish_reason",)}
 #: Containers that are changed here if the file changes them: it says with ``append_output_token`` what is in it anyway.
-SHARED = {"mini_vllm.request.Request": ("output_token_ids",)}
+SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
+          "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",)}
 #: Private names that code given in a starter reads.
 READABLE = {"mini_vllm.block_pool.BlockPool": ("_kept_for_copy",)}
 #: What crosses as data. An honest side computes with it by itself.

@@ -643,10 +643,10 @@ def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
         return runner.cache
 
     peak = peak_mlx_bytes(lambda: None, two_steps) / (num_blocks * 4 * BLOCK_SIZE * 8 * mx.float32.size)
-    assert peak < 2.1, f"a runner with two layers and pools of {num_blocks} blocks took {peak:.2f} times the memory of one " \
-                       "pool in a step of 8 tokens and one of 7, expected less than 2.1, its two pools: they are " \
-                       "written in place, and for that nobody but the cache holds one, or a view of one, while the " \
-                       "step writes"
+    assert peak < 2.1, f"a runner with two layers and pools of {num_blocks} blocks took {peak:.2f} times the memory " \
+                       "of one pool in a step of 8 tokens and one of 7, expected less than 2.1, its two pools: they " \
+                       "are written in place, and for that nobody but the cache holds one, or a view of one, while " \
+                       "the step writes"
 
 
 @pytest.mark.points(2)

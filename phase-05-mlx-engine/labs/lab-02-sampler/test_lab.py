@@ -20,6 +20,7 @@ import math
 import numpy as np
 import pytest
 
+from course.mlx_gauges import values_after
 from mini_vllm.backend import mx
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampling.row import SamplerRow, make_key
@@ -478,14 +479,15 @@ def test_task_3_no_temperature_is_too_small_or_too_large(lab):
 
 
 @pytest.mark.points(1)
+@pytest.mark.inside("an array of MLX crosses as a copy: what is written into it is seen only where the file runs")
 def test_task_3_the_callers_logits_stay_as_they_are(lab):
     values = [[3.0, 2.0, 1.0, -1.0], [0.5, 0.25, 4.0, 4.0]]
-    logits = mx.array(values)
-    rows = [make_row(num_output=2, temperature=0.5), make_row(num_output=1, temperature=0.0)]
+    rows = [SamplerRow(SamplingParams(temperature=temperature), (), [0] * num_output, (), (1, 2))
+            for temperature, num_output in ((0.5, 2), (0.0, 1))]
     before = repr(rows)
-    draw(lab, logits, rows)
-    assert logits.tolist() == values, (f"after draw the caller's logits are {logits.tolist()}, they were {values}: the "
-                                       "engine still looks at them")
+    after = values_after(lab.Sampler().draw, mx.array(values), rows)
+    assert after == values, (f"after draw the caller's logits are {after}, they were {values}: the engine still looks "
+                             "at them")
     assert repr(rows) == before, (f"after draw the caller's rows are {rows}, they were {before}: a row is the "
                                   "request's, and it is the scheduler that appends a token")
 
