@@ -144,5 +144,6 @@ class GraderPolicy(Policy):
     def methods_of(self, kind: type) -> list[str]:
         if not self._is_ours(kind):
             return []
-        return [name for name in super().methods_of(kind)
-                if not name.startswith("_") and not self._is_foreign(kind.__mro__, name)]
+        only = ONLY.get(f"{kind.__module__}.{kind.__qualname__}")
+        return [name for name in super().methods_of(kind) if not name.startswith("_")
+                and not self._is_foreign(kind.__mro__, name) and (only is None or name in only)]

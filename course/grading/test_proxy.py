@@ -4,6 +4,7 @@ import enum
 import gc
 import json
 import math
+import operator as operators
 import socket
 import struct
 import threading
@@ -22,7 +23,11 @@ from course.grading.policy import GraderPolicy
 from course.grading.remote import MAX_DEFERRED, Remote
 from course.grading.wire import MAX_MESSAGE_BYTES, Gone, ProtocolError, Wire
 from mini_vllm.block_pool import BlockHash, BlockPool
-from mini_vllm.request import Priority, Request, RequestStatus
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.random_model import random_weights
+from mini_vllm.models.weights import make_model
+from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
+from mini_vllm.sampling.row import SamplerRow
 
 
 def known(name):
@@ -67,6 +72,10 @@ class Yes:
         return 1
 
 
+def reads_rows(rows):
+    return [(row.params.temperature, row.key, len(row.output_token_ids)) for row in reversed(rows)][::-1]
+
+
 def reads(requests):
     return [(r.request_id, r.num_tokens, r.num_computed_tokens, r.priority, r.status) for r in requests]
 
@@ -90,7 +99,8 @@ def talk():
     vars(module).update(Thing=Thing, Yes=Yes, Colour=Colour, Exploding=Exploding, things=[Thing(i) for i in range(50)],
                         echo=lambda value: value, call=lambda function, *args: function(*args),
                         attribute=getattr, set_attribute=setattr, OrderedDict=OrderedDict, one=types.SimpleNamespace(),
-                        reads=reads, advances=advances)
+                        reads=reads, advances=advances, reads_rows=reads_rows,
+                        operate=lambda name, *args: getattr(operators, name)(*args))
     far = {}
 
     def serve():
@@ -250,6 +260,17 @@ def test_a_request_is_read_in_one_question_until_it_changes(talk):
     assert told[1] == ("r1", 4, 5, Priority.NORMAL, RequestStatus.RUNNING)
 
 
+def test_what_never_changes_of_an_object_comes_with_it(talk):
+    """Also what is no number, and whoever is looked at first: the last one names what the first one described."""
+    params = SamplingParams(temperature=0.5)
+    rows = [SamplerRow(params, (), (0,) * i, (), (1, i)) for i in range(40)]
+    before = talk.num_answered
+    assert talk.lab.call(talk.lab.reads_rows, rows) == [(0.5, (1, i), i) for i in range(40)]
+    assert talk.num_answered == before
+    rows[3].output_token_ids = [1, 2]
+    assert talk.lab.call(talk.lab.reads_rows, [rows[3]]) == [(0.5, (1, 3), 2)], "a list is asked for"
+
+
 def test_a_list_is_one_list_on_both_sides(talk):
     thing, items = talk.lab.Thing(), [1]
     assert talk.lab.echo(items) is items
@@ -357,6 +378,30 @@ def test_what_was_handed_in_cannot_be_replaced(talk):
     assert request.num_computed_tokens == 2 and len(pool.blocks) == 6 and pool.get_num_free_blocks() == 5
 
 
+def test_only_the_state_of_a_request_can_be_set(talk):
+    request = Request("r", [1, 2])
+    for name, value in (("request_id", "s"), ("prompt_token_ids", []), ("all_token_ids", []), ("output_token_ids", [1]),
+                        ("sampling_params", None), ("priority", Priority.HIGH), ("extra_keys", ("x",))):
+        with pytest.raises(AttributeError):
+            talk.lab.set_attribute(request, name, value)
+    talk.lab.set_attribute(request, "status", RequestStatus.RUNNING)
+    assert repr(request) == "Request('r', prompt=2, output=0, computed=0, RUNNING)"
+
+
+def test_a_network_can_be_called_and_not_taken_apart(talk):
+    config = dict(model_type="llama", vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                  num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=8, rms_norm_eps=1e-5,
+                  rope_theta=10000.0, tie_word_embeddings=False)
+    model = make_model(ModelConfig.from_dict(config), random_weights(config, seed=0))
+    assert talk.lab.attribute(talk.lab.attribute(model, "config"), "num_layers") == 1
+    for name in ("update", "parameters", "load_weights", "apply", "lm_head", "set_dtype", "pop", "clear", "__dict__"):
+        with pytest.raises(AttributeError):
+            talk.lab.attribute(model, name)
+    for operator, *args in (("setitem", "lm_head", None), ("getitem", "lm_head"), ("delitem", "lm_head")):
+        with pytest.raises(TypeError):
+            talk.lab.operate(operator, model, *args)
+
+
 def test_the_containers_of_what_was_handed_in_stay_as_they_are(talk):
     """The sandbox sees them, and what it does to its copy is undone with the next message."""
     pool = BlockPool(6)
@@ -366,6 +411,10 @@ def test_the_containers_of_what_was_handed_in_stay_as_they_are(talk):
     assert len(pool.blocks) == 6
     namespace["count"] = lambda pool: len(pool.blocks)
     assert talk.lab.count(pool) == 6
+    request = Request("r", [1])
+    namespace["change"] = lambda request: (request.prompt_token_ids.append(2), request.output_token_ids.append(3))
+    talk.lab.change(request)
+    assert (request.prompt_token_ids, request.output_token_ids) == ([1], [3]), "what it says is the file's to say"
     namespace["mine"] = lambda pool: (pool.get_new_blocks(2) + [1])[:1].clear()
     talk.lab.mine(pool)
     assert pool.get_num_free_blocks() == 3
