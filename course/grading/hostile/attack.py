@@ -31,8 +31,6 @@ class Attack:
     is_outside: bool = False
     #: What must stand in a flag of the result.
     flag: str = ""
-    #: Whether it is in the short selection.
-    is_short: bool = False
     #: Whether a test inside must be run for it.
     is_inside: bool = False
     #: What lies beside the file in its folder: name → text.

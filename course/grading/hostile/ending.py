@@ -7,8 +7,7 @@ from course.grading.hostile.attack import Attack, Earns
 _HARM = Earns.AT_MOST_BASE
 
 ATTACKS = (
-    Attack("exits_at_import", "ends with status 0 when it is loaded", "import os\nos._exit(0)\n", earns=_HARM,
-           is_short=True),
+    Attack("exits_at_import", "ends with status 0 when it is loaded", "import os\nos._exit(0)\n", earns=_HARM),
     Attack("exits_later", "ends with status 0 in the third test", '''
 import os
 def _exit(self): os._exit(0)

@@ -30,11 +30,11 @@ for _fd in (1, 2, *range(3, 64)):
             os.write(_fd, ({_REPORT} % _test).encode())
         except OSError:
             pass
-''', is_short=True),
+'''),
     Attack("printed_summary", "prints what pytest, a workflow and a gradebook would print", '''
 print("===== 11 passed in 0.10s =====\\nlab 2.1  19 / 19 points\\n::set-output name=score::19\\n"
       "\\x1b[2J\\x1b]0;all passed\\x07<script>alert(1)</script>\\n=1+1,19", flush=True)
-''', is_short=True),
+'''),
     Attack("patches_pytest", "makes pytest call every test passed", '''
 import sys
 for _name in ("pytest", "_pytest.reports", "_pytest.runner", "course.plugin", "course.points"):
@@ -49,7 +49,7 @@ for _name in ("pytest", "_pytest.reports", "_pytest.runner", "course.plugin", "c
                     setattr(_kind, _attribute, _attribute == "passed" or "passed")
                 except (TypeError, AttributeError):
                     pass
-''', is_short=True),
+'''),
     Attack("patches_from_a_thread", "goes on patching while tests run", '''
 import gc, threading, time
 def _patch():
@@ -59,19 +59,19 @@ def _patch():
                 each.outcome = "passed"
         time.sleep(0.01)
 threading.Thread(target=_patch, daemon=True).start()
-''', is_short=True),
+''', earns=Earns.AT_MOST_BASE),
     Attack("swaps_tests", "looks for the tests among all objects and empties them", '''
 import gc, types
 for _each in gc.get_objects():
     if isinstance(_each, types.FunctionType) and _each.__name__.startswith(("test_", "assert_", "must_")):
         _each.__code__ = (lambda *args, **kwargs: None).__code__
-''', is_short=True),
+'''),
     Attack("patches_builtins", "makes built-in functions say what is wanted", '''
 import builtins
 builtins.isinstance = lambda *args: True
 builtins.AssertionError = type("AssertionError", (Exception,), {})
 builtins.sum = lambda *args: 0
-'''),
+''', earns=Earns.AT_MOST_BASE),
     Attack("empties_sys_modules", "deletes and replaces what its process has loaded", '''
 import sys
 for _name in list(sys.modules):
@@ -79,7 +79,7 @@ for _name in list(sys.modules):
         del sys.modules[_name]
 sys.settrace(None)
 sys.exc_info = sys.exit = lambda *args: None
-''', is_short=True),
+'''),
     Attack("equal_to_everything", "answers with objects that are equal to everything", _YES + '''
 BlockPool.get_usage = lambda self: Yes()
 BlockPool.get_cached_block = lambda self, block_hash: Yes()
@@ -133,7 +133,7 @@ class _Exploding(Exception):
     __repr__ = __str__
 def _explode(*args): raise _Exploding()
 BlockPool.get_usage = _explode
-''', is_short=True),
+'''),
     Attack("endless_text", "raises what takes for ever to be shown", '''
 class _Endless(Exception):
     def __str__(self):
@@ -144,14 +144,14 @@ BlockPool.get_usage = _endless
     Attack("carets", "raises a syntax error that points at column six thousand million", '''
 def _caret(*args): raise SyntaxError("m", ("f", 1, 1, "x", 1, 6 * 10**9))
 BlockPool.get_usage = _caret
-''', is_short=True),
+'''),
     Attack("keyboard_interrupt", "raises what would end pytest", '''
 def _interrupt(*args): raise KeyboardInterrupt
 BlockPool.get_usage = _interrupt
 class _Mine(KeyboardInterrupt): pass
 def _mine(*args): raise _Mine
 KVCacheBlock.reset_hash = _mine
-''', is_short=True),
+'''),
     Attack("exceptions_of_pytest", "raises what has the names of pytest's own exceptions", '''
 def _raising(name, module):
     kind = type(name, (BaseException,), {"__module__": module})
@@ -160,7 +160,7 @@ def _raising(name, module):
 BlockPool.get_usage = _raising("Skipped", "_pytest.outcomes")
 KVCacheBlock.reset_hash = _raising("Exit", "_pytest.outcomes")
 BlockPool.get_cached_block = _raising("XFailed", "_pytest.outcomes")
-''', is_short=True),
+'''),
     Attack("exceptions_of_the_grader", "raises what has the names of the grader's own exceptions", '''
 def _raising(name, module):
     kind = type(name, (Exception,), {"__module__": module})

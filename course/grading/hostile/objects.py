@@ -83,7 +83,7 @@ class _Array:
     __array__ = None
     def __len__(self): return 3
 softmax = lambda scores: _Array()
-''', lab="1.1", is_short=True),
+''', lab="1.1", earns=Earns.AT_MOST_BASE),
     Attack("near_to_everything", "answers with an object whose distance to everything is nothing", '''
 class _Near:
     def __getattr__(self, name): return self
@@ -94,8 +94,8 @@ for _name in "lt le gt ge bool eq".split():
     setattr(_Near, f"__{_name}__", lambda self, *args: True)
 _Near.__float__ = lambda self: 0.0
 softmax = lambda scores: _Near()
-kv_bytes_per_token = lambda *args: _Near()
-''', lab="1.1"),
+kv_bytes_per_token = lambda *args, **kwargs: _Near()
+''', lab="1.1", earns=Earns.AT_MOST_BASE),
     Attack("tells_pools_by_their_classes", "tells wrong pools from right ones by the names of classes", '''
 def test_task_1_looks(pools):
     pool = pools.BlockPool(3)

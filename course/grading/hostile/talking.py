@@ -16,7 +16,7 @@ def _on_usage(body: str) -> str:
 ATTACKS = (
     Attack("garbage", "writes bytes that are no message", _on_usage('peer()._wire._socket.sendall(b"\\xff" * 4096)')),
     Attack("giant_frame", "announces a message of four gigabytes", _on_usage(
-        'peer()._wire._socket.sendall(b"\\xff\\xff\\xff\\xf0\\x00\\x00\\x00\\x10")'), is_short=True),
+        'peer()._wire._socket.sendall(b"\\xff\\xff\\xff\\xf0\\x00\\x00\\x00\\x10")')),
     Attack("half_a_frame", "announces a message and ends", _on_usage('''
 import os
 peer()._wire._socket.sendall(b"\\x00\\x00\\x10\\x00\\x00\\x00\\x00\\x10[")
@@ -24,7 +24,7 @@ os._exit(0)''')),
     Attack("deep_json", "sends lists in lists in lists", _on_usage('''
 import struct
 text = b"[" * 200_000 + b"]" * 200_000
-peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)'''), is_short=True),
+peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)''')),
     Attack("deep_value", "answers with a tuple in a tuple, a thousand deep", _on_usage('''
 value = 1
 for _ in range(900): value = ["t", value]
@@ -34,7 +34,7 @@ import struct
 text = b'["!",[' + b"[]," * 15_000_000 + b"[]]]"
 peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)''')),
     Attack("colliding_keys", "sends a set whose members all share a hash", _on_usage('''
-peer()._wire.send(["!", ["z", *(k * ((1 << 61) - 1) for k in range(1, 60_000))]], [])'''), is_short=True),
+peer()._wire.send(["!", ["z", *(k * ((1 << 61) - 1) for k in range(1, 60_000))]], [])''')),
     Attack("huge_integer", "sends an integer of a million digits", _on_usage('''
 import struct
 text = b'["!",' + b"9" * 1_000_000 + b"]"
@@ -44,7 +44,7 @@ def _odd(*args): raise ValueError("\\ud800\\udfff \\x00\\x1b[31m \\u202e\\uffff"
 BlockPool.get_usage = _odd
 import os
 os.write(1, b"\\xff\\xfe\\x80\\x1b[2J\\n")
-''', is_short=True),
+'''),
     Attack("answers_nobody_asked_for", "sends answers before they are asked for", _on_usage('''
 wire = peer()._wire
 for _ in range(20): wire.send(["!", True], [])'''), earns=_HARM),
@@ -77,7 +77,7 @@ peer()._wire.send(["!", ["h", 78, 9_998, ["BlockPool", "object", ["__eq__"], [],
 print(ask("call", ["K", "save"], ["t", "stolen", 1], ["d", 99_991, []]))''')),
     Attack("computes_in_the_grader", "has the grader make a text of ten gigabytes", _on_usage('''
 print(ask("operator", "ab", "__mul__", ["t", 5 * 10**9]))
-print(ask("operator", "%010000000000d", "__mod__", ["t", 1]))'''), is_short=True),
+print(ask("operator", "%010000000000d", "__mod__", ["t", 1]))''')),
     Attack("foreign_exceptions", "raises real exceptions of the grader's by their names", _on_usage('''
 peer()._wire.send(["x", ["i", ["course.grading.far_files.CanaryPassed"], ["t", "x"], "x", None]], [])''')),
     Attack("services", "asks for what only the grader may do", _on_usage('''

@@ -116,7 +116,7 @@ def together(attacks):
 
 
 FORGERIES = together(BY_NAME[name] for name in (
-    "verdict_lines", "printed_summary", "patches_pytest", "patches_from_a_thread", "swaps_tests", "exploding_text",
+    "verdict_lines", "printed_summary", "patches_pytest", "keyboard_interrupt", "swaps_tests", "exploding_text",
     "exceptions_of_pytest", "empties_sys_modules"))
 OUTSIDE = together(BY_NAME[name] for name in (
     "tells_the_environment", "reads_the_solution", "imports_the_engine", "imports_what_is_served", "kills_the_parent",
