@@ -75,7 +75,7 @@ class GraderPolicy(Policy):
 
     def check_get(self, owner: Any, name: str) -> None:
         if isinstance(owner, type):
-            kinds = (*owner.__mro__, *type(owner).__mro__)
+            kinds: tuple[type, ...] = (*owner.__mro__, *type.mro(type(owner)))
             if not self._is_ours(owner) or name.startswith("_") or self._is_foreign(kinds, name):
                 raise AttributeError(f"{name} of {owner.__name__} is not for the sandbox")
             return
