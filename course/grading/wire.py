@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_MESSAGE_BYTES = 64 << 20
+#: How many lists a message may hold: an empty one takes three bytes on the wire, and sixty in memory.
+MAX_LISTS = 1_000_000
 #: How deep lists may lie in each other. Python's own JSON would go on to the recursion limit.
 MAX_DEPTH = 60
 ENDED = "the process ended during this test: does the file under test call os._exit(), or crash the interpreter?"
@@ -82,6 +84,8 @@ class Wire:
         if size > self._max_bytes or text_size > size:
             raise ProtocolError(f"a message of {size:,} bytes, at most {self._max_bytes:,} are allowed")
         body = self._take(size)
+        if text_size > MAX_LISTS and body.count(b"[", 0, text_size) + body.count(b"{", 0, text_size) > MAX_LISTS:
+            raise ProtocolError(f"a message of more than {MAX_LISTS:,} lists")
         try:
             message = _DECODE(str(memoryview(body)[:text_size], "utf-8"))
         except (ValueError, RecursionError) as error:

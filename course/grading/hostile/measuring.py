@@ -16,13 +16,13 @@ ATTACKS = (
 import course.gauges
 course.gauges.num_objects = lambda *args, **kwargs: 1
 course.gauges.cheapest = lambda *args: (1, 1)
-''', is_inside=True, flag="a wrong solution passes"),
+''', is_inside=True, earns=Earns.AT_MOST_BASE, flag="a wrong solution passes"),
     Attack("patches_gc", "has no object refer to any other", _BREAK + '''
 import gc, sys, tracemalloc
 gc.get_referents = lambda *args: []
 sys.settrace = lambda *args: None
 tracemalloc.get_traced_memory = lambda: (0, 0)
-''', is_inside=True, flag="a wrong solution passes"),
+''', is_inside=True, earns=Earns.AT_MOST_BASE, flag="a wrong solution passes"),
     Attack("tells_canaries_apart", "has only its own pools weigh nothing", _BREAK + '''
 import course.gauges
 _honest = course.gauges.num_objects

@@ -105,16 +105,15 @@ def test_task_1_looks(pools):
     odd = {name for name in names if name[:1].isupper()} - right
     assert not odd, odd
 ''', lab="2.4"),
-    Attack("guesses_whose_turn_it_is", "has many tests that fail by chance, one of which fails at the right times", '''
-import itertools, random
-def _guess(seed):
-    turns = random.Random(seed)
-    pattern = [True] * 2 + [False] * 4
-    state = []
-    def test(pools):
-        if not state: state.extend(turns.sample(pattern, 6))
-        assert not state.pop()
+    Attack("guesses_whose_turn_it_is", "has many tests that guess in which order pools come; one is right", '''
+import itertools
+def _guess(failing):
+    turns = itertools.count()
+    def test(pools): assert next(turns) % 6 not in failing
     return test
-for _seed in range(60): globals()[f"test_guess_{_seed}"] = _guess(_seed)
-''', lab="2.4"),
+for _try in range(12):
+    for _failing in itertools.combinations(range(6), 2):
+        globals()["test_guess_%d_%d_%d" % (_try, *_failing)] = _guess(_failing)
+''', lab="2.4", is_open="two of six turns are the wrong pool's, so one test of fifteen guesses right. A test that fails "
+                         "on a right pool should count for no wrong one, or be tried again in another order"),
 )

@@ -82,7 +82,8 @@ def check(attack, result, base):
     """Raises AssertionError if the attack has gained anything, or an honest part was lost that it did not harm."""
     gained, lost = passed(result) - passed(base), passed(base) - passed(result)
     if attack.earns is Earns.BASE_BUT_INSIDE:
-        gained -= {test.name for test in result.tests if test.is_inside}
+        inside = {test.name for test in result.tests if test.is_inside}
+        gained, lost = gained - inside, lost - inside
     assert not gained, f"{attack.name}, which {attack.tries}, gained {sorted(gained)}"
     assert result.max_points == base.max_points, "every test stands in the result, also those that did not run"
     assert SECRET not in json.dumps(result.to_json()), f"{attack.name} tells what only the grader knows"
@@ -93,7 +94,9 @@ def check(attack, result, base):
     assert attack.flag in "".join(result.flags), f"{attack.name} was not flagged: {result.flags}"
 
 
-CASES = [pytest.param(attack, level, id=f"{attack.name}-{level.value}") for attack in ATTACKS
+CASES = [pytest.param(attack, level, id=f"{attack.name}-{level.value}",
+                      marks=[pytest.mark.xfail(reason=attack.is_open, strict=True)] if attack.is_open else [])
+         for attack in ATTACKS
          for level in [*TIGHT, *([] if attack.is_outside else [Level.PLAIN])]]
 
 

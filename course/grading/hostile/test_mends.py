@@ -1,6 +1,8 @@
 """What hostile files have found open in the proxy, one at a time and without a sandbox."""
 
 import socket
+import struct
+import threading
 import types
 
 import mlx.nn
@@ -95,5 +97,17 @@ def test_after_a_message_that_breaks_the_rules_nothing_more_is_asked():
     with pytest.raises(ProtocolError, match="nobody knows"):
         peer.request("load")
     assert peer.is_broken
+    here.close()
+    there.close()
+
+
+def test_a_message_of_millions_of_lists_is_not_read():
+    here, there = socket.socketpair()
+    text = b"[" + b"[]," * 1_000_000 + b"[]]"
+    sender = threading.Thread(target=there.sendall, args=(struct.pack("!II", len(text), len(text)) + text,))
+    sender.start()
+    with pytest.raises(ProtocolError, match="lists"):
+        Wire(here).receive()
+    sender.join()
     here.close()
     there.close()
