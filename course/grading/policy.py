@@ -8,6 +8,7 @@ method, nor reach a module, a frame, a class's insides or the tests.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from typing import Any
 
@@ -75,7 +76,7 @@ class GraderPolicy(Policy):
 
     def check_get(self, owner: Any, name: str) -> None:
         if isinstance(owner, type):
-            kinds: tuple[type, ...] = (*owner.__mro__, *type.mro(type(owner)))
+            kinds = (*owner.__mro__, *inspect.getmro(type(owner)))
             if not self._is_ours(owner) or name.startswith("_") or self._is_foreign(kinds, name):
                 raise AttributeError(f"{name} of {owner.__name__} is not for the sandbox")
             return

@@ -24,6 +24,9 @@ _watch(KVCacheManager)
 
 ATTACKS = (
     Attack("walks_to_the_globals", "goes from an object that it was given to the module of its class", '''
+_reached = []
+def _free(self, request): raise ValueError(str(_reached))
+KVCacheManager.free = _free
 def _attack(thing):
     for path in ("__class__.__init__.__globals__", "__init__.__func__.__globals__", "__reduce__", "__dict__",
                  "append_output_token.__func__", "get_new_blocks.__self__.__class__", "__subclasses__"):
@@ -32,8 +35,7 @@ def _attack(thing):
             try: found = getattr(found, name)
             except Exception: break
         else:
-            if "globals" in path and type(thing).__module__ == "far" and "pytest" in str(found):
-                print("REACHED", found)
+            if path.endswith(("__globals__", "__func__")): _reached.append(f"REACHED {found}"[:80])
     print("{0.__class__.__init__.__globals__}".format(thing)[:0])
 ''' + _ON_ALL, lab="2.2"),
     Attack("patches_every_class", "replaces every method of every class that it was given, here and in the grader", '''
@@ -114,6 +116,6 @@ def _guess(failing):
 for _try in range(12):
     for _failing in itertools.combinations(range(6), 2):
         globals()["test_guess_%d_%d_%d" % (_try, *_failing)] = _guess(_failing)
-''', lab="2.4", is_open="two of six turns are the wrong pool's, so one test of fifteen guesses right. A test that fails "
-                         "on a right pool should count for no wrong one, or be tried again in another order"),
+''', lab="2.4", is_open="two of six turns are the wrong pool's, so one test of fifteen guesses right. A test that "
+                         "fails on a right pool should count for no wrong one, or be tried again in another order"),
 )

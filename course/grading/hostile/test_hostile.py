@@ -86,7 +86,8 @@ def check(attack, result, base):
         gained, lost = gained - inside, lost - inside
     assert not gained, f"{attack.name}, which {attack.tries}, gained {sorted(gained)}"
     assert result.max_points == base.max_points, "every test stands in the result, also those that did not run"
-    assert SECRET not in json.dumps(result.to_json()), f"{attack.name} tells what only the grader knows"
+    told = json.dumps(result.to_json())
+    assert SECRET not in told and "REACHED" not in told, f"{attack.name} tells what only the grader knows"
     if attack.earns is not Earns.AT_MOST_BASE:
         why = {test.name: test.message for test in result.tests if test.name in lost}
         assert not lost, f"{attack.name}, which {attack.tries}, cost its honest part: {why}"
