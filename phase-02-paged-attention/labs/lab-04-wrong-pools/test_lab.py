@@ -13,6 +13,9 @@ from course.loading import load_file
 POOLS = load_file(Path(__file__).with_name("wrong_pools.py"))
 #: The same order each time, so that a student can look into a failure; another one in the grader.
 SALT = gauges.salt()
+#: In the grader a wrong pool counts as caught when it is caught again in that many further orders. Two turns of six are
+#: its own: a test that fails by chance is right in one of fifteen.
+NUM_FURTHER_ORDERS = 4 if SALT else 0
 #: What a test says that is still to be written.
 STUB = re.compile(r"Task (\d+): ")
 #: Of how many tests the first survivor of a task says why they do not count. A test of task 5 says it of all.
@@ -22,14 +25,14 @@ MAX_COMPLAINTS = 2
 class Outcomes:
     """What came of one of the student's tests: on each right pool, and on one wrong pool among them, twice each."""
 
-    def __init__(self, test, name, wrong=None):
+    def __init__(self, test, name, wrong=None, turn=0):
         self.test, self.name, self.stub = test, name, None
         #: For each time on the wrong pool, whether the test failed.
         self.on_wrong = []
         #: A right pool → for each time on it, why the test did not pass; "" where it did.
         self.on_right = {}
         order = [*POOLS.RIGHT, *([wrong] if wrong else POOLS.RIGHT)] * 2
-        random.Random(f"{name} {wrong and wrong.name} {SALT}").shuffle(order)  # a test cannot know whose turn it is
+        random.Random(f"{name} {wrong and wrong.name} {SALT} {turn}").shuffle(order)  # a test cannot know whose turn it is
         for kind in order:
             why, has_failed = self.run(kind)
             if kind in POOLS.RIGHT:
@@ -56,6 +59,9 @@ class Outcomes:
     @property
     def catches(self):
         return self.counts and all(self.on_wrong)
+
+    def catches_again(self, wrong):
+        return all(Outcomes(self.test, self.name, wrong, turn + 1).catches for turn in range(NUM_FURTHER_ORDERS))
 
     @property
     def complaint(self):
@@ -105,7 +111,7 @@ def assert_caught(lab, name):
     wrong = POOLS.WRONG[name]
     seen = []
     for each in outcomes(lab, wrong):
-        if each.catches:
+        if each.catches and each.catches_again(wrong):
             return
         seen.append(each)
     raise_stub(seen, wrong.task)
