@@ -28,15 +28,14 @@ _reached = []
 def _free(self, request): raise ValueError(str(_reached))
 KVCacheManager.free = _free
 def _attack(thing):
-    for path in ("__class__.__init__.__globals__", "__init__.__func__.__globals__", "__reduce__", "__dict__",
-                 "append_output_token.__func__", "get_new_blocks.__self__.__class__", "__subclasses__"):
+    for path in ("__init__.__globals__", "__class__.__init__.__globals__", "__init__.__func__", "__reduce__.__self__",
+                 "append_output_token.__func__", "get_new_blocks.__globals__", "_cached", "__dict__"):
         found = thing
         for name in path.split("."):
-            try: found = getattr(found, name)
+            try: found = thing._far_peer.request("get", found, name)
             except Exception: break
-        else:
-            if path.endswith(("__globals__", "__func__")): _reached.append(f"REACHED {found}"[:80])
-    print("{0.__class__.__init__.__globals__}".format(thing)[:0])
+        else: _reached.append(f"REACHED {path}")
+    "{0.__class__.__init__.__globals__}".format(thing)
 ''' + _ON_ALL, lab="2.2"),
     Attack("patches_every_class", "replaces every method of every class that it was given, here and in the grader", '''
 def _attack(thing):
