@@ -82,7 +82,7 @@ def cheapest(function: Callable[..., object], arguments: Iterable[tuple[Any, ...
     """
     arguments = [tuple(argument) for argument in arguments]
     if far is not None:
-        num_lines, num_bytes = far.measure("cheapest", function, arguments)
+        num_lines, num_bytes = far.measure("cheapest", _over_there(function), arguments)
         return int(num_lines), int(num_bytes)
     works = [_work_of(function, argument) for argument in arguments]
     return min(work[0] for work in works), min(work[1] for work in works)
@@ -116,10 +116,19 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
             tracemalloc.stop()
 
 
+def _over_there(function: Any) -> Any:
+    """An operator of something in the sandbox, ``queue.__len__``, as its method there."""
+    owner = getattr(function, "__self__", None)
+    if not is_stand_in(owner):
+        return function
+    from course.grading.remote import FarMethod
+    return FarMethod(owner, function.__name__)
+
+
 def peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
     """How many bytes a call had in use at its peak, beyond those before it. Inside."""
     if far is not None:
-        return int(far.measure("peak_bytes", function, *arguments))
+        return int(far.measure("peak_bytes", _over_there(function), *arguments))
     is_tracing = tracemalloc.is_tracing()
     if not is_tracing:
         tracemalloc.start()
