@@ -93,7 +93,11 @@ def check_hidden(hidden: Path, labs: Sequence[Lab]) -> None:
 
 
 def commit_of(root: Path) -> str:
-    """The commit of the course's tree, with a digest of what was changed since; without git, the version."""
+    """The commit of the course's tree, with a digest of what was changed since; without git what the file COMMIT says,
+    which a package for Gradescope brings along, else the version."""
+    packed = root / "COMMIT"
+    if packed.is_file():
+        return packed.read_text(encoding="utf-8").strip()[:12]
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return f"version {mini_vllm.__version__}"

@@ -474,3 +474,8 @@ def test_results_are_json_with_all_that_is_needed(klass):
     klass.grade()
     record = json.loads((klass.out / "results/ann/2.1.json").read_text())
     assert record["student"] == "ann" and len(record["key"]) == 64 and record["result"]["outcome"] == "graded"
+
+
+def test_a_packed_course_says_its_commit(tmp_path):
+    (tmp_path / "COMMIT").write_text("0123456789abcdef0123456789abcdef01234567\n")
+    assert commit_of(tmp_path) == "0123456789ab"
