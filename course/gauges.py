@@ -118,7 +118,7 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
 
 def _over_there(function: Any) -> Any:
     """An operator of something in the sandbox, ``queue.__len__``, as its method there."""
-    owner = getattr(function, "__self__", None)
+    owner: Any = getattr(function, "__self__", None)
     if not is_stand_in(owner):
         return function
     from course.grading.remote import FarMethod

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from course.grading.remote import EQUALITY, OPERATORS
 
 if TYPE_CHECKING:
-    from course.grading.peer import Policy
+    from course.grading.allowing import Policy
 
 MAX_FIELDS = 16
 _SCALARS = frozenset((type(None), bool, int, float, str))

@@ -106,8 +106,8 @@ class FarLab:
         self._cpu_before, self._bytes_before = 0.0, 0
         self._wire = Wire(self._sandbox.connection, self._look)
         self._peer = Peer(self._wire, self.policy, first_id=2, trusts_other=False, find_class=find_class)
-        self._peer.services["import"] = self._import
-        self._peer.services["enum"] = describe_enum
+        self._peer.doing.services["import"] = self._import
+        self._peer.doing.services["enum"] = describe_enum
 
     def end(self) -> None:
         """Whatever runs in the sandbox is gone afterwards; the next test gets a new one."""

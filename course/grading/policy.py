@@ -12,8 +12,8 @@ import inspect
 import types
 from typing import Any
 
+from course.grading.allowing import Policy
 from course.grading.describing import static
-from course.grading.peer import Policy
 from course.grading.remote import Remote
 
 #: Objects of classes from here are the course's own.

@@ -93,7 +93,7 @@ class Remote:
         return f"<{type(self).__name__} of the other side>"
 
     def __del__(self) -> None:
-        self._far_peer.let_go(self._far_id)
+        self._far_peer.handles.let_go(self._far_id)
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{type(self).__name__} lives in another process: it can be neither copied nor pickled")

@@ -17,7 +17,8 @@ from course.grading.sandbox import Level, Limits, Room
 from course.labs import Lab, LabError, discover, find_lab
 
 #: What the sandbox's side is made of.
-FAR_MODULES = ("describing", "errors", "far", "mirrors", "peer", "remote", "values", "wire")
+FAR_MODULES = ("allowing", "describing", "doing", "errors", "far", "handles", "mirrors",
+               "peer", "remote", "values", "wire")
 #: What is measured where the file runs.
 GAUGES = ("gauges", "keeping", "mlx_gauges")
 #: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.

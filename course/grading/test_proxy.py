@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course import gauges
-from course.grading.peer import MAX_NESTED_CALLS, Peer, Policy
+from course.grading.allowing import Policy
+from course.grading.peer import MAX_NESTED_CALLS, Peer
 from course.grading.policy import GraderPolicy
 from course.grading.remote import MAX_DEFERRED, Remote
 from course.grading.wire import MAX_MESSAGE_BYTES, Gone, ProtocolError, Wire
@@ -105,7 +106,7 @@ def talk():
 
     def serve():
         far["peer"] = Peer(Wire(ends[1]), Policy(), 1, trusts_other=True, find_class=known, file_name=__file__)
-        far["peer"].services["load"] = lambda: module
+        far["peer"].doing.services["load"] = lambda: module
         try:
             far["peer"].serve()
         except ProtocolError:
@@ -151,7 +152,7 @@ def test_data_crosses_and_comes_back_as_it_was(value):
 
     def serve():
         peer = Peer(Wire(ends[1]), Policy(), 1, trusts_other=True, find_class=known)
-        peer.services["echo"] = lambda got: (type(got).__name__, got)
+        peer.doing.services["echo"] = lambda got: (type(got).__name__, got)
         try:
             peer.serve()
         except ProtocolError:
@@ -190,8 +191,8 @@ def test_a_little_more_than_data_arrives_as_data(talk):
         __hash__ = int.__hash__
 
     talk.far_peer()  # it runs in this process here, so its objects can be looked at
-    vars(talk.far_peer()._own[talk.lab._far_id])["liar"] = Liar(3)
-    vars(talk.far_peer()._own[talk.lab._far_id])["ordered"] = OrderedDict(a=1)
+    vars(talk.far_peer().handles.own_objects[talk.lab._far_id])["liar"] = Liar(3)
+    vars(talk.far_peer().handles.own_objects[talk.lab._far_id])["ordered"] = OrderedDict(a=1)
     assert type(talk.lab.liar) is int and talk.lab.liar != 4
     assert type(talk.lab.ordered) is dict
 
@@ -226,7 +227,8 @@ def test_what_nobody_holds_any_more_is_let_go(talk):
     gc.collect()
     talk.lab.echo(1)
     talk.lab.echo(1)
-    assert len(talk.far_peer()._own) < 20 and len(talk.mirrors) < 10 and len(talk.far_peer().mirrors) < 10
+    assert len(talk.far_peer().handles.own_objects) < 20
+    assert len(talk.mirrors) < 10 and len(talk.far_peer().mirrors) < 10
 
 
 def test_plain_attributes_come_along_and_are_never_stale(talk):
@@ -320,7 +322,7 @@ def test_what_is_raised_there_is_raised_here(talk):
 
 
 def raise_far(talk, expression):
-    namespace = vars(talk.far_peer()._own[talk.lab._far_id])
+    namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
     namespace["boom"] = lambda: (_ for _ in ()).throw(eval(expression, {**globals(), **namespace}))
     talk.lab.boom()
 
@@ -405,7 +407,7 @@ def test_a_network_can_be_called_and_not_taken_apart(talk):
 def test_the_containers_of_what_was_handed_in_stay_as_they_are(talk):
     """The sandbox sees them, and what it does to its copy is undone with the next message."""
     pool = BlockPool(6)
-    namespace = vars(talk.far_peer()._own[talk.lab._far_id])
+    namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
     namespace["empty"] = lambda pool: pool.blocks.clear()
     talk.lab.empty(pool)
     assert len(pool.blocks) == 6
@@ -422,14 +424,14 @@ def test_the_containers_of_what_was_handed_in_stay_as_they_are(talk):
 
 def test_keys_of_the_graders_are_compared_by_the_grader(talk):
     """In the sandbox two keys are equal if they are equal here."""
-    namespace = vars(talk.far_peer()._own[talk.lab._far_id])
+    namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
     namespace["equal"] = lambda a, b: (a == b, hash(a) == hash(b), a != b)
     assert talk.lab.equal(BlockHash(None, (1, 2)), BlockHash(None, (1, 2))) == (True, True, False)
     assert talk.lab.equal(BlockHash(None, (1, 2)), BlockHash(None, (1, 3)))[0] is False
 
 
 def test_calls_to_and_fro_are_bounded(talk):
-    namespace = vars(talk.far_peer()._own[talk.lab._far_id])
+    namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
     depth = [0]
 
     def bounce(function):
@@ -444,7 +446,7 @@ def test_calls_to_and_fro_are_bounded(talk):
 
 
 def test_another_thread_may_not_talk(talk):
-    namespace = vars(talk.far_peer()._own[talk.lab._far_id])
+    namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
 
     def in_thread(function):
         errors = []
@@ -556,7 +558,7 @@ def test_what_waits_is_bounded_and_results_are_counted(talk, monkeypatch):
     for _ in range(MAX_DEFERRED):
         waiting.twice()
     assert talk.num_requests == num_requests + 1
-    monkeypatch.setattr(talk.far_peer(), "_do_all", lambda *args: (1,))
+    monkeypatch.setattr(talk.far_peer().doing, "_do_all", lambda *args: (1,))
     with pytest.raises(TypeError, match="of 2 calls there must be 2 results"):
         list(gauges.repeated(waiting, "twice", 2))
 

@@ -111,7 +111,7 @@ class Values:
 
     def _other(self, value: Any, kind: type) -> Any:
         if issubclass(kind, (Remote, FarMethod)):  # whatever it goes for
-            return self._peer.handle(value)
+            return self._peer.handles.handle(value)
         numpy, mlx = sys.modules.get("numpy"), sys.modules.get("mlx.core")
         if numpy is not None:
             if kind is numpy.ndarray and value.dtype.kind in _ARRAY_KINDS:
@@ -142,7 +142,7 @@ class Values:
             return ["X", self._peer.errors.chain(value)]
         if issubclass(value, enum.Enum) and (key := self._peer.enum_key(value)) is not None:
             return ["E", key]
-        return self._peer.handle(value)
+        return self._peer.handles.handle(value)
 
     def _as_base(self, value: Any) -> Any:
         """What is a little more than data crosses as data, if it comes from where nobody relies on the little more."""
@@ -154,7 +154,7 @@ class Values:
             for base in bases:
                 if isinstance(value, base):
                     return self.encode(base(value))
-        return self._peer.handle(value)
+        return self._peer.handles.handle(value)
 
     def _mlx_array(self, value: Any, mlx: Any) -> Any:
         import numpy
@@ -192,11 +192,11 @@ class Values:
                     self._peer.mirrors.seen(fields[0])
                 return value
             case "h":
-                return self._peer.stand_in(*fields)
+                return self._peer.handles.stand_in(*fields)
             case "o":
-                return self._peer.own(fields[0])
+                return self._peer.handles.own(fields[0])
             case "M":
-                return self._peer.own_method(self.decode(fields[0], depth + 1), fields[1])
+                return self._peer.doing.get(self.decode(fields[0], depth + 1), fields[1])
         return self._decode_rare(tag, fields, depth)
 
     def _decode_rare(self, tag: Any, fields: list[Any], depth: int) -> Any:

@@ -32,7 +32,8 @@ class Outcomes:
         #: A right pool → for each time on it, why the test did not pass; "" where it did.
         self.on_right = {}
         order = [*POOLS.RIGHT, *([wrong] if wrong else POOLS.RIGHT)] * 2
-        random.Random(f"{name} {wrong and wrong.name} {SALT} {turn}").shuffle(order)  # a test cannot know whose turn it is
+        seed = f"{name} {wrong and wrong.name} {SALT} {turn}"
+        random.Random(seed).shuffle(order)  # a test cannot know whose turn it is
         for kind in order:
             why, has_failed = self.run(kind)
             if kind in POOLS.RIGHT:
