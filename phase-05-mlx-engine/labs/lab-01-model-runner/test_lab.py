@@ -217,9 +217,11 @@ def test_task_3_copies_are_counted(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
 def test_task_3_a_copied_block_does_not_copy_the_pool(lab):
-    peak = peak_in_pools(lab, lambda cache: cache.copy_blocks([(3, 5), (3, 1)]))
-    assert peak < 0.1, f"copy_blocks of 2 of 4000 blocks took {peak:.2f} times the memory of a pool, expected less " \
-                       "than 0.1: read what is copied to its end (mx.eval) before its pool is written"
+    """Of many blocks: to read them takes longer than to begin with the writing."""
+    copies = [(block_id, 1000 + block_id) for block_id in range(300)]
+    peak = peak_in_pools(lab, lambda cache: cache.copy_blocks(copies))
+    assert peak < 0.3, f"copy_blocks of 300 of 4000 blocks took {peak:.2f} times the memory of a pool, expected less " \
+                       "than 0.3: read what is copied to its end (mx.eval) before its pool is written"
 
 
 # ---- the oracle of tasks 4 and 5
@@ -631,7 +633,7 @@ def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("what MLX takes of the memory is seen only where the pools lie")
 def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
-    model, num_blocks = small_model(), 8000
+    model, num_blocks = small_model(), 4000
     mx.eval(model.parameters())
 
     def two_steps(_):
