@@ -116,7 +116,7 @@ def far_away(installed, folder, *arguments):
 
 
 def is_suite(path):
-    return path.name.startswith("test_") or path.name == "conftest.py" or "tests" in path.parts
+    return path.name.startswith("test_") or path.name == "conftest.py" or bool({"tests", "hostile"} & set(path.parts))
 
 
 def test_a_wheel_holds_every_module_and_no_suite(wheel):
