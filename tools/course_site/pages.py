@@ -86,8 +86,9 @@ def site_of(root: Path) -> Site:
         "The course": tuple(phases),
         "The engine": (*from_docs(True), *from_readme("the-engine"), _api(root), *from_readme("measured"),
                        *from_files("mini_vllm/assets/*/README.md")),
-        "Teaching it, making it": (*from_readme("for-instructors"), *from_docs(False), *from_files("course/*.md"),
-                                   *from_files("CONTRIBUTING.md"), *from_readme("layout"), *from_files("CHANGELOG.md")),
+        "Teaching it, making it": (*from_readme("for-instructors"), *from_docs(False),
+                                   *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"),
+                                   *from_readme("layout"), *from_files("CHANGELOG.md")),
     })
 
 
