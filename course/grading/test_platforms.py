@@ -40,6 +40,12 @@ def script(path, text):
     path.chmod(0o755)
 
 
+def python_script(path, text):
+    """Run by this Python, whose path may have a space in it: no first line can name it then."""
+    path.with_name(f"{path.name}-stub.py").write_text(text)
+    script(path, f'#!/bin/sh\nexec "{sys.executable}" -IS "$0-stub.py" "$@"\n')
+
+
 class Machine:
     """A folder in place of /autograder, and commands in place of those that need root or a network."""
 
@@ -62,8 +68,8 @@ class Machine:
         (self.root / "submission_metadata.json").write_text(json.dumps(METADATA))
 
     def install(self, course):
-        script(self.root / "venv/bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        script(self.root / "venv/bin/course", f"#!{sys.executable} -IS\n" + COURSE % str(self.seen) + course)
+        script(self.root / "venv/bin/python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python_script(self.root / "venv/bin/course", COURSE % str(self.seen) + course)
 
     def call(self, *command, **environment):
         environment = {"PATH": f"{self.bin}:{os.environ['PATH']}", "AUTOGRADER_ROOT": str(self.root),
@@ -219,7 +225,7 @@ def test_a_wrong_call_packs_nothing(tmp_path, arguments, why):
 
 @pytest.mark.parametrize("status, code", [(1, 0), (2, 2)])
 def test_classroom_grades_and_shows_the_page(machine, tmp_path, status, code):
-    script(machine.bin / "course", f"#!{sys.executable} -IS\n" + COURSE % str(machine.seen)
+    python_script(machine.bin / "course", COURSE % str(machine.seen)
            + f"(made.parent / 'feedback.md').write_text('# Feedback'); sys.exit({status})")
     (machine.root / "submission/.git").mkdir()
     summary = tmp_path / "summary.md"
