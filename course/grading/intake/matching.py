@@ -114,6 +114,9 @@ def _choose(lab: Lab, candidates: _Candidates, members: Sequence[Member], is_onl
         return LabFile(lab, problem=f"{near.shown} {near.problem or problem_of_name(near.name)}.")
     if len(members) == 1 and members[0].problem:
         return LabFile(lab, problem=f"{members[0].shown} {members[0].problem}.")
+    notebooks = [member for member in members if member.name.lower().endswith(".ipynb")]
+    if is_only and notebooks:
+        return LabFile(lab, problem=f"{notebooks[0].shown} {problem_of_name(notebooks[0].name)}.")
     return LabFile(lab, problem=_missing(lab, members, is_only), is_missing=True)
 
 
@@ -121,8 +124,8 @@ def _missing(lab: Lab, members: Sequence[Member], is_only: bool) -> str:
     if not members:
         return "The submission is empty."
     expected = "starter.py" if is_only else f"{lab.folder.name}/starter.py or {lab.number}.py"
-    others = sorted(member.shown for member in members if member.name.lower().endswith((".py", ".ipynb"))
-                    and PurePosixPath(member.name).stem.lower() not in _BESIDE)
+    texts = sorted(member.shown for member in members if member.name.lower().endswith(".py"))
+    others = [name for name in texts if PurePosixPath(name).stem.lower() not in _BESIDE] or texts
     there = f"; there is {', '.join(others[:MAX_NAMED])}" if is_only and others else ""
     return f"There is no {expected} in the submission{there}."
 

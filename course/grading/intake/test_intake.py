@@ -266,6 +266,8 @@ NOTEBOOK = json.dumps({"cells": [], "nbformat": 4}).encode()
     ("work.tgz", gzip.compress(bytes(4_000_000)), "would grow to more than 100 times"),
     ("work.tgz", b"\x1f\x8b1234", "is a damaged archive"), ("work.tar", b"x" * 10_000, "is a damaged archive"),
     ("mine.py", TEXT, "There is no starter.py in the submission; there is mine.py."),
+    ("solution.py", TEXT, "There is no starter.py in the submission; there is solution.py."),
+    ("lab.ipynb", b"{}", "lab.ipynb is a Jupyter notebook; hand in starter.py."),
 ])
 def test_what_it_is_is_said(tmp_path, name, content, words):
     put(tmp_path / "ann" / name, content)
