@@ -50,8 +50,8 @@ MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
 #: In the grader: what a test may compute here while the file under test may compute once that in its sandbox, and how
-#: long both may take by the clock.
-FAR_CPU_FACTOR, FAR_WALL_FACTOR = 3.0, 10.0
+#: long both may take by the clock: longer than the sandbox is waited for, of which it is known that it only waited.
+FAR_CPU_FACTOR, FAR_WALL_FACTOR = 3.0, 15.0
 #: What the grader's own process may take, whatever a file makes it compute.
 FAR_MEMORY_BYTES = 4 << 30
 #: How long it may take to find out what an exception says, in CPU time.
@@ -183,6 +183,8 @@ class LabSession:
                 item.user_properties += properties_of(impl.lab.number, impl.label, _name(item),
                                                       test.task if test else None, test.points if test else None)
         self.chosen = [item.stash[_impl_key] for item in items if _impl_key in item.stash]
+        if self.far is not None:  # each test that runs inside gets a sandbox of its own, and so does the next one after
+            items.sort(key=lambda item: item.get_closest_marker("inside") is not None)
         if self.grading is not None:
             items[:] = self.grading.fold(items, _impl_key)
 

@@ -92,11 +92,11 @@ class Doing:
                 self.ahead.append([next_id, self._handles.fields(other, described)])
         self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
 
-    def _call(self, function: Any, positional: Any, named: Any) -> Any:
+    def _call(self, function: Any, positional: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> Any:
         self._policy.check_call(function)
-        return function(*positional, **named)
+        return function(*positional, **dict(named)) if named else function(*positional)
 
-    def _do_all(self, owner: Any, calls: list[Any], num_wanted: int) -> tuple[Any, ...]:
+    def _do_all(self, owner: Any, calls: tuple[Any, ...], num_wanted: int) -> tuple[Any, ...]:
         """Many calls, of which only the results of the last ones are wanted."""
         results = [self._call(self.get(owner, name), *arguments) for name, *arguments in calls]
         return tuple(results[len(results) - num_wanted:])

@@ -38,14 +38,14 @@ def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
     level = _level(settings.sandbox)
     has_network, _ = describe(level)
     source = path.read_bytes()
-    tests = [*graded_tests(lab), *_hidden_tests(lab, settings.hidden)]
+    seen, hidden = graded_tests(lab), _hidden_tests(lab, settings.hidden)
     run = TestsRun(lab, path, level, settings)
-    ended = run.run([test.name for test in tests])
+    ended = run.run([test.name for test in (*seen, *hidden)])
     ended.flags += _run_again(run, ended, lab.time_factor * settings.time_limit_s)
     outcome = Outcome.GRADE_AGAIN if ended.why_again else Outcome.GRADED
     return LabResult(
-        lab.number, outcome, tuple(_result(test, ended, is_hidden=index >= len(graded_tests(lab)))
-                                   for index, test in enumerate(tests)),
+        lab.number, outcome, (*(_result(test, ended) for test in seen),
+                              *(replace(_result(test, ended), is_hidden=True) for test in hidden)),
         reason=ended.why_again, flags=tuple(dict.fromkeys(ended.flags)),
         file_sha256=hashlib.sha256(source).hexdigest(), cpu_s=round(ended.cpu_s, 3),
         wall_s=round(time.monotonic() - started, 3), sandbox=level.value, has_network=has_network)
@@ -76,9 +76,8 @@ def _run_again(run: TestsRun, ended: Ended, limit_s: float) -> list[str]:
             for name in near if not again.verdict(name).passed]
 
 
-def _result(test: GradedTest, ended: Ended, is_hidden: bool) -> TestResult:
+def _result(test: GradedTest, ended: Ended) -> TestResult:
     verdict = ended.verdict(test.name)
-    result = TestResult(test.name, test.points or 0, verdict.passed, test.task, verdict.error,
-                        verdict.message[:MAX_MESSAGE_CHARACTERS], verdict.printed[:MAX_MESSAGE_CHARACTERS],
-                        is_inside=test.is_inside)
-    return replace(result, is_hidden=True) if is_hidden else result
+    return TestResult(test.name, test.points or 0, verdict.passed, test.task, verdict.error,
+                      verdict.message[:MAX_MESSAGE_CHARACTERS], verdict.printed[:MAX_MESSAGE_CHARACTERS],
+                      is_inside=test.is_inside)

@@ -30,6 +30,8 @@ MAX_NESTED_CALLS = 60
 MAX_LIVE = 200_000
 #: A question; its answer; the answer to one that only read or set something plain; what was raised.
 _KINDS = ("?", "!", "=", "x")
+
+
 class Peer:
     """Asks the other side, and answers it."""
 
@@ -138,12 +140,13 @@ class Peer:
     def _send(self, kind: str, body: Any, is_guarded: bool = False) -> None:
         """With what has changed since the last message, so that both sides see the same."""
         self.values.buffers = []
-        updates = [[mirror_id, self.values.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
-        drops = self.mirrors.drop_unused() if len(self.mirrors) else []
+        updates, drops = self._changes() if len(self.mirrors) else ([], [])
         if kind == "?":
             message = [kind, [body[0], *map(self.values.encode, body[1:])]]
+        elif not is_guarded:
+            message = [kind, self.values.encode(body)]
         else:
-            self.values.guards = is_guarded
+            self.values.guards = True
             try:
                 message = [kind, self.values.encode(body)]
             finally:
@@ -155,6 +158,11 @@ class Peer:
         if len(self.handles.own_objects) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
         self._wire.send(message, self.values.buffers)
+
+    def _changes(self) -> tuple[list[Any], list[int]]:
+        """What containers look like now that both sides hold, and which of them this side does not need any more."""
+        updates = [[mirror_id, self.values.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
+        return updates, self.mirrors.drop_unused()
 
     def _receive(self) -> tuple[str, Any]:
         message, rest = self._wire.receive()

@@ -68,6 +68,9 @@ class GraderPolicy(Policy):
     def __init__(self, test_module: str | None = None) -> None:
         #: Classes that the tests define are the course's, too.
         self.test_modules: set[str] = {test_module} if test_module else set()
+        #: Class and name of what was found to be allowed, of objects of the course's own: to read, and to write.
+        self._allowed: set[tuple[type, str]] = set()
+        self._settable: set[tuple[type, str]] = set()
 
     def _is_ours(self, kind: type) -> bool:
         module = kind.__module__
@@ -81,7 +84,7 @@ class GraderPolicy(Policy):
                 raise AttributeError(f"{name} of {owner.__name__} is not for the sandbox")
             return
         kind = type(owner)
-        if issubclass(kind, Remote):  # its own
+        if (kind, name) in self._allowed or issubclass(kind, Remote):  # which is its own
             return
         full_name = f"{kind.__module__}.{kind.__qualname__}"
         if name in ONLY.get(full_name, READABLE.get(full_name, ())):
@@ -90,6 +93,8 @@ class GraderPolicy(Policy):
             raise AttributeError(f"{kind.__name__} has no {name} for the sandbox")
         if name.startswith("_") or isinstance(owner, _FUNCTIONS) or not self._is_named(owner, kind, name):
             raise AttributeError(f"{kind.__name__} has no {name} for the sandbox")
+        if kind is not types.SimpleNamespace:  # which has other names each time
+            self._allowed.add((kind, name))
 
     def _is_named(self, owner: Any, kind: type, name: str) -> bool:
         if kind is types.SimpleNamespace:
@@ -102,13 +107,15 @@ class GraderPolicy(Policy):
 
     def check_set(self, owner: Any, name: str) -> None:
         kind = type(owner)
-        if issubclass(kind, Remote):
+        if (kind, name) in self._settable or issubclass(kind, Remote):
             return
         if name not in SETTABLE.get(f"{kind.__module__}.{kind.__qualname__}", ()) \
                 and kind.__module__ not in self.test_modules:
             raise AttributeError(f"{name} of {kind.__name__} cannot be set: what was handed in is to be used")
         if name.startswith("_") or callable(static(kind, name)) or callable(_own_dict(owner).get(name)):
             raise AttributeError(f"{name} of {kind.__name__} is not for the file under test to replace")
+        if kind.__module__ not in self.test_modules:  # whose objects may have functions for attributes
+            self._settable.add((kind, name))
 
     def check_call(self, function: Any) -> None:
         if isinstance(function, type) and not self._is_ours(function):

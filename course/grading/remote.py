@@ -103,7 +103,7 @@ class RemoteCallable(Remote):
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._far_peer.request("call", self, args, kwargs)
+        return self._far_peer.request("call", self, args, tuple(kwargs.items()))
 
 
 class RemoteClass(RemoteCallable):
@@ -130,7 +130,7 @@ class FarMethod:
         self.owner, self.name = owner, name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.owner._far_peer.request("method", self.owner, self.name, args, kwargs)
+        return self.owner._far_peer.request("method", self.owner, self.name, args, tuple(kwargs.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FarMethod) and self.owner is other.owner and self.name == other.name
@@ -159,7 +159,7 @@ class Deferring:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._calls.append((name, args, kwargs))
+            self._calls.append((name, args, tuple(kwargs.items())))
             if name not in self._names:
                 return self._send(1)[0]
             if len(self._calls) >= MAX_DEFERRED:
@@ -170,7 +170,7 @@ class Deferring:
 
     def far_repeat(self, name: str, num_times: int) -> tuple[Any, ...]:
         """Call a method without arguments this many times, in one message. What each call gave."""
-        self._calls += [(name, (), {})] * num_times
+        self._calls += [(name, (), ())] * num_times
         return self._send(num_times)
 
     def far_flush(self) -> None:
@@ -180,7 +180,7 @@ class Deferring:
     def _send(self, num_wanted: int) -> tuple[Any, ...]:
         """Have all calls made. The results of the last ones."""
         calls, self._calls = self._calls, []
-        results = self._owner._far_peer.request("calls", self._owner, calls, num_wanted) if calls else ()
+        results = self._owner._far_peer.request("calls", self._owner, tuple(calls), num_wanted) if calls else ()
         if type(results) is not tuple or len(results) != num_wanted:
             raise TypeError(f"of {num_wanted} calls there must be {num_wanted} results")
         return results

@@ -7,8 +7,11 @@ import pytest
 
 from course.grading import grader
 from course.grading.grader import grade_file
+from course.grading.near import FarLab
 from course.grading.result import LabResult, Outcome
-from course.grading.settings import Settings
+from course.grading.room import FarSettings
+from course.grading.sandbox import choose_level
+from course.grading.settings import Settings, limits_for
 from course.grading.tests_run import Ended, FarVerdict, TestsRun
 
 MARKS = '''
@@ -86,6 +89,15 @@ def test_who_ends_the_process_or_hangs_loses_those_tests_only(grade):
 def test_who_only_waits_is_graded_again(grade):
     waits = grade(RIGHT.replace("return add(a, a)", "import time; time.sleep(1000)"), time_limit_s=0.2)
     assert waits.outcome is Outcome.GRADE_AGAIN and "ended by the clock" in waits.reason
+
+
+def test_what_it_takes_to_start_a_sandbox_counts_for_no_test(lab):
+    far = FarLab(FarSettings(lab, textwrap.dedent(RIGHT).encode(), choose_level("auto"), limits_for(lab)))
+    far.begin(0.02, "test_lab")  # an interpreter alone takes more
+    try:
+        assert far.module().double(2) == 4 and far.cpu_s() < 0.02
+    finally:
+        far.end()
 
 
 def test_who_meddles_with_the_measuring_is_flagged(grade):

@@ -73,7 +73,7 @@ class Values:
         return self._array_data(value)
 
     def _tuple(self, value: tuple[Any, ...]) -> Any:
-        return ["t", *map(self.encode, value)]
+        return ["t", *(value if SCALARS.issuperset(map(type, value)) else map(self.encode, value))]
 
     def _frozenset(self, value: frozenset[Any]) -> Any:
         return ["z", *map(self.encode, value)]
@@ -111,7 +111,7 @@ class Values:
 
     def _other(self, value: Any, kind: type) -> Any:
         if issubclass(kind, (Remote, FarMethod)):  # whatever it goes for
-            return self._peer.handles.handle(value)
+            return self._always_handle(value, kind)
         numpy, mlx = sys.modules.get("numpy"), sys.modules.get("mlx.core")
         if numpy is not None:
             if kind is numpy.ndarray and value.dtype.kind in _ARRAY_KINDS:
@@ -146,14 +146,22 @@ class Values:
 
     def _as_base(self, value: Any) -> Any:
         """What is a little more than data crosses as data, if it comes from where nobody relies on the little more."""
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            kind = type(value)
-            return ["n", f"{kind.__module__}.{kind.__qualname__}", list(value._fields), *map(self.encode, value)]
+        kind = type(value)
+        if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            name, fields = f"{kind.__module__}.{kind.__qualname__}", list(kind._fields)
+            self._encoders[kind] = lambda value: ["n", name, fields, *map(self.encode, value)]
+            return self._encoders[kind](value)
         if self._peer.flattens and not isinstance(value, enum.Enum):
             bases: tuple[Any, ...] = (int, float, str, bytes, tuple, frozenset, list, dict, set)
             for base in bases:
                 if isinstance(value, base):
                     return self.encode(base(value))
+        return self._always_handle(value, kind)
+
+    def _always_handle(self, value: Any, kind: type) -> Any:
+        """Objects of this class are no data: of the next one that need not be found out again."""
+        if kind.__module__.split(".")[0] not in ("numpy", "mlx", "enum") and not issubclass(kind, (type, enum.Enum)):
+            self._encoders[kind] = self._peer.handles.handle
         return self._peer.handles.handle(value)
 
     def _mlx_array(self, value: Any, mlx: Any) -> Any:
@@ -287,14 +295,16 @@ class Values:
 
     def _named_tuple(self, fields: list[Any], depth: int) -> Any:
         name, names, *items = fields
+        kind = self._tuples.get((name, tuple(names)))
+        return (kind or self._tuple_class(name, names))(*self._many(items, depth))
+
+    def _tuple_class(self, name: Any, names: list[Any]) -> Any:
         if not 0 < len(names) <= MAX_FIELDS:
             raise ProtocolError(f"a tuple of {len(names)} named fields")
         key = (_text(name), tuple(map(_identifier, names)))
-        if key not in self._tuples:
-            known = self._peer.known_tuple(*key)
-            module, _, short = key[0].rpartition(".")
-            self._tuples[key] = known or namedtuple(_identifier(short), key[1], module=module)
-        return self._tuples[key](*self._many(items, depth))
+        module, _, short = key[0].rpartition(".")
+        self._tuples[key] = self._peer.known_tuple(*key) or namedtuple(_identifier(short), key[1], module=module)
+        return self._tuples[key]
 
 
 def _spread(keys: list[Any]) -> list[Any]:

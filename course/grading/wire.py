@@ -23,8 +23,8 @@ _HEAD = struct.Struct("!II")
 
 #: How long one wait for bytes takes at most, before whoever waits is asked whether to go on.
 LOOK_S = 0.1
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
-_DECODE = json.JSONDecoder().decode
+_ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_DECODE = json.JSONDecoder().raw_decode
 _CHUNK_BYTES = 1 << 16
 
 #: Called before every wait for bytes. Raises to give up.
@@ -55,7 +55,7 @@ class Wire:
         self._socket = connection
         self._on_wait = on_wait or (lambda: None)
         self._max_bytes = max_bytes
-        self._read = bytearray()
+        self._read = b""
         #: What has come in since the start, in bytes.
         self.num_bytes = 0
 
@@ -68,33 +68,47 @@ class Wire:
         size = len(text) + sum(map(len, buffers))
         if size > self._max_bytes:
             raise ProtocolError(f"a message of {size:,} bytes, at most {self._max_bytes:,} are allowed")
-        view = memoryview(b"".join([_HEAD.pack(size, len(text)), text, *buffers]))
-        while view:
-            self._on_wait()
-            try:
-                view = view[self._socket.send(view):]
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise Gone(ENDED) from error
+        data = b"".join([_HEAD.pack(size, len(text)), text, *buffers])
+        num_sent = self._send(data)
+        while num_sent < len(data):
+            num_sent += self._send(memoryview(data)[num_sent:])
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """How many bytes the kernel has taken."""
+        self._on_wait()
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise Gone(ENDED) from error
 
     def receive(self) -> tuple[Any, memoryview]:
         """The next message, and the bytes after it."""
-        size, text_size = _HEAD.unpack(self._take(_HEAD.size))
+        self._wait_for(_HEAD.size)
+        size, text_size = _HEAD.unpack_from(self._read)
         if size > self._max_bytes or text_size > size:
             raise ProtocolError(f"a message of {size:,} bytes, at most {self._max_bytes:,} are allowed")
-        body = self._take(size)
-        if text_size > MAX_LISTS and body.count(b"[", 0, text_size) + body.count(b"{", 0, text_size) > MAX_LISTS:
+        end, text_end = _HEAD.size + size, _HEAD.size + text_size
+        self._wait_for(end)
+        body, self._read = self._read, self._read[end:]
+        if text_size > MAX_LISTS and sum(body.count(each, 0, text_end) for each in (b"[", b"{")) > MAX_LISTS:
             raise ProtocolError(f"a message of more than {MAX_LISTS:,} lists")
         try:
-            message = _DECODE(str(memoryview(body)[:text_size], "utf-8"))
+            text = body[_HEAD.size:text_end].decode()
+            message, num_read = _DECODE(text)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"not a message: {type(error).__name__}") from None
-        return message, memoryview(body)[text_size:]
+        if num_read != len(text):
+            raise ProtocolError("more than one message in one")
+        return message, memoryview(body)[text_end:end]
 
-    def _take(self, size: int) -> bytearray:
-        """The next bytes, so many."""
-        while len(self._read) < size:
+    def _wait_for(self, num_bytes: int) -> None:
+        """Until so many are there."""
+        if len(self._read) >= num_bytes:
+            return
+        read = bytearray(self._read)
+        while len(read) < num_bytes:
             self._on_wait()
             try:
                 data = self._socket.recv(_CHUNK_BYTES)
@@ -105,6 +119,5 @@ class Wire:
             if not data:
                 raise Gone(ENDED)
             self.num_bytes += len(data)
-            self._read += data
-        taken, self._read = self._read[:size], self._read[size:]
-        return taken
+            read += data
+        self._read = bytes(read)

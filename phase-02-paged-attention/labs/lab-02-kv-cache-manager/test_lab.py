@@ -679,7 +679,7 @@ def test_task_5_two_requests_of_one_step_share(lab):
 def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
     """A memory that stores, a slot, the whole prefix written there. Every table must read back its own request."""
     num_hits = 0
-    for seed in range(15):
+    for seed in range(8):
         rng = random.Random(seed)
         size = rng.randint(1, 4)
         manager = lab.KVCacheManager(num_blocks=rng.randint(3, 9), block_size=size)
@@ -720,7 +720,7 @@ def test_task_5_random_traffic_reads_back_its_own_tokens(lab):
             manager.free(request)
         num_used = manager.block_pool.num_blocks - 1 - manager.block_pool.get_num_free_blocks()
         assert num_used == 0, f"seed {seed}: all requests are freed, but {num_used} blocks are in use, expected 0"
-    assert num_hits > 0, ("in 15 runs of random traffic with much repetition get_computed_blocks found 0 blocks, "
+    assert num_hits > 0, ("in 8 runs of random traffic with much repetition get_computed_blocks found 0 blocks, "
                           "expected some: nothing was shared, so nothing was tested")
 
 

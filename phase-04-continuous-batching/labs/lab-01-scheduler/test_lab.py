@@ -19,7 +19,7 @@ from mini_vllm.simulation import FakeModel, Simulation, Step, Timeline, decode_a
 LEGENDS = ["(A column is a step. A number: that many tokens of a prompt. ●: one token. –: waiting. Last row: the sum.)"]
 MAX_STEPS_DRAWN = 20
 #: Runs of random traffic a test.
-NUM_SEEDS = 4
+NUM_SEEDS = 2
 
 
 def ask(name, num_prompt, num_output=1, start=0, priority=Priority.NORMAL, num_sequences=1):

@@ -21,7 +21,7 @@ from mini_vllm.simulation import Clock, CostModel, FakeModel, Simulation, decode
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
 #: Runs of random traffic a test.
-NUM_SEEDS = 3
+NUM_SEEDS = 2
 NO_CACHE, WHOLE_BLOCKS, TREE = "no cache", "whole blocks", "tree"
 
 
