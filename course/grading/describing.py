@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from course.grading.remote import EQUALITY, OPERATORS
+from course.grading.values import SCALARS
 
 if TYPE_CHECKING:
     from course.grading.allowing import Policy
 
 MAX_FIELDS = 16
-_SCALARS = frozenset((type(None), bool, int, float, str))
 MAX_TEXT = 100
 
 
@@ -47,7 +47,7 @@ class Described:
         for place, name in enumerate(self.fields):
             field = getattr(value, name, _NOTHING)
             kind = type(field)
-            if kind in _SCALARS and (kind is not str or len(field) <= MAX_TEXT):
+            if kind in SCALARS and (kind is not str or len(field) <= MAX_TEXT):
                 found.append(field)
             elif isinstance(field, enum.Enum):
                 found.append([] if (key := enum_key(kind)) is None else ["e", key, field.name])
@@ -88,7 +88,7 @@ def _plain_fields(value: Any, kind: type) -> list[str]:
 
 def _is_plain(found: Any) -> bool:
     """Nothing of that name on the class, a slot, or a field's default."""
-    return found is None or type(found) is types.MemberDescriptorType or type(found) in _SCALARS
+    return found is None or type(found) is types.MemberDescriptorType or type(found) in SCALARS
 
 
 def static(kind: type, name: str) -> Any:

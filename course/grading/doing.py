@@ -10,6 +10,7 @@ from course.grading.allowing import Policy
 from course.grading.describing import Described, static
 from course.grading.handles import Handles
 from course.grading.remote import EQUALITY, OPERATORS
+from course.grading.values import text_of
 from course.grading.wire import ProtocolError
 
 #: How many objects of one kind tell their plain attributes when somebody reads one after another.
@@ -112,9 +113,3 @@ class Doing:
         if name in ("__getitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
             return getattr(operator, name)(owner, *args)
         return getattr(type(owner), name)(owner, *args)
-
-
-def text_of(name: Any) -> str:
-    if type(name) is not str:
-        raise ProtocolError("a name must be a text")
-    return name

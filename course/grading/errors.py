@@ -53,7 +53,7 @@ class Errors:
         message = _text(error)
         args: Any = None
         with contextlib.suppress(Exception):
-            args = self._peer.values.encode(tuple(error.args))
+            args = self._peer.writing.encode(tuple(error.args))
         return [self.chain(type(error)), args, message[:MAX_MESSAGE_CHARACTERS], self._place(error)]
 
     def _place(self, error: BaseException) -> list[Any] | None:
@@ -102,7 +102,7 @@ class Errors:
         message = str(message)[:MAX_MESSAGE_CHARACTERS]
         error = None
         with contextlib.suppress(Exception):
-            error = kind(*self._peer.values.decode(args)) if args is not None else None
+            error = kind(*self._peer.reading.decode(args)) if args is not None else None
         if error is None or str(error) != message or isinstance(error, SyntaxError) and _is_odd(error):
             error = kind.__new__(kind)
             error.args = (message,)

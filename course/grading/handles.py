@@ -68,7 +68,7 @@ class Handles:
         return ["h", own_id, described.class_id, described.to_json(), *self.fields(value, described)]
 
     def fields(self, value: Any, described: Described) -> list[Any]:
-        return described.values(value, self._peer.enum_key, self._peer.values.encode)
+        return described.values(value, self._peer.enum_key, self._peer.writing.encode)
 
     def stand_in(self, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
         """What stands here for an object of the other side, the same each time."""
@@ -95,7 +95,7 @@ class Handles:
         for place in range(remote._far_num_fixed):
             if type(fields[place]) is list:
                 if fields[place]:  # at once: what is described in it for the first time, others will name
-                    fields[place] = Kept(self._peer.values.decode(fields[place]))
+                    fields[place] = Kept(self._peer.reading.decode(fields[place]))
                 elif place < len(remote._far_fields):  # it was fetched once
                     fields[place] = remote._far_fields[place]
         object.__setattr__(remote, "_far_turn", self._peer.turn)

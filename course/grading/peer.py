@@ -17,12 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 from course.grading.allowing import Policy
-from course.grading.doing import Doing, text_of
+from course.grading.doing import Doing
 from course.grading.errors import Errors
 from course.grading.handles import Handles
 from course.grading.mirrors import Mirrors
-from course.grading.values import Values
+from course.grading.reading import Reading
+from course.grading.values import text_of
 from course.grading.wire import Gone, ProtocolError, Wire
+from course.grading.writing import Writing
 
 #: How many calls may lie in each other: the grader calls the sandbox, which calls the grader, …
 MAX_NESTED_CALLS = 60
@@ -45,7 +47,7 @@ class Peer:
         #: Whether what is a little more than data leaves this side as data.
         self.flattens = trusts_other
         self.mirrors = Mirrors(first_id)
-        self.values = Values(self)
+        self.writing, self.reading = Writing(self), Reading(self)
         self.errors = Errors(self, find_class, file_name)
         self.handles = Handles(self, policy, trusts_other, find_class)
         self.doing = Doing(policy, self.handles)
@@ -67,7 +69,7 @@ class Peer:
             raise RecursionError(f"more than {MAX_NESTED_CALLS} calls in each other, to and fro")
         self.num_requests += 1
         self._depth += 1
-        reading = self.values.rest
+        rest = self.reading.rest
         try:
             if what not in ("get", "set"):
                 self.turn += 1
@@ -76,7 +78,7 @@ class Peer:
             self._send("?", [what, *args])
             kind, answer = self._await_answer()
         finally:
-            self.values.rest = reading
+            self.reading.rest = rest
             self._depth -= 1
         if kind == "x":
             raise answer
@@ -139,36 +141,36 @@ class Peer:
 
     def _send(self, kind: str, body: Any, is_guarded: bool = False) -> None:
         """With what has changed since the last message, so that both sides see the same."""
-        self.values.buffers = []
+        self.writing.buffers = []
         updates, drops = self._changes() if len(self.mirrors) else ([], [])
         if kind == "?":
-            message = [kind, [body[0], *map(self.values.encode, body[1:])]]
+            message = [kind, [body[0], *map(self.writing.encode, body[1:])]]
         elif not is_guarded:
-            message = [kind, self.values.encode(body)]
+            message = [kind, self.writing.encode(body)]
         else:
-            self.values.guards = True
+            self.writing.guards = True
             try:
-                message = [kind, self.values.encode(body)]
+                message = [kind, self.writing.encode(body)]
             finally:
-                self.values.guards = False
+                self.writing.guards = False
         ahead, self.doing.ahead = self.doing.ahead, []
         releases = self.handles.releases()
         if drops or updates or releases or ahead:
             message += [updates, drops, releases, ahead]
         if len(self.handles.own_objects) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
-        self._wire.send(message, self.values.buffers)
+        self._wire.send(message, self.writing.buffers)
 
     def _changes(self) -> tuple[list[Any], list[int]]:
         """What containers look like now that both sides hold, and which of them this side does not need any more."""
-        updates = [[mirror_id, self.values.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
+        updates = [[mirror_id, self.writing.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
         return updates, self.mirrors.drop_unused()
 
     def _receive(self) -> tuple[str, Any]:
         message, rest = self._wire.receive()
         if type(message) is not list or len(message) not in (2, 6) or message[0] not in _KINDS:
             raise ProtocolError("not a message")
-        self.values.rest = rest
+        self.reading.rest = rest
         if len(message) == 6:
             try:
                 self._take_in(*message[2:])
@@ -179,13 +181,13 @@ class Peer:
     def _take_in(self, updates: list[Any], drops: list[int], releases: list[int], ahead: list[Any]) -> None:
         self.handles.take_ahead(ahead)  # it was written first
         for mirror_id, items in updates:
-            self.mirrors.overwrite(mirror_id, self.values.decode_like(self.mirrors.get(mirror_id), items))
+            self.mirrors.overwrite(mirror_id, self.reading.decode_like(self.mirrors.get(mirror_id), items))
         self.mirrors.drop(drops)
         self.handles.release(releases)
 
     def _decoding(self, body: Any) -> Any:
         try:
-            return self.values.decode(body)
+            return self.reading.decode(body)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
 

@@ -74,7 +74,7 @@ class Remote:
                 if type(value) is not list:
                     return value
                 if value:  # a member of an enum
-                    return self._far_peer.values.decode(value)
+                    return self._far_peer.reading.decode(value)
         if name in kind._far_methods:
             return FarMethod(self, name)
         value = self._far_peer.request("get", self, name)

@@ -18,7 +18,7 @@ from course.labs import Lab, LabError, discover, find_lab
 
 #: What the sandbox's side is made of.
 FAR_MODULES = ("allowing", "describing", "doing", "errors", "far", "handles", "mirrors",
-               "peer", "remote", "values", "wire")
+               "peer", "reading", "remote", "values", "wire", "writing")
 #: What is measured where the file runs.
 GAUGES = ("gauges", "keeping", "mlx_gauges")
 #: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.

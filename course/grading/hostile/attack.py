@@ -33,8 +33,6 @@ class Attack:
     flag: str = ""
     #: Whether a test inside must be run for it.
     is_inside: bool = False
-    #: A hole that is known and still open: why. The suite expects it to gain.
-    is_open: str = ""
     #: What lies beside the file in its folder: name → text.
     beside: dict[str, str] = field(default_factory=dict)
 

@@ -19,7 +19,18 @@ def _watch(kind):
                 for thing in (*args, *kwargs.values(), *vars(self).values()): _each(thing)
                 return _method(self, *args, **kwargs)
             setattr(kind, name, watched)
-_watch(KVCacheManager)
+for _kind in [value for value in globals().values() if isinstance(value, type) and value.__module__ == __name__]:
+    _watch(_kind)
+'''
+#: Replaces what can be replaced of a thing, and of its class.
+_PATCH = '''
+def _attack(thing):
+    for name in (*type(thing)._far_methods, "__eq__", "__hash__", "__len__", "__repr__", "__class__"):
+        for owner in (thing, type(thing)):
+            if owner is type(thing) and not name.startswith("__"): continue
+            if owner is type(thing) and name in ("__hash__", "__class__", "__eq__"): continue
+            try: setattr(owner, name, lambda *args, **kwargs: True)
+            except Exception: pass
 '''
 
 ATTACKS = (
@@ -37,15 +48,10 @@ def _attack(thing):
         else: _reached.append(f"REACHED {path}")
     "{0.__class__.__init__.__globals__}".format(thing)
 ''' + _ON_ALL, lab="2.2"),
-    Attack("patches_every_class", "replaces every method of every class that it was given, here and in the grader", '''
-def _attack(thing):
-    for name in (*type(thing)._far_methods, "__eq__", "__hash__", "__len__", "__repr__", "__class__"):
-        for owner in (thing, type(thing)):
-            if owner is type(thing) and not name.startswith("__"): continue
-            if owner is type(thing) and name in ("__hash__", "__class__", "__eq__"): continue
-            try: setattr(owner, name, lambda *args, **kwargs: True)
-            except Exception: pass
-''' + _ON_ALL, lab="2.2"),
+    *(Attack(f"patches_every_class_of_{lab}", "replaces every method of every class that it was given, here and in the "
+             "grader", _PATCH + _ON_ALL, lab=lab, earns=earns)
+      # Lab 4.1 asks its stand-in for the queue how long it is: it has replaced that for itself.
+      for lab, earns in (("2.2", Earns.BASE), ("4.1", Earns.AT_MOST_BASE), ("5.1", Earns.BASE), ("5.3", Earns.BASE))),
     Attack("sets_what_it_was_given", "sets and deletes attributes of pools and blocks", '''
 def _attack(thing):
     for name in ("num_blocks", "blocks", "free_block_queue", "null_block", "num_evictions", "_cached", "ref_cnt",

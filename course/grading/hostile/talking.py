@@ -61,7 +61,7 @@ while True: ask("issubclass", ["B", "bool"], ["B", "int"])'''), earns=_HARM),
 class Again:
     def __len__(self): return again()
 def again():
-    return len([ask("isinstance", peer().values.encode(Again()), ["B", "int"]), again()])
+    return len([ask("isinstance", peer().writing.encode(Again()), ["B", "int"]), again()])
 again()''')),
     Attack("forged_ids", "names objects of the grader that it was never given", _on_usage('''
 for number in (0, 1, 2, 3, -1, 10**9, True, "1", [1]):
