@@ -31,7 +31,6 @@ from mini_vllm.fuzz.expect import expect
 from mini_vllm.fuzz.faults import lose_plan_once
 from mini_vllm.fuzz.networks import network_folder
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import RequestOutput
 from mini_vllm.scheduler import Scheduler
 
 #: A case takes about a second. One that has not ended after this time hangs.
