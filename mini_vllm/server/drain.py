@@ -26,7 +26,13 @@ class DrainGate:
             return await error.to_response()(scope, receive, send)
         if scope["method"] == "GET":
             receive = _Listener(receive, self.draining)
-        await self.app(scope, receive, send)
+        try:
+            await self.app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self.draining.is_set():
+                raise
+            # It took longer than the server may wait. The connection is closed, which tells the client; no more is
+            # to be said of it, and a traceback would be.
 
 
 class _Listener:

@@ -23,7 +23,7 @@ def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> dict[st
 
 
 def _by_text(entry: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens and the chosen one. Of those that read the same, as parts of characters do, the likeliest."""
+    """The likeliest tokens and the chosen one. Of those that read alike, as parts of characters do, the likeliest."""
     found: dict[str, float] = {}
     for each in (*entry.top.values(), entry):
         text = each.text or ""

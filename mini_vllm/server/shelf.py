@@ -150,7 +150,7 @@ class ModelShelf:
         task = place.loading
         try:
             return await asyncio.shield(task)
-        except EngineStoppedError as error:
+        except (EngineStoppedError, OSError, ValueError) as error:
             log.error("%s could not be loaded: %s", place.name, error.__cause__ or error)
             raise ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
                            code="model_not_loaded") from error
@@ -227,8 +227,8 @@ async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | Non
         await before
     try:
         served = await asyncio.shield(task)
-    except (ApiError, EngineStoppedError):
-        return
+    except Exception:
+        return  # whoever waited for it has heard
     await served.engine.shutdown(drain=False)
     del served
     mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it
