@@ -98,6 +98,29 @@ def test_who_comes_meanwhile_is_sent_away_and_who_only_listens_hears_the_end(wri
     assert late.status == 503 and late.headers[b"retry-after"] == b"5" and late.json()["error"]["code"] == "stopping"
 
 
+@pytest.mark.parametrize("is_draining", [True, False])
+def test_who_is_cut_off_is_no_traceback_in_the_log(is_draining):
+    async def main():
+        draining, is_in = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            is_in.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(Client("/v1/completions", {}).ask(DrainGate(app, draining)))
+        await is_in.wait()
+        if is_draining:
+            draining.set()
+        task.cancel()
+        await task
+
+    if is_draining:
+        asyncio.run(main())
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(main())
+
+
 # ---- what the command says
 
 
