@@ -95,7 +95,7 @@ class Client:
         self.status, self.headers, self.data = None, {}, b""
         #: Set once the first bytes of an answer have come; once the client has left.
         self.has_begun, self.has_left = asyncio.Event(), asyncio.Event()
-        self._is_read = False
+        self._is_read = self.has_ended = False
 
     async def receive(self):
         if not self._is_read:
@@ -109,6 +109,7 @@ class Client:
             self.status, self.headers = message["status"], dict(message["headers"])
         else:
             self.data += message.get("body", b"")
+            self.has_ended = not message.get("more_body", False)
             self.has_begun.set()
 
     async def ask(self, app):

@@ -94,7 +94,7 @@ def test_who_comes_meanwhile_is_sent_away_and_who_only_listens_hears_the_end(wri
         return listener, late
 
     listener, late = asyncio.run(main())
-    assert listener.status == 200
+    assert listener.status == 200 and listener.has_ended
     assert late.status == 503 and late.headers[b"retry-after"] == b"5" and late.json()["error"]["code"] == "stopping"
 
 
