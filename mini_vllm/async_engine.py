@@ -162,8 +162,9 @@ class AsyncLLMEngine:
         """After the step that is being computed, compute no further one. Requests come and go all the same."""
         await self.call(lambda engine: self._thread.pause(engine, True))
 
-    async def resume(self) -> None:
-        await self.call(lambda engine: self._thread.pause(engine, False))
+    def resume(self) -> None:
+        """Go on. Nobody need wait for it, so that it can be called where one is leaving."""
+        self._thread.inbox.put(lambda engine: self._thread.pause(engine, False))
 
     async def step_once(self) -> bool:
         """Compute one step of a paused engine. Whether there was anything to compute. Raises RuntimeError, and computes

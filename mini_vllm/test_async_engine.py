@@ -213,7 +213,7 @@ def test_a_paused_engine_computes_only_the_steps_asked_for(folder):
                 await engine.metrics()  # messages are taken meanwhile
                 await engine.step_once()
             has_more = await engine.step_once()
-            await engine.resume()
+            engine.resume()
             return alone, task.result(), num_steps, has_more, await last(engine, "hello")
 
     alone, stepped, num_steps, has_more, resumed = asyncio.run(main())

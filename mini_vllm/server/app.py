@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +24,8 @@ from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.guard import Guard
 from mini_vllm.server.keys import read_keys
+from mini_vllm.server.live.feed import LiveFeed
+from mini_vllm.server.live.routes import live_router
 from mini_vllm.server.prometheus import Metrics
 from mini_vllm.server.protocol import ChatRequest, CompletionRequest
 from mini_vllm.server.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
@@ -37,7 +38,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastAPI:
     """Raises OSError or ValueError for a file of keys that cannot be read, ValueError for two models of one name."""
     keys = None if settings.keys_file is None else read_keys(settings.keys_file)
-    shelf = ModelShelf(settings) if shelf is None else shelf
+    shelf = ModelShelf(settings, LiveFeed) if shelf is None else shelf
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -106,8 +107,4 @@ def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None
 
 
 def _add_live_page(app: FastAPI, shelf: ModelShelf) -> None:
-    try:
-        live = importlib.import_module("mini_vllm.server.live.routes")
-    except ModuleNotFoundError:
-        return
-    app.include_router(live.live_router(shelf))
+    app.include_router(live_router(shelf))

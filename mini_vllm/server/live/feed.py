@@ -45,6 +45,11 @@ class LiveFeed(NoTrace):
     def num_watchers(self) -> int:
         return len(self._watchers)
 
+    @property
+    def is_watched(self) -> bool:
+        """May be asked in any thread."""
+        return any(not watcher.is_gone for watcher in self._watchers)
+
     def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
         """Another engine than before has another pool: nothing of the last one holds."""
         self._model, self._text_of, self._trace, self._window, self._num_steps = model, text_of, None, Window(), 0
