@@ -1,17 +1,14 @@
-// Pause and step, and the engine's sizes with a restart.
+// How fast the engine goes, pause and step; and its sizes, with a restart. Slow is a paused engine that is stepped by a clock.
 const POOLS = [12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4095];
 const BUDGETS = [4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
 const BUSY = 409, TRIES = 8;
 
 export class Controls {
   constructor(find, desk) {
-    Object.assign(this, { find, desk, isPaused: false });
-    find("pause").onclick = () => this.#do(() => desk.server.post(this.isPaused ? "/live/resume" : "/live/pause", { model: desk.model.model }),
-      () => this.showPaused(!this.isPaused));
-    find("step").onclick = () => this.#do(async () => {
-      const { has_computed: hasComputed } = await desk.server.post("/live/step", { model: desk.model.model });
-      this.say(hasComputed ? "" : "There is nothing to compute: send something.");
-    });
+    Object.assign(this, { find, desk, isPaused: false, isGoing: false, speed: 0, clock: null });
+    find("pause").onclick = () => this.go(!this.isPaused, this.speed);
+    find("speed").onchange = () => this.go(false, Number(find("speed").value));
+    find("step").onclick = () => this.#do(async () => this.say(await this.#step() ? "" : "There is nothing to compute: send something."));
     find("restart").onclick = () => this.#restart({ num_blocks: POOLS[find("pool-size").value] + 1, max_num_batched_tokens: BUDGETS[find("budget").value] });
     find("as-started").onclick = () => this.#restart({ as_started: true });
     find("restart-anyway").onclick = () => this.#restart(this.refused, true);
@@ -21,12 +18,34 @@ export class Controls {
     }
   }
 
-  async #do(action, after = () => {}) {
+  async #do(action) {
     try {
       await action();
-      after();
     } catch (error) {
       this.say(error.message);
+    }
+  }
+
+  async #step() {
+    return (await this.desk.server.post("/live/step", { model: this.desk.model.model })).has_computed;
+  }
+
+  // Pause, or run: at full speed (0), or so many steps a second.
+  async go(isPaused, speed) {
+    Object.assign(this, { speed, isGoing: true });
+    this.#show(isPaused);
+    this.clock?.abort();
+    this.clock = null;
+    await this.#do(() => this.desk.server.post(isPaused || speed ? "/live/pause" : "/live/resume", { model: this.desk.model.model }));
+    this.isGoing = false;
+    if (!isPaused && speed) this.#tick(this.clock = new AbortController(), 1000 / speed);
+  }
+
+  async #tick(clock, everyMs) {
+    while (!clock.signal.aborted) {
+      const started = performance.now();
+      await this.#step().catch((error) => this.#stopClock(clock, error));
+      await new Promise((resolve) => { setTimeout(resolve, Math.max(everyMs - (performance.now() - started), 0)); });
     }
   }
 
@@ -34,8 +53,23 @@ export class Controls {
     this.find("said").textContent = text;
   }
 
-  showPaused(isPaused) {
+  // Somebody else let the engine run, or it is gone.
+  #stopClock(clock, error) {
+    if (clock.signal.aborted) return;
+    clock.abort();
+    Object.assign(this, { clock: null, speed: 0 });
+    this.#show(false);
+    if (error.status !== BUSY) this.say(error.message);
+  }
+
+  // The server says whether the engine is paused; who runs slowly knows why.
+  hear(isPaused) {
+    if (!this.clock && !this.isGoing) this.#show(isPaused);
+  }
+
+  #show(isPaused) {
     this.isPaused = isPaused;
+    this.find("speed").value = String(this.speed);
     this.find("pause").textContent = isPaused ? "Resume" : "Pause";
     this.find("pause").setAttribute("aria-pressed", String(isPaused));
     this.find("step").disabled = !isPaused;

@@ -14,8 +14,8 @@ export class History {
   // To be called after the state has taken the event in.
   replay(event) {
     for (const requestId of Object.keys(event.prompts)) {
-      const request = this.state.requests.get(requestId);
-      this.known.set(requestId, request);
+      const request = this.state.requests.get(requestId), { firstStep, firstS } = this.known.get(requestId) ?? {};
+      this.known.set(requestId, Object.assign(request, { firstStep, firstS })); // a sample may have its first token before
     }
     if (event.step === null) {
       this.#end(event, this.steps.at(-1));

@@ -17,7 +17,7 @@ export class LessonList {
     const progress = make("p", { className: "progress", role: "status" });
     const start = button("Set it up", async () => {
       start.disabled = true;
-      item.watch = lesson.make();
+      this.#forget(item); // done by the way, perhaps; now it is looked at
       try { await setUp(lesson); } finally { start.disabled = false; }
     }, { className: "main" });
     const details = make("details", { className: "lesson", id: `lesson-${lesson.id}`, name: "lesson" },
@@ -65,15 +65,17 @@ export class LessonList {
 
   startOver() {
     try { localStorage.removeItem(KEPT); } catch { /* nothing was kept */ }
-    this.done = {};
-    for (const item of this.items) {
-      item.details.classList.remove("done");
-      item.mark.textContent = String(LESSONS.indexOf(item.lesson) + 1);
-      item.mark.removeAttribute("aria-label");
-      item.progress.textContent = "";
-    }
-    this.reset();
+    for (const item of this.items) this.#forget(item);
     this.#openNext();
+  }
+
+  #forget(item) {
+    delete this.done[item.lesson.id];
+    item.watch = item.lesson.make();
+    item.details.classList.remove("done");
+    item.mark.textContent = String(LESSONS.indexOf(item.lesson) + 1);
+    item.mark.removeAttribute("aria-label");
+    item.progress.textContent = "";
   }
 }
 

@@ -21,7 +21,7 @@ class Desk {
     this.lessons = new LessonList(find("lessons"), (lesson) => this.setUp(lesson));
     find("start-over").onclick = () => this.lessons.startOver();
     find("add-pane").onclick = () => this.openPane().prompt.focus();
-    find("send-all").onclick = () => this.panes.forEach((pane) => pane.send());
+    find("send-all").onclick = () => { this.controls.say(""); this.panes.forEach((pane) => pane.send()); };
     find("stop-all").onclick = () => this.panes.forEach((pane) => pane.stop());
     find("model").onchange = () => this.watch(find("model").value);
     addEventListener("resize", () => this.redraw());
@@ -53,7 +53,7 @@ class Desk {
   meet(model) {
     this.model = model;
     this.controls.showSizes(model.sizes);
-    this.controls.showPaused(model.is_paused);
+    this.controls.hear(model.is_paused);
   }
 
   #hear(message) {
@@ -67,7 +67,7 @@ class Desk {
       this.numbers.hear(message);
       this.state.forget(message);
     } else if (message.type === "state") {
-      this.controls.showPaused(message.is_paused);
+      this.controls.hear(message.is_paused);
     }
     this.redraw();
   }
@@ -104,6 +104,7 @@ class Desk {
       return;
     }
     for (const settings of lesson.panes) this.openPane(settings);
+    await this.controls.go(false, lesson.speed);
     this.controls.say("Set up. Now press “Send all”.");
     find("send-all").focus();
   }

@@ -6,13 +6,12 @@ const PRIORITIES = ["high", "normal", "low"];
 // What a prompt goes on with when the same beginning is asked for again.
 const ENDINGS = [" But one day a fox", " Now the youngest daughter", " Then an old woman came", " In the forest there", " And the king said"];
 const QUESTIONS = ["Say it in other words.", "Tell me more about it.", "Why is that so?", "Give an example."];
-let numMade = 0;
 
 export class Pane {
   // `desk` has server, model (a description), state, and openPane(settings).
   constructor(desk, settings = {}) {
     this.desk = desk;
-    this.number = numMade += 1;
+    this.number = 1 + Math.max(0, ...desk.panes.map((pane) => pane.number));
     this.messages = settings.messages ?? [];
     this.runs = new Set();
     this.numEndings = 0;
@@ -43,7 +42,7 @@ export class Pane {
         make("label", { htmlFor: this.again.id, textContent: "Keep sending" }), this.again),
       make("div", { className: "row" },
         button("Send", () => this.send(), { className: "main" }),
-        button("Fork, n = 4", () => this.send(4), { title: "Four continuations of one prompt: they share its blocks, and copy on write" }),
+        button("Fork (n = 4)", () => this.send(4), { title: "Four continuations of one prompt: they share its blocks, and copy on write" }),
         button("Same prefix again", () => this.samePrefix(), { title: "The same beginning, and then another ending, in a new pane" }),
         this.stopButton),
       this.output, this.note);

@@ -3,7 +3,7 @@
 import { ON_COLOUR } from "./palette.js";
 import { sampleOf } from "./cast.js";
 import { drawBox, drawCross, drawEar, drawEnd, drawLine, drawPearls, drawRing } from "./marks.js";
-import { count, resize, shape, textAt, textWidth } from "./svg.js";
+import { count, cut, resize, shape, textAt, textWidth } from "./svg.js";
 
 const CELL = 18, LEFT = 132, RIGHT = 10, BARS = 44, TOP = 8;
 
@@ -110,7 +110,7 @@ export class Schedule {
     const leader = sample === null ? request : this.history.known.get(requestId.replace(/#\d+$/u, "#0"));
     const name = (leader?.name ?? "") || requestId, mark = ["↑", "", "↓"][request?.priority ?? 1];
     const told = (mark ? `${mark} ` : "") + (sample === null ? "" : `#${sample + 1} `) + name;
-    textAt(parent, 34, middle + 0.36 * font, cutTo(told, font, LEFT - 44), font, "ink", {}, `${requestId}: ${name}; ` +
+    textAt(parent, 34, middle + 0.36 * font, cut(told, font, LEFT - 44), font, "ink", {}, `${requestId}: ${name}; ` +
       `${request?.prompt ?? "?"} prompt tokens, ${request?.found ?? 0} found in the cache; priority ${["high", "normal", "low"][request?.priority ?? 1]}`);
   }
 
@@ -144,11 +144,6 @@ export class Schedule {
       if (step.index % 5 === 0) textAt(parent, this.x(place) + this.cell / 2, y, String(step.index), 10, "ink", { "text-anchor": "middle" });
     });
   }
-}
-
-function cutTo(text, size, room) {
-  const letters = [...text], most = Math.floor(room / (0.53 * size));
-  return letters.length <= most ? text : letters.slice(0, most - 1).join("").trimEnd() + "…";
 }
 
 function describe(run, letter) {

@@ -23,7 +23,7 @@ export class Strip {
 
   #begin(state, width) {
     Object.assign(this, { state, width, signs: [], cells: [], copies: [] });
-    const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most);
+    const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most * Math.max(width / WIDTH, 1));
     this.cell = [wide, high];
     this.perRow = Math.max(Math.floor((width - 2 * MARGIN) / wide), 1);
     this.height = Math.ceil(state.blocks.length / this.perRow) * high + 6;

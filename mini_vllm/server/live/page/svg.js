@@ -59,6 +59,12 @@ export function shorten(text, most = 24) {
   return letters.length <= most ? text : letters.slice(0, most - 10).join("") + "…" + letters.slice(-9).join("");
 }
 
+// As much of the beginning as fits.
+export function cut(text, size, room) {
+  const letters = [...text], most = Math.floor(room / (0.53 * size));
+  return letters.length <= most ? text : letters.slice(0, most - 1).join("").trimEnd() + "…";
+}
+
 export function count(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }

@@ -1,6 +1,6 @@
 // Block tables: a row for each request, its blocks in the order of its text, wherever they lie (pictures/tables.py).
 import { MARGIN, ON_COLOUR, WIDTH } from "./palette.js";
-import { count, resize, shape, shorten, textAt, textWidth } from "./svg.js";
+import { count, cut, resize, shape, shorten, textAt, textWidth } from "./svg.js";
 import { fillBlock, tell } from "./strip.js";
 
 // With more entries than this, words would take too much room; with more than that, numbers too.
@@ -58,7 +58,7 @@ export class Tables {
     fillBlock(group, owner, cast, MARGIN, isBare ? 0 : 6, 18, 18);
     textAt(group, MARGIN + 9, isBare ? 13 : 19, cast.letter(requestId), 11, ON_COLOUR, { "text-anchor": "middle", "font-weight": "bold" });
     const name = state.requests.get(requestId)?.name || requestId;
-    textAt(group, MARGIN + 24, 13, shorten(name, 14), 11, "ink", { "font-weight": "bold" }, name);
+    textAt(group, MARGIN + 24, 13, cut(name, 12, 100), 11, "ink", { "font-weight": "bold" }, name);
     row.count = isBare ? null : textAt(group, MARGIN + 24, 25, " ", 9);
     let x = left, y = 0;
     table.forEach((id, index) => {

@@ -30,14 +30,21 @@ export class View {
   }
 
   draw() {
-    const started = performance.now(), { state } = this, width = (name) => Math.max(this.find(name).parentElement.clientWidth, 280);
+    const started = performance.now(), { state } = this, width = (name) => Math.max(this.find(name).closest("section").clientWidth - 26, 280);
     this.strip.draw(state, width("pool"));
     this.schedule.draw(this.history, width("schedule"));
     this.tables.draw(state, width("tables"));
     this.tree.draw(state);
     this.find("pool-sentence").textContent = state.describe();
-    this.find("tables").parentElement.classList.toggle("empty", !this.find("tables").childElementCount);
+    this.#showOrSay("schedule", "no-steps", this.history.steps.length);
+    this.#showOrSay("tables", "no-tables", this.find("tables").childElementCount);
     this.drawTimes.push(performance.now() - started);
     if (this.drawTimes.length > 500) this.drawTimes.shift();
+  }
+
+  // A picture of nothing is a sentence.
+  #showOrSay(picture, sentence, hasSomething) {
+    this.find(picture).parentElement.hidden = !hasSomething;
+    this.find(sentence).hidden = Boolean(hasSomething);
   }
 }
