@@ -24,7 +24,6 @@ from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.guard import Guard
 from mini_vllm.server.keys import read_keys
-from mini_vllm.server.live.feed import LiveFeed
 from mini_vllm.server.live.routes import live_router
 from mini_vllm.server.prometheus import Metrics
 from mini_vllm.server.protocol import ChatRequest, CompletionRequest
@@ -38,7 +37,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastAPI:
     """Raises OSError or ValueError for a file of keys that cannot be read, ValueError for two models of one name."""
     keys = None if settings.keys_file is None else read_keys(settings.keys_file)
-    shelf = ModelShelf(settings, LiveFeed) if shelf is None else shelf
+    shelf = ModelShelf(settings) if shelf is None else shelf
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

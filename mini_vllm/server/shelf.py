@@ -24,6 +24,7 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.live.feed import LiveFeed
 from mini_vllm.server.seats import Seats
 from mini_vllm.server.served import ServedModel, estimated_bytes, public_names
 from mini_vllm.server.settings import ServerSettings
@@ -68,7 +69,7 @@ class _Place:
 class ModelShelf:
     """The models of one server, by their names in the API."""
 
-    def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] = NoTrace) -> None:
+    def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] = LiveFeed) -> None:
         """``make_feed`` makes what an engine tells its steps to. Raises ValueError for two models of one name."""
         self._settings, self._make_feed = settings, make_feed
         self._uses = itertools.count(1)

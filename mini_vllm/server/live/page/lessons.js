@@ -82,11 +82,11 @@ class Share {
 }
 
 class Copy {
-  notice({ event, state, changes }) {
+  notice({ event, state }) {
     if (!event.copies.length) return null;
     const [source] = event.copies[0], targets = event.copies.filter(([each]) => each === source).map(([, copy]) => copy);
-    const before = changes.find(({ block }) => block.id === source)?.before, block = state.blocks[source];
-    return { done: `In step ${event.step}, block ${source} had ${count(before?.refCnt ?? block.refCnt, "owner")}. It was copied into ` +
+    const numOwners = state.blocks[source].refCnt + targets.length; // those who got a copy have left it
+    return { done: `In step ${event.step}, block ${source} had ${count(numOwners, "owner")}. It was copied into ` +
       `${targets.length === 1 ? "block" : "blocks"} ${targets.join(", ")}, because ${letters(state, targets.flatMap((id) => state.blocks[id].owners))} ` +
       `write their own tokens; ${state.totals.num_forks} copied so far.` };
   }
