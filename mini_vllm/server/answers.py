@@ -1,8 +1,8 @@
 """Outputs of the engine as OpenAI's API has them: whole answers, and the events of a stream.
 
-A stream has an event for every text that grew, dozens of clients share one event loop, and the engine waits for the same
-interpreter. So what is the same in every event is written once, and the rest is put in between; no model of pydantic's is
-made, and no dict.
+A stream has an event for every text that grew, dozens of clients share one event loop, and the engine waits for the
+same interpreter. So what is the same in every event is written once, and the rest is put in between; no model of
+pydantic's is made, and no dict.
 """
 
 from __future__ import annotations

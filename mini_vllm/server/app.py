@@ -1,11 +1,13 @@
 """The application: routes, and what stands before them.
 
-    Guard ─▶ AccessGate ─▶ BodyBound ─▶ /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics, live page
+    Guard ─▶ AccessGate ─▶ BodyBound ─▶ DrainGate ─▶ /v1/completions, /v1/chat/completions, /v1/models,
+                                                     /health, /metrics, the live page
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,11 +22,11 @@ from mini_vllm.server.access import AccessGate, caller_of, require_admin
 from mini_vllm.server.body import BodyBound
 from mini_vllm.server.chat import ChatResponse
 from mini_vllm.server.completions import CompletionResponse
+from mini_vllm.server.drain import DrainGate
 from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.guard import Guard
 from mini_vllm.server.keys import read_keys
-from mini_vllm.server.live.routes import live_router
 from mini_vllm.server.prometheus import Metrics
 from mini_vllm.server.protocol import ChatRequest, CompletionRequest
 from mini_vllm.server.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
@@ -47,14 +49,16 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     app = FastAPI(title="mini-vllm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
                   redirect_slashes=False)
     app.state.shelf, app.state.metrics = shelf, Metrics()
-    #: Set when the server was told to stop: whoever streams without an end should come to one.
+    #: Set when the server is told to stop.
     app.state.draining = asyncio.Event()
     add_handlers(app)
     _add_model_routes(app, shelf)
     _add_generation_routes(app, shelf, app.state.metrics)
     _add_state_routes(app, shelf, app.state.metrics)
     _add_live_page(app, shelf)
-    app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)  # the last that is added stands outermost
+    # The last that is added stands outermost.
+    app.add_middleware(DrainGate, draining=app.state.draining)
+    app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(AccessGate, keys=keys)
     app.add_middleware(Guard, hosts=(settings.host, *settings.allowed_hosts))
     return app
@@ -106,4 +110,8 @@ def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None
 
 
 def _add_live_page(app: FastAPI, shelf: ModelShelf) -> None:
-    app.include_router(live_router(shelf))
+    try:
+        live = importlib.import_module("mini_vllm.server.live.routes")
+    except ModuleNotFoundError:
+        return
+    app.include_router(live.live_router(shelf))

@@ -25,8 +25,8 @@ class ChatResponse(EngineResponse):
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
         """Raises ApiError for a model that has no template, ValueError for what its template does not take."""
         if not served.has_chat_template:
-            raise ApiError(400, f"the model {served.name!r} has no chat template: it continues texts, at /v1/completions",
-                           param="model", code="no_chat_template")
+            raise ApiError(400, f"the model {served.name!r} has no chat template: it continues texts, at "
+                           "/v1/completions", param="model", code="no_chat_template")
         messages = [{"role": ROLES.get(message.role, message.role), "content": message.text}
                     for message in self.request.messages]
         if sum(len(message["content"]) for message in messages) > MAX_CHARS_IN_LOOP:
@@ -35,8 +35,8 @@ class ChatResponse(EngineResponse):
 
 
 def read_chat(prompts: PromptReader, messages: Sequence[dict[str, str]]) -> PromptTokens:
-    """The template writes the special tokens itself, so none are added. A chat of which it is certain that it is too long
-    is not even read."""
+    """The template writes the special tokens itself, so none are added. A chat of which it is certain that it is too
+    long is not even read."""
     text = prompts.tokenizer.apply_chat_template(messages)
     if prompts.tokenizer.min_num_tokens(text) >= prompts.max_model_len:
         return prompts.read(text)  # which says so

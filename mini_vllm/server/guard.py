@@ -50,8 +50,8 @@ def _check_origin(origin: str | None, host: str) -> None:
     if origin is None:
         return
     if origin.partition("://")[2] != host or urlsplit(origin).scheme not in ("http", "https"):
-        raise ApiError(403, f"Origin is {origin[:100]!r}, which is not this server: pages of others may not send requests "
-                       "here", code="origin_not_allowed")
+        raise ApiError(403, f"Origin is {origin[:100]!r}, which is not this server: pages of others may not send "
+                       "requests here", code="origin_not_allowed")
 
 
 def _check_type(content_type: str) -> None:

@@ -6,8 +6,8 @@
     requests_per_minute = 120    # no limit if left out
     admin = true                 # may see the page and the metrics, pause and restart; false if left out
 
-Only digests are kept. A key that somebody sends is compared with all of them, each in constant time, so that how long it
-takes tells nothing; and no key is in a ``repr``, a log line or an error.
+Only digests are kept. A key that somebody sends is compared with all of them, each in constant time, so that how long
+it takes tells nothing; and no key is in a ``repr``, a log line or an error.
 """
 
 from __future__ import annotations

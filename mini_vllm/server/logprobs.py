@@ -18,9 +18,17 @@ def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> dict[st
         offset += len(entry.text or "")
     return {"tokens": [entry.text or "" for entry in entries],
             "token_logprobs": [_finite(entry.logprob) for entry in entries],
-            "top_logprobs": [{each.text or "": _finite(each.logprob) for each in entry.top.values()}
-                             for entry in entries],
+            "top_logprobs": [_by_text(entry) for entry in entries],
             "text_offset": offsets}
+
+
+def _by_text(entry: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens and the chosen one. Of those that read the same, as parts of characters do, the likeliest."""
+    found: dict[str, float] = {}
+    for each in (*entry.top.values(), entry):
+        text = each.text or ""
+        found[text] = max(_finite(each.logprob), found.get(text, LOWEST))
+    return found
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:

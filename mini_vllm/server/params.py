@@ -19,8 +19,8 @@ SAME = ("n", "max_tokens", "temperature", "top_p", "presence_penalty", "frequenc
 
 
 def sampling_params(body: GenerationRequest, of_model: Mapping[str, Any]) -> SamplingParams:
-    """What is left open is as the model's makers advise, else as OpenAI's API has it. Raises ValueError naming the field
-    that cannot be."""
+    """What is left open is as the model's makers advise, else as OpenAI's API has it. Raises ValueError naming the
+    field that cannot be."""
     said = {name: value for name in SAME if (value := getattr(body, name)) is not None}
     if body.logit_bias is not None:
         said["logit_bias"] = {int(token_id): bias for token_id, bias in body.logit_bias.items()}

@@ -18,7 +18,6 @@ UNSERVED: dict[str, list[Any]] = {
     "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]], "audio": [],
     "prediction": [], "web_search_options": [],
 }
-MAX_TEXT_CHARS = 512
 
 
 def _unserved(name: str) -> Any:
@@ -35,8 +34,8 @@ def _check_prompt(value: object) -> object:
             return value
         if kinds == {list} and all(item and {type(token_id) for token_id in item} == {int} for item in value):
             return value
-    raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids, or a list of such lists, "
-                              "none of them empty")
+    raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids, or a list of such "
+                              "lists, none of them empty")
 
 
 def _check_stop(value: object) -> object:
@@ -52,6 +51,8 @@ def _check_priority(value: object) -> object:
 
 
 TokenId = Annotated[int, Field(ge=0)]
+#: JSON has no other keys than texts.
+TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Text = Annotated[str, Field(min_length=1, max_length=256)]
 Prompt = Annotated[str | list[str] | list[TokenId] | list[list[TokenId]], BeforeValidator(_check_prompt)]
 Stop = Annotated[Text | list[Text] | None, BeforeValidator(_check_stop)]
@@ -79,7 +80,7 @@ class GenerationRequest(BaseModel):
     top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = Field(None, ge=-2**63, le=2**63 - 1)
     stop: Stop = None
     #: Not OpenAI's, but vLLM's, or this server's own.

@@ -1,8 +1,8 @@
 """How many may be in flight: the seats of a model's engine, and a bounded queue for them.
 
-A sequence counts from when its request is accepted until it is answered. One of some priority is accepted while there are
-fewer than ``max_num_seqs + max_waiting`` of that priority or a better one. So a queue full of low requests turns no high
-one away, and all together are at most three times the bound.
+A sequence counts from when its request is accepted until it is answered. One of some priority is accepted while there
+are fewer than ``max_num_seqs + max_waiting`` of that priority or a better one. So a queue full of low requests turns no
+high one away, and all together are at most three times the bound.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Seats:
                            "be in flight at once", param="n", code="too_many_texts")
         num_before = sum(self._num_taken[each] for each in Priority if each <= priority)
         if num_before + num_sequences > self.bound:
-            raise retry_later(429, f"the queue is full: {num_before} texts of priority {priority.name.lower()} or better "
-                              f"are running or waiting, the bound is {self.bound}; ask again later", "queue_full",
-                              RETRY_AFTER_S)
+            raise retry_later(429, f"the queue is full: {num_before} texts of priority {priority.name.lower()} or "
+                              f"better are running or waiting, the bound is {self.bound}; ask again later",
+                              "queue_full", RETRY_AFTER_S)
         self._num_taken[priority] += num_sequences
         try:
             yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -32,16 +33,17 @@ class DrainingServer(uvicorn.Server):
         self._app.state.draining.set()
 
 
-def serve(settings: ServerSettings) -> None:
-    """Until a signal comes. Raises ValueError or OSError for what cannot be served, before it listens."""
+def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:
+    """Until a signal comes. ``say_where`` is told the address, once it listens. Raises ValueError or OSError for what
+    cannot be served, before that."""
     for model in settings.models:
         find_model(model)
     app = make_app(settings)
     listener = listen(settings)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    server = DrainingServer(app, settings)
+    say_where(address_of(listener))
     try:
-        server.run(sockets=[listener])
+        DrainingServer(app, settings).run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises the signal again when all is done
         pass
 

@@ -12,6 +12,7 @@ Everything here runs in one event loop: between two ``await`` nobody else change
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +25,6 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
-from mini_vllm.server.live.feed import LiveFeed
 from mini_vllm.server.seats import Seats
 from mini_vllm.server.served import ServedModel, estimated_bytes, public_names
 from mini_vllm.server.settings import ServerSettings
@@ -69,9 +69,10 @@ class _Place:
 class ModelShelf:
     """The models of one server, by their names in the API."""
 
-    def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] = LiveFeed) -> None:
-        """``make_feed`` makes what an engine tells its steps to. Raises ValueError for two models of one name."""
-        self._settings, self._make_feed = settings, make_feed
+    def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] | None = None) -> None:
+        """``make_feed`` makes what an engine tells its steps to; by default the live page's. Raises ValueError for
+        two models of one name."""
+        self._settings, self._make_feed = settings, make_feed or live_feed
         self._uses = itertools.count(1)
         self._places = {name: _Place(name, replace(settings.engine, model=source),
                                      Seats(settings.engine.max_num_seqs, settings.max_waiting))
@@ -189,8 +190,8 @@ class ModelShelf:
             raise ApiError(503, f"the model {place.name!r} takes {num_bytes / 1e6:.0f} MB, the server's limit for all "
                            f"models is {limit / 1e6:.0f} MB", code="model_too_large")
         if excess > 0:
-            raise retry_later(503, f"there is no room for the model {place.name!r} beside those that are serving requests"
-                              "; ask again later", "no_room", RETRY_AFTER_S)
+            raise retry_later(503, f"there is no room for the model {place.name!r} beside those that are serving "
+                              "requests; ask again later", "no_room", RETRY_AFTER_S)
         place.num_bytes = num_bytes
         for victim in victims:
             log.info("%s is let go to make room for %s", victim.name, place.name)
@@ -209,6 +210,15 @@ class ModelShelf:
         self._let_go(place)
         if place.leaving is not None:
             await place.leaving
+
+
+def live_feed() -> NoTrace:
+    """What the live page listens to, where there is one."""
+    try:
+        feed: NoTrace = importlib.import_module("mini_vllm.server.live.feed").LiveFeed()
+    except ModuleNotFoundError:
+        return NoTrace()
+    return feed
 
 
 async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | None) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from mini_vllm.engine_config import EngineConfig
@@ -71,9 +70,8 @@ def live_router(shelf: ModelShelf) -> APIRouter:
         return await hand.describe(model)
 
     @router.get("/live/events", dependencies=admin)
-    async def events(model: str, request: Request) -> Response:
-        stream = event_stream(await hand.served(model), request.app.state.draining)
-        return StreamingResponse(stream, media_type="text/event-stream",
+    async def events(model: str) -> Response:
+        return StreamingResponse(event_stream(await hand.served(model)), media_type="text/event-stream",
                                  headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     @router.post("/live/pause", dependencies=admin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 SILENCE_S = 0.25
 
 
-async def event_stream(served: ServedModel, draining: asyncio.Event) -> AsyncIterator[str]:
-    """Until the reader leaves, the server is to stop (``draining``), or the engine ends: then the last message is of type
-    "end", and one may ask anew. When the last of all readers has gone, a paused engine goes on: others wait for it."""
+async def event_stream(served: ServedModel) -> AsyncIterator[str]:
+    """Until the reader leaves, or the engine ends: then the last message is of type "end", and one may ask anew. When the
+    last of all readers has gone, a paused engine goes on: others wait for it."""
     feed, engine, watcher, is_paused = cast(LiveFeed, served.feed), served.engine, Watcher(), None
     try:
         await engine.call(lambda inner: feed.open(watcher, inner))
-        while not draining.is_set():
+        while True:
             messages = await watcher.next(SILENCE_S)
             if watcher.is_behind:
                 await engine.call(lambda inner: feed.open(watcher, inner))
