@@ -8,10 +8,10 @@ export function shape(parent, name, attributes = {}, text = "", title = "") {
   paint(element, attributes);
   if (title) {
     const told = document.createElementNS(NAMESPACE, "title");
-    told.textContent = title;
+    told.textContent = clean(title);
     element.append(told);
   }
-  if (text) element.append(text);
+  if (text) element.append(clean(text));
   parent.append(element);
   return element;
 }
@@ -19,14 +19,22 @@ export function shape(parent, name, attributes = {}, text = "", title = "") {
 // `fill` and `stroke` are names of the palette, or colours as SVG writes them. A class says what is another colour on
 // dark paper. What is null is left out.
 export function paint(element, attributes) {
-  const classes = [];
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined) continue;
-    const colours = (name === "fill" || name === "stroke") ? PAINTS[value] : undefined;
-    element.setAttribute(name, colours ? colours.light : value);
-    if (colours && colours.light !== colours.dark) classes.push(`${PREFIX}${name[0]}-${value}`);
+    if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  const classes = [];
+  for (const name of ["fill", "stroke"]) {
+    const paintName = attributes[name], colours = PAINTS[paintName];
+    if (!colours) continue;
+    element.setAttribute(name, colours.light);
+    if (colours.light !== colours.dark) classes.push(`${PREFIX}${name[0]}-${paintName}`);
   }
   if (classes.length) element.setAttribute("class", classes.join(" "));
+}
+
+// A picture in a file could not hold control characters, so it has a sign for them; this one has the same.
+function clean(text) {
+  return text.replace(/[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, "\ufffd");
 }
 
 export function hatch(parent, x, y, width, height) {
