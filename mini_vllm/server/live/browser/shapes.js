@@ -18,6 +18,7 @@ async (told) => {
     history.replay({ ...event, step });
     strip.draw(state, WIDTH);
     tables.draw(state, WIDTH);
+    state.noteDrawn();
     drawn.push({ pool: shapesOf(svgs.pool), tables: shapesOf(svgs.tables), label: svgs.pool.getAttribute("aria-label") });
     state.forget(event);
   });

@@ -10,6 +10,8 @@ const CELL = 18, LEFT = 132, RIGHT = 10, BARS = 44, TOP = 8;
 export class Schedule {
   constructor(svg) {
     this.svg = svg;
+    this.names = new Map(); // letters take the browser longest, so names stay while their request is shown
+    [this.back, this.front, this.rows] = ["back", "names", "rows"].map(() => shape(svg, "g"));
   }
 
   draw(history, width, numSteps = null) {
@@ -20,16 +22,15 @@ export class Schedule {
     if (this.history === history && this.sign === sign) return;
     const row = Math.min(Math.max(Math.floor(480 / Math.max(rows.size, 1)), 11), 24);
     Object.assign(this, { history, sign, cell, row, shown, state });
-    const drawing = document.createDocumentFragment();
-    this.#drawTokens(drawing);
+    const back = document.createDocumentFragment(), drawing = document.createDocumentFragment();
+    this.#drawTokens(back);
     let y = TOP + BARS + 8;
     const tops = new Map();
     for (const requestId of rows.keys()) { tops.set(requestId, y); y += row; }
-    this.#drawGrid(drawing, TOP + BARS + 8, y);
-    this.#drawForks(drawing, rows, tops);
+    this.#drawGrid(back, TOP + BARS + 8, y);
+    this.#drawForks(back, rows, tops);
     for (const [requestId, { runs, ends }] of rows) {
       const group = shape(drawing, "g", { "data-request": requestId }), top = tops.get(requestId);
-      this.#drawName(group, requestId, top);
       for (const run of runs) this.#drawRun(group, requestId, run, top + row / 2);
       this.#drawFirst(group, requestId, runs, top);
       for (const { place, status, isThere } of ends) {
@@ -37,7 +38,9 @@ export class Schedule {
       }
     }
     this.#drawNumbers(drawing, y + 12);
-    this.svg.replaceChildren(drawing);
+    this.back.replaceChildren(back);
+    this.#placeNames(tops);
+    this.rows.replaceChildren(drawing);
     resize(this.svg, Math.max(this.x(number) + RIGHT, width), y + 20, shown.length ? `The last ${count(shown.length, "step")}, to step ` +
       `${shown.at(-1).index}: ${count(rows.size, "request")}` : "No step has been computed yet");
   }
@@ -95,6 +98,22 @@ export class Schedule {
       if (!forked || leader === requestId || !tops.has(leader)) continue;
       shape(parent, "path", { d: `M${this.x(forked.first) + this.cell / 2} ${tops.get(leader) + this.row / 2}V${tops.get(requestId) + this.row / 2}`,
         stroke: "line", "stroke-width": 1.5, "data-part": "fork" });
+    }
+  }
+
+  #placeNames(tops) {
+    const { history, row } = this;
+    for (const [requestId, name] of this.names) {
+      if (!tops.has(requestId) || name.history !== history || name.row !== row) { name.group.remove(); this.names.delete(requestId); }
+    }
+    for (const [requestId, top] of tops) {
+      if (!this.names.has(requestId)) {
+        const group = shape(this.front, "g");
+        this.#drawName(group, requestId, 0);
+        this.names.set(requestId, { group, history, row, top: null });
+      }
+      const name = this.names.get(requestId);
+      if (name.top !== top) name.group.setAttribute("transform", `translate(0 ${name.top = top})`);
     }
   }
 

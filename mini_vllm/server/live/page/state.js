@@ -18,6 +18,15 @@ export class EngineState {
     this.nowS = 0;
     this.step = null;
     this.treeVersion = 0;
+    // What is another than it was last drawn: blocks by their id, tables by their request.
+    this.changedBlocks = new Set();
+    this.changedTables = new Set();
+  }
+
+  // All has been drawn.
+  noteDrawn() {
+    this.changedBlocks.clear();
+    this.changedTables.clear();
   }
 
   // What was so before the events that follow.
@@ -47,7 +56,11 @@ export class EngineState {
     for (const [requestId, [before, number]] of Object.entries(event.tokens)) this.numTokens.set(requestId, before + number);
     this.copies = event.copies;
     for (const [source, copy] of this.copies) { touch(this.blocks[source]); touch(this.blocks[copy]); }
-    for (const { block } of touched.values()) this.#judge(block);
+    for (const { block } of touched.values()) {
+      this.#judge(block);
+      this.changedBlocks.add(block.id);
+      for (const owner of block.owners) this.changedTables.add(owner);
+    }
     const changes = [...touched.values()];
     if (changes.some(({ block, before }) => block.key !== before.key || (block.key !== null &&
       (block.refCnt !== before.refCnt || block.owners.join() !== before.owners.join())))) this.treeVersion += 1;
@@ -77,6 +90,7 @@ export class EngineState {
   #changeTable(requestId, table, touch) {
     const before = new Set(this.tables.get(requestId) ?? []), after = new Set(table);
     this.tables.set(requestId, table);
+    this.changedTables.add(requestId);
     for (const id of before) if (!after.has(id)) touch(this.blocks[id]);
     for (const id of after) if (!before.has(id)) touch(this.blocks[id]);
     const order = [...this.tables.keys()];

@@ -10,13 +10,14 @@ export class Strip {
   }
 
   draw(state, width = WIDTH) {
-    if (this.state !== state || this.width !== width) this.#begin(state, width);
-    state.blocks.forEach((block, number) => {
-      const sign = `${block.kind}|${block.refCnt}|${block.owners.join("\t")}`;
-      if (this.signs[number] === sign) return;
+    const isNew = this.state !== state || this.width !== width;
+    if (isNew) this.#begin(state, width);
+    for (const number of isNew ? state.blocks.keys() : state.changedBlocks) {
+      const block = state.blocks[number], sign = `${block.kind}|${block.refCnt}|${block.owners.join("\t")}`;
+      if (this.signs[number] === sign) continue;
       this.signs[number] = sign;
       this.#drawCell(block, number);
-    });
+    }
     this.#drawCopies();
     resize(this.svg, this.width, this.height, state.describe());
   }

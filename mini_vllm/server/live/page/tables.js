@@ -27,51 +27,55 @@ export class Tables {
       }
     }
     let y = 4;
-    for (const [requestId, table] of tables) y += this.#place(requestId, table, y);
+    for (const [requestId, table] of tables) {
+      let row = this.rows.get(requestId);
+      if (!row || state.changedTables.has(requestId)) row = this.#drawRow(requestId, table, row);
+      if (row.y !== y) row.group.setAttribute("transform", `translate(0 ${row.y = y})`);
+      const num = state.numTokens.get(requestId);
+      if (row.num !== num) this.#fill(row, num);
+      y += row.height;
+    }
     resize(this.svg, width, Math.max(y, 24), tables.length ? `Block tables of ${count(tables.length, "request")}: ` + tables.map(
       ([requestId, table]) => `${state.cast.letter(requestId)} holds ${count(table.length, "block")}`).join(", ") : "No request holds a block");
   }
 
-  // Draw a row again if it is another, move it if it stands elsewhere; returns its height.
-  #place(requestId, table, y) {
-    const state = this.state, copies = new Map(state.copies.map(([source, copy]) => [copy, source]));
-    const num = state.numTokens.get(requestId);
-    const sign = table.map((id) => {
-      const block = state.blocks[id];
-      return `${id}${block.kind}${block.refCnt}${block.owners[0]}${this.size === "words" ? block.text : ""}${copies.get(id) ?? ""}`;
-    }).join();
-    let row = this.rows.get(requestId);
-    if (!row || row.sign !== sign) {
-      row?.group.remove();
-      row = { sign, group: shape(this.svg, "g", { "data-table": requestId }), y: null, bars: [], num: null };
-      this.rows.set(requestId, row);
-      row.height = this.#drawRow(row, requestId, table, copies);
-    }
-    if (row.y !== y) row.group.setAttribute("transform", `translate(0 ${row.y = y})`);
-    if (row.num !== num) this.#fill(row, num);
-    return row.height;
-  }
-
-  #drawRow(row, requestId, table, copies) {
-    const { state, size } = this, { cast } = state, { group } = row, left = MARGIN + 122, isBare = size === "bare";
-    const owner = { id: 0, kind: "used", refCnt: 1, owners: [requestId], text: "" };
-    fillBlock(group, owner, cast, MARGIN, isBare ? 0 : 6, 18, 18);
-    textAt(group, MARGIN + 9, isBare ? 13 : 19, cast.letter(requestId), 11, ON_COLOUR, { "text-anchor": "middle", "font-weight": "bold" });
-    const name = state.requests.get(requestId)?.name || requestId;
-    textAt(group, MARGIN + 24, 13, cut(name, 12, 100), 11, "ink", { "font-weight": "bold" }, name);
-    row.count = isBare ? null : textAt(group, MARGIN + 24, 25, " ", 9);
+  // Entries that are as they were stay; from one that is wider or narrower than it was, all after it move.
+  #drawRow(requestId, table, old) {
+    const row = old ?? this.#beginRow(requestId), isBare = this.size === "bare", left = MARGIN + 122;
     let x = left, y = 0;
     table.forEach((id, index) => {
-      const block = state.blocks[id];
-      let words = size === "words" && block.text ? shorten(block.text, 44) : "";
-      if (words && copies.has(id)) words = `copy of ${copies.get(id)} to come`;
+      const block = this.state.blocks[id], words = this.#words(block);
       const width = isBare ? 13 : words ? Math.max(44, textWidth(words, 10) * 0.87 + 10) : 44;
       if (x + width > this.width - MARGIN && x > left) { x = left; y += isBare ? 15 : 34; }
-      if (isBare) fillBlock(group, block, cast, x, y, 13, 14);
-      else row.bars[index] = drawEntry(group, block, cast, x, y, width, words);
+      const sign = `${id} ${x} ${y} ${block.kind} ${block.refCnt} ${block.owners[0]} ${words}`;
+      if (row.entries[index]?.sign !== sign) {
+        for (const element of row.entries[index]?.elements ?? []) element.remove();
+        row.entries[index] = { sign, ...drawEntry(row.group, block, this.state.cast, x, y, width, words, isBare) };
+        row.num = null; // its bar is empty
+      }
       x += width + (isBare ? 1 : 5);
     });
-    return y + (isBare ? 22 : 38);
+    for (const { elements } of row.entries.splice(table.length)) for (const element of elements) element.remove();
+    row.height = y + (isBare ? 22 : 38);
+    return row;
+  }
+
+  #words(block) {
+    if (this.size !== "words" || !block.text) return "";
+    const copy = this.state.copies.find(([, target]) => target === block.id);
+    return copy ? `copy of ${copy[0]} to come` : shorten(block.text, 44);
+  }
+
+  // Left of the blocks: whose they are.
+  #beginRow(requestId) {
+    const { cast, requests } = this.state, isBare = this.size === "bare", group = shape(this.svg, "g", { "data-table": requestId });
+    const name = requests.get(requestId)?.name || requestId;
+    fillBlock(group, { id: 0, kind: "used", refCnt: 1, owners: [requestId], text: "" }, cast, MARGIN, isBare ? 0 : 6, 18, 18);
+    textAt(group, MARGIN + 9, isBare ? 13 : 19, cast.letter(requestId), 11, ON_COLOUR, { "text-anchor": "middle", "font-weight": "bold" });
+    textAt(group, MARGIN + 24, 13, cut(name, 12, 100), 11, "ink", { "font-weight": "bold" }, name);
+    const row = { group, entries: [], y: null, num: null, count: isBare ? null : textAt(group, MARGIN + 24, 25, " ", 9) };
+    this.rows.set(requestId, row);
+    return row;
   }
 
   // How full each block is; only the last ones change, step by step.
@@ -79,7 +83,7 @@ export class Tables {
     row.num = num;
     const size = this.state.header.block_size;
     if (row.count) row.count.textContent = num === undefined ? "" : count(num, "token");
-    row.bars.forEach((bar, index) => {
+    row.entries.forEach(({ bar }, index) => {
       if (!bar || num === undefined) return;
       const part = Math.min(Math.max(num - index * size, 0), size) / size;
       if (bar.part !== part) bar.element.setAttribute("width", Math.round(bar.most * (bar.part = part) * 100) / 100);
@@ -88,16 +92,20 @@ export class Tables {
 }
 
 // One block of a table: its number, and its words or how full it is.
-function drawEntry(parent, block, cast, x, y, width, words) {
-  const quiet = { "pointer-events": "none" };
-  fillBlock(parent, block, cast, x, y, width, 31, tell(block, cast));
-  textAt(parent, x + 5, y + 11, block.id + (block.refCnt > 1 ? `  ×${block.refCnt}` : ""), 9, ON_COLOUR, { "font-weight": "bold", ...quiet });
-  if (words) {
-    shape(parent, "rect", { x: x + 3, y: y + 14, width: width - 6, height: 14, fill: "paper", rx: 2, ...quiet });
-    textAt(parent, x + 5, y + 24.5, words, 10, "ink", quiet);
-    return null;
+function drawEntry(parent, block, cast, x, y, width, words, isBare) {
+  const elements = [], quiet = { "pointer-events": "none" }, before = parent.childElementCount;
+  fillBlock(parent, block, cast, x, y, width, isBare ? 14 : 31, isBare ? "" : tell(block, cast));
+  let bar = null;
+  if (!isBare) {
+    textAt(parent, x + 5, y + 11, block.id + (block.refCnt > 1 ? `  ×${block.refCnt}` : ""), 9, ON_COLOUR, { "font-weight": "bold", ...quiet });
+    if (words) {
+      shape(parent, "rect", { x: x + 3, y: y + 14, width: width - 6, height: 14, fill: "paper", rx: 2, ...quiet });
+      textAt(parent, x + 5, y + 24.5, words, 10, "ink", quiet);
+    } else {
+      shape(parent, "rect", { x: x + 4, y: y + 18, width: width - 8, height: 8, fill: "paper", rx: 1 });
+      bar = { element: shape(parent, "rect", { x: x + 4, y: y + 18, width: 0, height: 8, fill: "ink", rx: 1 }), most: width - 8, part: 0 };
+    }
   }
-  shape(parent, "rect", { x: x + 4, y: y + 18, width: width - 8, height: 8, fill: "paper", rx: 1 });
-  const element = shape(parent, "rect", { x: x + 4, y: y + 18, width: 0, height: 8, fill: "ink", rx: 1 });
-  return { element, most: width - 8, part: 0 };
+  while (parent.childElementCount > before + elements.length) elements.push(parent.children[before + elements.length]);
+  return { elements, bar };
 }

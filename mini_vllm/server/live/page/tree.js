@@ -4,7 +4,9 @@ import { count, resize, shape, textAt, textWidth } from "./svg.js";
 import { fillBlock, tell } from "./strip.js";
 
 // A larger tree is cut: nobody could read it, and it changes in every step.
-const MAX_NODES = 120;
+const MAX_NODES = 80;
+// One of more nodes than this is drawn anew only after so long.
+const MAX_AT_ONCE = 40, EVERY_MS = 500;
 
 export class Tree {
   constructor(svg) {
@@ -12,12 +14,13 @@ export class Tree {
   }
 
   draw(state, maxNodes = MAX_NODES) {
-    if (this.state === state && this.version === state.treeVersion) return;
-    Object.assign(this, { state, version: state.treeVersion });
+    const now = performance.now();
+    if (this.state === state && (this.version === state.treeVersion || (this.numDrawn > MAX_AT_ONCE && now - this.drawnAt < EVERY_MS))) return;
+    Object.assign(this, { state, version: state.treeVersion, drawnAt: now });
     const { root, number, numDrawn } = grow(state, maxNodes);
     const numRows = layOut(root, 0), numLines = mostLines(root), row = 32 + numLines * TREE_LINE;
     this.svg.replaceChildren();
-    this.right = 0;
+    Object.assign(this, { right: 0, numDrawn });
     this.#drawNode(root, MARGIN, 4, row);
     const left = number - numDrawn, label = `${count(number, "block")} can be found`;
     const height = Math.max(numRows, 1) * row + 4;

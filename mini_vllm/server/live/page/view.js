@@ -35,6 +35,7 @@ export class View {
     this.schedule.draw(this.history, width("schedule"));
     this.tables.draw(state, width("tables"));
     this.tree.draw(state);
+    state.noteDrawn();
     this.find("pool-sentence").textContent = state.describe();
     this.#showOrSay("schedule", "no-steps", this.history.steps.length);
     this.#showOrSay("tables", "no-tables", this.find("tables").childElementCount);
