@@ -3,6 +3,8 @@
 import { GOOD_ENDS } from "./palette.js";
 import { shape } from "./svg.js";
 
+const MIN_PEARL_ROW = 15;
+
 export function drawBox(parent, left, middle, height, paint, kind) {
   const box = shape(parent, "rect", { x: left, y: middle - height / 2, height, fill: paint, stroke: "line", "stroke-width": 0.75, "data-kind": kind });
   const under = kind !== "recomputed" ? [] : [["paper", 4, 1], ["alarm", 3, 3]].map(([colour, up, thick]) => shape(parent, "rect", // in red, under a line of paper
@@ -10,8 +12,13 @@ export function drawBox(parent, left, middle, height, paint, kind) {
   return (right) => { for (const each of [box, ...under]) each.setAttribute("width", right - left); };
 }
 
-// Tokens that were decoded, one a step: a dashed line of round dots is one shape, however long.
+// Tokens that were decoded, one a step: a dashed line of round dots is one shape, however long. A band where rows are narrow.
 export function drawPearls(parent, left, middle, paint, cell, row) {
+  if (row < MIN_PEARL_ROW) {
+    const height = Math.max(0.36 * row, 3), band = shape(parent, "rect", { x: left, y: middle - height / 2, height, fill: paint, stroke: "line",
+      "stroke-width": 0.5, "data-kind": "decode" });
+    return (right) => band.setAttribute("width", right - left);
+  }
   const size = Math.max(Math.min(cell - 1.5, row - 12, 12), 3);
   const thread = shape(parent, "rect", { x: left, y: middle - 1, height: 2, fill: paint, "data-kind": "decode" });
   const dots = [[size + 1, "line"], [size, paint]].map(([width, stroke]) => shape(parent, "path", { stroke, "stroke-width": width,

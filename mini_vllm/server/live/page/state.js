@@ -9,6 +9,7 @@ export class EngineState {
     // the requests whose tables name it. `kind` is what it is painted as.
     this.blocks = Array.from({ length: header.num_blocks }, (_, id) => (
       { id, refCnt: 0, isCached: false, key: null, parent: null, text: "", owners: [], isKept: false, kind: id ? "empty" : "null" }));
+    this.counts = { null: 1, empty: header.num_blocks - 1, used: 0, shared: 0, cached: 0, kept: 0 };
     this.tables = new Map();
     this.numTokens = new Map();
     this.copies = [];
@@ -108,12 +109,14 @@ export class EngineState {
   #judge(block) {
     const isCopied = this.copies.some((pair) => pair.includes(block.id));
     block.isKept = isCopied && !block.owners.length;
+    this.counts[block.kind] -= 1;
     block.kind = block.refCnt === 0 ? (block.isCached ? "cached" : "empty")
       : block.isKept ? "kept" : block.refCnt > 1 ? "shared" : "used";
+    this.counts[block.kind] += 1;
   }
 
   numOf(...kinds) {
-    return this.blocks.reduce((sum, block) => sum + kinds.includes(block.kind), 0);
+    return kinds.reduce((sum, kind) => sum + this.counts[kind], 0);
   }
 
   // The sentence over the pool.

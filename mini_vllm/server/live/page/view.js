@@ -1,4 +1,5 @@
 // All drawings of the engine. Events only change the state; what changed is drawn once, before the next frame.
+import { BareStrip, BareTables } from "./bare.js";
 import { History } from "./history.js";
 import { Schedule } from "./schedule.js";
 import { EngineState } from "./state.js";
@@ -6,11 +7,15 @@ import { Strip } from "./strip.js";
 import { Tables } from "./tables.js";
 import { Tree } from "./tree.js";
 
+// A larger pool, and tables with more entries, have cells without letters.
+const MAX_CELLS = 640, MAX_ENTRIES = 400;
+
 export class View {
   constructor(find) {
     this.find = find;
     Object.assign(this, { strip: new Strip(find("pool")), tables: new Tables(find("tables")), tree: new Tree(find("tree")),
-      schedule: new Schedule(find("schedule")), state: null, history: null, drawTimes: [] });
+      bareStrip: new BareStrip(find("bare-pool")), bareTables: new BareTables(find("bare-tables")),
+      schedule: new Schedule(find("schedule")), state: null, history: null });
   }
 
   begin({ header, base, events }) {
@@ -30,17 +35,26 @@ export class View {
   }
 
   draw() {
-    const started = performance.now(), { state } = this, width = (name) => Math.max(this.find(name).closest("section").clientWidth - 26, 280);
-    this.strip.draw(state, width("pool"));
-    this.schedule.draw(this.history, width("schedule"));
-    this.tables.draw(state, width("tables"));
+    const { state } = this;
+    const width = Math.max(this.find("pool").closest("section").clientWidth - 26, 280); // asked once: each time, the browser lays out anew
+    const numEntries = [...state.tables.values()].reduce((sum, table) => sum + table.length, 0);
+    this.#choose("pool", state.blocks.length > MAX_CELLS, this.bareStrip, this.strip).draw(state, width);
+    this.#choose("tables", numEntries > MAX_ENTRIES, this.bareTables, this.tables).draw(state, width);
+    this.schedule.draw(this.history, width);
     this.tree.draw(state);
     state.noteDrawn();
     this.find("pool-sentence").textContent = state.describe();
     this.#showOrSay("schedule", "no-steps", this.history.steps.length);
-    this.#showOrSay("tables", "no-tables", this.find("tables").childElementCount);
-    this.drawTimes.push(performance.now() - started);
-    if (this.drawTimes.length > 500) this.drawTimes.shift();
+    this.#showOrSay("tables", "no-tables", numEntries);
+  }
+
+  // Shapes, or only cells. The one that was not drawn lately does not know what changed, so it begins anew.
+  #choose(name, isBare, bare, shapes) {
+    const [chosen, other] = isBare ? [bare, shapes] : [shapes, bare];
+    this.find(name).toggleAttribute("hidden", isBare);
+    this.find(`bare-${name}`).hidden = !isBare;
+    other.state = null;
+    return chosen;
   }
 
   // A picture of nothing is a sentence.
