@@ -5,7 +5,9 @@ import { cut } from "./svg.js";
 import { tell } from "./strip.js";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const colour = (paint) => PAINTS[paint][dark.matches ? "dark" : "light"];
+let mode = dark.matches ? "dark" : "light"; // to ask each time takes long
+dark.addEventListener("change", () => { mode = dark.matches ? "dark" : "light"; });
+const colour = (paint) => PAINTS[paint][mode];
 
 class Sheet {
   constructor(canvas) {
@@ -69,23 +71,45 @@ const SIDE = 12, LINE = 14, LEFT = MARGIN + 122;
 
 export class BareTables extends Sheet {
   draw(state, width) {
-    const rows = [...state.tables].filter(([, table]) => table.length), perLine = Math.max(Math.floor((width - MARGIN - LEFT) / (SIDE + 1)), 1);
-    let y = 2;
-    const places = rows.map(([requestId, table]) => {
-      const place = { requestId, table, y };
-      y += Math.ceil(table.length / perLine) * LINE + 6;
-      return place;
+    const perLine = Math.max(Math.floor((width - MARGIN - LEFT) / (SIDE + 1)), 1);
+    if (this.state !== state || this.width !== width) Object.assign(this, { state, width, perLine, slots: [], numLines: 1, size: "" });
+    const isFresh = this.#takeSlots(), { slots, numLines } = this, size = `${width} ${slots.length} ${numLines}`, isNew = this.size !== size;
+    if (isNew) this.resize(width, slots.length * this.slotHeight + 4);
+    this.size = size;
+    slots.forEach((requestId, number) => {
+      const isAnew = isNew || isFresh.has(number);
+      if (isAnew || (requestId !== null && state.changedTables.has(requestId))) this.#row(requestId, number, isAnew);
     });
-    const sign = `${width}|${places.map((place) => `${place.requestId} ${place.y}`).join()}`, isNew = this.state !== state || this.sign !== sign;
-    Object.assign(this, { state, sign, perLine, places });
-    if (isNew) this.resize(width, Math.max(y, 20));
-    for (const place of places) if (isNew || state.changedTables.has(place.requestId)) this.#row(place, isNew);
-    this.canvas.setAttribute("aria-label", `Block tables of ${rows.length} requests, which hold ${rows.reduce((sum, [, { length }]) => sum + length, 0)} blocks`);
+    const tables = slots.filter((requestId) => requestId !== null).map((requestId) => state.tables.get(requestId).length);
+    this.canvas.setAttribute("aria-label", `Block tables of ${tables.length} requests, which hold ${tables.reduce((sum, each) => sum + each, 0)} blocks`);
   }
 
-  #row({ requestId, table, y }, isNew) {
-    const { context, state: { cast, requests, blocks, changedBlocks } } = this;
-    if (isNew) {
+  get slotHeight() {
+    return this.numLines * LINE + 6;
+  }
+
+  // Who has blocks keeps its place; a new one takes the first that is free. Returns the places that are another's now.
+  #takeSlots() {
+    const { slots, state: { tables } } = this, fresh = new Set(), placed = new Set();
+    slots.forEach((requestId, number) => {
+      if (requestId === null || tables.get(requestId)?.length) placed.add(requestId);
+      else { slots[number] = null; fresh.add(number); }
+    });
+    for (const [requestId, table] of tables) {
+      this.numLines = Math.max(this.numLines, Math.ceil(table.length / this.perLine));
+      if (!table.length || placed.has(requestId)) continue;
+      const free = slots.indexOf(null), number = free < 0 ? slots.length : free;
+      slots[number] = requestId;
+      fresh.add(number);
+    }
+    return fresh;
+  }
+
+  #row(requestId, number, isAnew) {
+    const { context, slotHeight, state: { cast, requests, blocks, changedBlocks, tables } } = this, y = number * slotHeight + 2;
+    if (isAnew) context.clearRect(0, y, this.width, slotHeight);
+    if (requestId === null) return;
+    if (isAnew) {
       context.fillStyle = colour(cast.paint(requestId));
       context.fillRect(MARGIN, y, 16, 13);
       Object.assign(context, { fillStyle: colour("on-colour"), font: "bold 10px Helvetica, Arial, sans-serif", textAlign: "center" });
@@ -93,16 +117,16 @@ export class BareTables extends Sheet {
       Object.assign(context, { fillStyle: colour("ink"), font: "11px Helvetica, Arial, sans-serif", textAlign: "left" });
       context.fillText(cut(requests.get(requestId)?.name || requestId, 11, 98), MARGIN + 22, y + 10);
     }
-    table.forEach((id, index) => {
-      if (isNew || changedBlocks.has(id)) {
+    tables.get(requestId).forEach((id, index) => {
+      if (isAnew || changedBlocks.has(id)) {
         this.cell(blocks[id], LEFT + (index % this.perLine) * (SIDE + 1), y + Math.floor(index / this.perLine) * LINE, SIDE, LINE - 1);
       }
     });
   }
 
   blockAt(x, y) {
-    const place = this.places.findLast((each) => each.y <= y), column = Math.floor((x - LEFT) / (SIDE + 1));
-    if (!place || column < 0 || column >= this.perLine) return null;
-    return this.state.blocks[place.table[Math.floor((y - place.y) / LINE) * this.perLine + column]];
+    const number = Math.floor((y - 2) / this.slotHeight), column = Math.floor((x - LEFT) / (SIDE + 1)), requestId = this.slots[number] ?? null;
+    if (requestId === null || column < 0 || column >= this.perLine) return null;
+    return this.state.blocks[this.state.tables.get(requestId)[Math.floor((y - 2 - number * this.slotHeight) / LINE) * this.perLine + column]];
   }
 }

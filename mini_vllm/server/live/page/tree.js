@@ -57,18 +57,22 @@ export class Tree {
   }
 }
 
-function makeNode(block, text) {
-  const lines = inLines(text);
-  const width = Math.max(52, Math.max(...lines.map((line) => textWidth(line, 10))) * 0.87 + 10);
-  return { block, lines, width, children: [], row: 0 };
+function makeNode(block) {
+  return { block, children: [], row: 0 };
+}
+
+// What is written on a node, and how wide that makes it.
+function writeOn(node) {
+  node.lines = inLines(node.block === null ? "root" : node.block.text || node.block.key);
+  node.width = Math.max(52, Math.max(...node.lines.map((line) => textWidth(line, 10))) * 0.87 + 10);
 }
 
 // Of several blocks of one content, children hang under the first. If there are too many nodes, those in use come first.
 function grow(state, maxNodes) {
-  const root = makeNode(null, "root"), nodes = new Map(), firstOf = new Map();
+  const root = makeNode(null), nodes = new Map(), firstOf = new Map();
   const found = state.blocks.filter((block) => block.key !== null);
   for (const block of found) {
-    nodes.set(block.id, makeNode(block, block.text || block.key));
+    nodes.set(block.id, makeNode(block));
     if (!firstOf.has(block.key)) firstOf.set(block.key, nodes.get(block.id));
   }
   const parentOf = (block) => (block.parent === null ? root : firstOf.get(block.parent) ?? root);
@@ -82,7 +86,11 @@ function grow(state, maxNodes) {
     }
     drawn = found.filter((block) => kept.has(block.id));
   }
-  for (const block of drawn) parentOf(block).children.push(nodes.get(block.id));
+  writeOn(root);
+  for (const block of drawn) {
+    writeOn(nodes.get(block.id));
+    parentOf(block).children.push(nodes.get(block.id));
+  }
   return { root, number: found.length, numDrawn: drawn.length };
 }
 
