@@ -152,6 +152,25 @@ class AsyncLLMEngine:
         """What sharing has saved so far."""
         return await self.call(lambda engine: engine.metrics())
 
+    # ---- one step at a time
+
+    @property
+    def is_paused(self) -> bool:
+        return self._thread.is_paused
+
+    async def pause(self) -> None:
+        """After the step that is being computed, compute no further one. Requests come and go all the same."""
+        await self.call(lambda engine: self._thread.pause(engine, True))
+
+    def resume(self) -> None:
+        """Go on. Nobody need wait for it, so that it can be called where one is leaving."""
+        self._thread.inbox.put(lambda engine: self._thread.pause(engine, False))
+
+    async def step_once(self) -> bool:
+        """Compute one step of a paused engine. Whether there was anything to compute. Raises RuntimeError, and computes
+        nothing, if it is not paused."""
+        return await self.call(self._thread.step_once)
+
     async def call(self, function: Callable[[LLMEngine], Result]) -> Result:
         """Run ``function`` with the engine, in its thread, between two steps; return what it returns."""
         thread, answer = self._thread, Answer()

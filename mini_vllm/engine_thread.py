@@ -50,6 +50,8 @@ class EngineThread(threading.Thread):
         self.calls: set[Answer] = set()
         self.ends: list[Answer] = []
         self.is_stopping = self.is_aborting = self.has_ended = False
+        #: Messages are taken, but no step is computed unless one is asked for; a thread that is stopping goes on.
+        self.is_paused = False
         self.error: BaseException | None = None
         atexit.register(self._stop_at_exit)
 
@@ -78,12 +80,15 @@ class EngineThread(threading.Thread):
         self.prompts = engine.prompts
         while not (self.is_stopping and not self.streams and self.inbox.empty()):
             self._take_messages(engine)
-            if engine.has_unfinished_requests():
+            if self._has_work(engine):
                 self._step(engine)
+
+    def _has_work(self, engine: LLMEngine) -> bool:
+        return engine.has_unfinished_requests() and (not self.is_paused or self.is_stopping)
 
     def _take_messages(self, engine: LLMEngine) -> None:
         """All that are there. With nothing to compute, wait for one."""
-        if not engine.has_unfinished_requests():
+        if not self._has_work(engine):
             self.inbox.get()(engine)
         while True:
             try:
@@ -134,6 +139,18 @@ class EngineThread(threading.Thread):
             return
         if self.is_aborting or stream.is_aborted:
             self.abort(engine, stream.request_id)
+
+    def pause(self, engine: LLMEngine, is_paused: bool) -> None:
+        self.is_paused = is_paused
+
+    def step_once(self, engine: LLMEngine) -> bool:
+        """One step of a paused engine. Whether there was anything to compute. Raises RuntimeError if it runs."""
+        if not self.is_paused:
+            raise RuntimeError("step_once: the engine is not paused; pause it first")
+        has_work = engine.has_unfinished_requests()
+        if has_work:
+            self._step(engine)
+        return has_work
 
     def abort(self, engine: LLMEngine, request_id: str) -> bool:
         """End a request; its stream gets what there is. Whether there was one."""

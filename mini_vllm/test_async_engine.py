@@ -201,6 +201,44 @@ def test_a_step_that_breaks_for_no_request_ends_all_and_the_engine_goes_on(folde
     assert again.token_ids == LLM(folder).generate([prompts(1)[0]], GREEDY)[0].token_ids
 
 
+def test_a_paused_engine_computes_only_the_steps_asked_for(folder):
+    async def main():
+        async with make(folder, enable_lookahead=False) as engine:
+            alone = await last(engine, "hello")
+            await engine.pause()
+            task = asyncio.ensure_future(last(engine, "hello"))
+            num_steps = []
+            while not task.done():
+                num_steps.append(await engine.call(lambda inner: inner.num_steps))
+                await engine.metrics()  # messages are taken meanwhile
+                await engine.step_once()
+            has_more = await engine.step_once()
+            engine.resume()
+            return alone, task.result(), num_steps, has_more, await last(engine, "hello")
+
+    alone, stepped, num_steps, has_more, resumed = asyncio.run(main())
+    assert stepped.token_ids == alone.token_ids == resumed.token_ids and not has_more
+    counts = num_steps[num_steps.count(num_steps[0]) - 1:]  # until the prompt has been read there is nothing to compute
+    assert counts == list(range(counts[0], counts[0] + len(counts))), f"steps done before each: {counts}"
+
+
+def test_a_running_engine_takes_no_single_step_and_a_paused_one_still_shuts_down(folder):
+    async def main():
+        engine = make(folder)
+        with pytest.raises(RuntimeError, match="not paused; pause it first"):
+            await engine.step_once()
+        await engine.pause()
+        task = asyncio.ensure_future(last(engine, "hello"))
+        while not engine._thread.streams:
+            await asyncio.sleep(0)
+        await engine.shutdown(drain=True)
+        return engine, await task
+
+    engine, output = asyncio.run(main())
+    assert output.finish_reason == "length" and len(output.token_ids) == 12
+    check_nothing_is_left(engine)
+
+
 @pytest.mark.parametrize("drain", [True, False])
 def test_shutdown_drains_or_aborts_and_nothing_follows(folder, drain):
     async def main():

@@ -8,10 +8,10 @@ from mini_vllm.pictures.elements import quote, shape, text_width
 from mini_vllm.pictures.palette import ON_COLOUR, PAINTS, PREFIX, style_sheet
 
 FONT = "Helvetica, Arial, sans-serif"
-_HATCH = ('<defs><pattern id="mv-hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
+HATCH = ('<defs><pattern id="mv-hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
           f'patternTransform="rotate(45)"><path d="M0 0V7" stroke="{PAINTS[ON_COLOUR].light}" stroke-width="4" '
           'stroke-opacity="0.32"/></pattern></defs>')
-_STRIPES = ('<defs><pattern id="mv-stripes" width="6" height="6" patternUnits="userSpaceOnUse" '
+STRIPES = ('<defs><pattern id="mv-stripes" width="6" height="6" patternUnits="userSpaceOnUse" '
             'patternTransform="rotate(-45)"><path d="M0 0V6" stroke="#80868b" stroke-width="2"/></pattern></defs>')
 
 
@@ -40,12 +40,12 @@ class Canvas:
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
         """Lines over what was drawn there: it has more than one owner."""
-        self._patterns.add(_HATCH)
+        self._patterns.add(HATCH)
         self.add("rect", x=x, y=y, width=width, height=height, fill="url(#mv-hatch)", pointer_events="none")
 
     def stripe(self, x: float, y: float, width: float, height: float) -> None:
         """Thin lines, which lean the other way: set aside, and empty for good."""
-        self._patterns.add(_STRIPES)
+        self._patterns.add(STRIPES)
         self.add("rect", x=x, y=y, width=width, height=height, fill="url(#mv-stripes)", pointer_events="none")
 
     def open_group(self, **attributes: object) -> None:

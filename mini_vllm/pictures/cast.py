@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mini_vllm.pictures.palette import request_paint
 from mini_vllm.trace.recorder import StepTrace
 
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Cast:
@@ -38,5 +38,5 @@ class Cast:
             return request_id
         if len(request_id) == 3 and request_id[1] == "#":
             return request_id[0] + request_id[2]
-        turn, place = divmod(number, len(_LETTERS))
-        return _LETTERS[place] + (str(turn + 1) if turn else "")
+        turn, place = divmod(number, len(LETTERS))
+        return LETTERS[place] + (str(turn + 1) if turn else "")

@@ -23,6 +23,9 @@ class Work:
     params: SamplingParams
     priority: Priority
     extra_keys: tuple[object, ...] | None
+    #: The id of the answer: the engine, and whoever watches it, know the request by it. Of several prompts each has a
+    #: number after it.
+    name: str
 
     async def outputs(self, served: ServedModel, deltas: bool) -> AsyncGenerator[Batch, None]:
         """All outputs until the last; those of several prompts that came in one step come together. To leave early
@@ -48,7 +51,8 @@ class Work:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _generate(self, served: ServedModel, index: int, deltas: bool) -> AsyncGenerator[RequestOutput, None]:
-        return served.engine.generate(self.prompts[index], self.params, priority=self.priority,
+        name = self.name if len(self.prompts) == 1 else f"{self.name}-{index}"
+        return served.engine.generate(self.prompts[index], self.params, priority=self.priority, request_id=name,
                                       extra_keys=self.extra_keys, deltas=deltas)
 
     async def _pump(self, served: ServedModel, index: int, deltas: bool,

@@ -88,7 +88,8 @@ class EngineResponse(Response, ABC):
         writer: Writer = EventWriter(answers, send, self.num_prompts) if body.stream else WholeWriter(answers, send)
         try:
             params = sampling_params(body, served.sampling_defaults)
-            work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys)
+            work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys,
+                        answers.id)
             async with aclosing(work.outputs(served, deltas=bool(body.stream))) as batches:
                 async for batch in batches:
                     _check(batch, answers.id)

@@ -72,45 +72,60 @@ class StepTrace(NoTrace):
         self._model, self._text_of = Path(model).name, text_of  # a folder's place is of no interest
 
     def start_step(self, scheduler: Scheduler) -> None:
+        self._note_sizes(scheduler)
+        self._live.update(scheduler.requests)
+        self._start_s = self._now_s()
+
+    def _note_sizes(self, scheduler: Scheduler) -> None:
         if not self.header:
             self.header = {"format": FORMAT, "num_blocks": scheduler.kv_cache.block_pool.num_blocks,
                            "block_size": scheduler.kv_cache.block_size, "max_num_seqs": scheduler.max_num_seqs,
                            "max_num_batched_tokens": scheduler.max_num_batched_tokens}
             if self._model is not None:
                 self.header["model"] = self._model
-        self._live.update(scheduler.requests)
-        self._start_s = self._now_s()
 
     def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
         planned_s = self._now_s()
         self._computed_s = None
         tokens = {request.request_id: [request.num_computed_tokens - plan.num_scheduled_tokens[request.request_id],
                                        plan.num_scheduled_tokens[request.request_id]] for request in plan.requests}
-        new = {request_id: request for request_id, request in self._live.items() if request_id not in self._seen}
-        self._seen.update(new)
-        names = {request_id: beginning(self._text_of(request)) for request_id, request in new.items()}
+        new = self._newcomers()
         self._step = {"start_s": self._start_s, "planned_s": planned_s, "computed_s": planned_s, "end_s": planned_s,
                       "tokens": tokens, "sampled": [],
                       "prompts": {request_id: request.num_prompt_tokens for request_id, request in new.items()},
                       "waiting": [request.request_id for request in scheduler.waiting],
                       "preempted": [], "finished": {}, "copies": [list(pair) for pair in plan.copies],
                       "tables": self._changed_tables(scheduler), "blocks": self._changed_blocks(scheduler),
-                      "names": {request_id: name for request_id, name in names.items() if name}}
+                      "names": self._names(new)}
+
+    def _newcomers(self) -> dict[str, Request]:
+        """Live requests that were not told of yet; from now on they are known."""
+        new = {request_id: request for request_id, request in self._live.items() if request_id not in self._seen}
+        self._seen.update(new)
+        return new
+
+    def _names(self, requests: dict[str, Request]) -> dict[str, str]:
+        names = {request_id: beginning(self._text_of(request)) for request_id, request in requests.items()}
+        return {request_id: name for request_id, name in names.items() if name}
 
     def record_computed(self) -> None:
         self._computed_s = self._now_s()
 
     def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
+        finished, end_s = self._ended(), self._now_s()
+        self._step.update({"computed_s": end_s if self._computed_s is None else self._computed_s, "end_s": end_s,
+                           "sampled": list(sampled), "finished": finished,
+                           "preempted": [request.request_id for request in plan.preempted]})
+        self.steps.append(self._step)
+
+    def _ended(self) -> dict[str, str]:
+        """Who has ended since this was last asked, and how."""
         finished = {request_id: request.status.value for request_id, request in self._live.items()
                     if request.status.is_finished}
         for request_id in finished:
             del self._live[request_id]
             self._seen.discard(request_id)  # the next of that id is another
-        end_s = self._now_s()
-        self._step.update({"computed_s": end_s if self._computed_s is None else self._computed_s, "end_s": end_s,
-                           "sampled": list(sampled), "finished": finished,
-                           "preempted": [request.request_id for request in plan.preempted]})
-        self.steps.append(self._step)
+        return finished
 
     def _now_s(self) -> float:
         now_s = self._clock()

@@ -1,0 +1,11 @@
+"""The live page: what the engine does, drawn as it happens, and a hand on the engine.
+
+    steps      one step, or what changed between two, as an event for the page
+    window     the last events, and what was so before them
+    feed       the engine's listener: it tells everybody who watches
+    watcher    one of them, in its event loop
+    look       colours, letters and sizes, taken from the pictures
+    routes     the page's files, its stream of events, pause, step and restart
+    page/      the page itself: plain JavaScript, which draws the shapes of ``mini_vllm.pictures``
+    browser/   its tests in Chromium, and what a redraw costs
+"""

@@ -1,0 +1,28 @@
+"""The page's files, by name. What is not among them cannot be asked for, whatever a path says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.responses import Response
+
+from mini_vllm.server.live import look
+
+FOLDER = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+#: Everything comes from this server, and nothing else runs; no other site may frame the page and lead a click astray.
+HEADERS = {"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+           "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+           "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+MADE = {"palette.js": look.script, "palette.css": look.style_sheet}
+
+
+def page_file(name: str) -> Response | None:
+    """None if there is none of that name."""
+    if name in MADE:
+        text = MADE[name]()
+    elif name in {path.name for path in FOLDER.iterdir()}:
+        text = (FOLDER / name).read_text(encoding="utf-8")
+    else:
+        return None
+    return Response(text, media_type=KINDS[Path(name).suffix], headers=HEADERS)

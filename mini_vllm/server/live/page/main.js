@@ -1,0 +1,130 @@
+// The page: panes on one side, the engine on the other, and lessons that listen.
+import { HATCH } from "./palette.js";
+import { Controls } from "./controls.js";
+import { LessonList } from "./lesson_list.js";
+import { Numbers } from "./numbers.js";
+import { Pane } from "./pane.js";
+import { Server } from "./server.js";
+import { View } from "./view.js";
+
+const find = (id) => document.getElementById(id);
+const PROMPTS = ["Once upon a time there was a king who had three sons, and the youngest of them", "A fox and a wolf lived together in the deep dark forest"];
+const QUESTIONS = ["What is a block table?", "Why does a KV cache save time?"];
+
+class Desk {
+  constructor() {
+    this.server = new Server(askForKey);
+    this.view = new View(find);
+    this.numbers = new Numbers(find("tiles"), find("queue"), find("sentence"));
+    this.controls = new Controls(find, this);
+    this.panes = [];
+    this.lessons = new LessonList(find("lessons"), (lesson) => this.setUp(lesson));
+    find("start-over").onclick = () => this.lessons.startOver();
+    find("add-pane").onclick = () => this.openPane().prompt.focus();
+    find("send-all").onclick = () => { this.controls.say(""); this.panes.forEach((pane) => pane.send()); };
+    find("stop-all").onclick = () => this.panes.forEach((pane) => pane.stop());
+    find("model").onchange = () => this.watch(find("model").value);
+    addEventListener("resize", () => this.redraw());
+    setInterval(() => { if (this.state) this.numbers.draw(this.state, this.controls.isPaused); }, 500);
+  }
+
+  get state() {
+    return this.view.state;
+  }
+
+  async start() {
+    const { models } = await this.server.get("/live/models");
+    find("model").replaceChildren(...models.map((name) => new Option(name, name)));
+    await this.watch(models[0]);
+  }
+
+  // Follow one model until another is chosen.
+  async watch(name) {
+    this.watching?.abort();
+    const watching = this.watching = new AbortController();
+    find("connection").textContent = `Loading ${name}…`;
+    this.meet(await this.server.get("/live/model", { model: name }));
+    if (!this.panes.length) for (const prompt of this.model.has_chat_template ? QUESTIONS : PROMPTS) this.openPane({ prompt });
+    for await (const message of this.server.events(name, watching.signal, () => { find("connection").textContent = "No connection; trying again."; })) {
+      this.#hear(message);
+    }
+  }
+
+  meet(model) {
+    this.model = model;
+    this.controls.showSizes(model.sizes);
+    this.controls.hear(model.is_paused);
+  }
+
+  #hear(message) {
+    if (message.type === "snapshot") {
+      this.view.begin(message);
+      this.lessons.reset();
+      find("connection").textContent = `Watching ${message.header.model ?? this.model.model}`;
+    } else if (message.type === "event") {
+      const moment = this.view.take(message);
+      this.lessons.notice(moment);
+      this.numbers.hear(message);
+      this.state.forget(message);
+    } else if (message.type === "state") {
+      this.controls.hear(message.is_paused);
+    }
+    this.redraw();
+  }
+
+  redraw() {
+    if (this.frame || !this.state) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = null;
+      this.view.draw();
+      this.numbers.draw(this.state, this.controls.isPaused);
+      for (const pane of this.panes) pane.refresh(this.state);
+    });
+  }
+
+  openPane(settings = {}) {
+    const pane = new Pane(this, settings);
+    this.panes.push(pane);
+    find("panes").append(pane.element);
+    return pane;
+  }
+
+  closePane(pane) {
+    this.panes = this.panes.filter((each) => each !== pane);
+    pane.element.remove();
+  }
+
+  // A lesson's engine and its panes; what runs is stopped first.
+  async setUp(lesson) {
+    for (const pane of [...this.panes]) pane.close();
+    try {
+      await this.controls.restart(lesson.sizes);
+    } catch (error) {
+      this.controls.say(`${error.message}. The lesson was not set up.`);
+      return;
+    }
+    for (const settings of lesson.panes) this.openPane(settings);
+    await this.controls.go(false, lesson.speed);
+    this.controls.say("Set up. Now press “Send all”.");
+    find("send-all").focus();
+  }
+}
+
+function askForKey(why) {
+  const dialog = find("key-dialog");
+  find("key-why").textContent = why;
+  dialog.showModal();
+  return new Promise((resolve) => {
+    find("key-form").onsubmit = (event) => {
+      event.preventDefault();
+      dialog.close();
+      resolve(find("key").value.trim());
+      find("key").value = "";
+    };
+  });
+}
+
+find("patterns").innerHTML = HATCH;
+const desk = new Desk();
+globalThis.desk = desk; // for the curious, in the browser's console
+desk.start().catch((error) => { find("connection").textContent = error.message; });

@@ -1,0 +1,60 @@
+// What the page asks of the server. With keys, it asks its user for one, and sends it with everything.
+import { messagesOf } from "./sse.js";
+
+const KEY = "mini_vllm key";
+
+export class ServerError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export class Server {
+  // `askForKey(why)` resolves to a key.
+  constructor(askForKey) {
+    this.askForKey = askForKey;
+  }
+
+  async #fetch(path, options = {}) {
+    for (;;) {
+      const key = sessionStorage.getItem(KEY), headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+      const response = await fetch(path, { ...options, headers, cache: "no-store" });
+      if (response.ok) return response;
+      const message = await response.json().then((body) => body.error.message, () => response.statusText);
+      if (response.status !== 401 && !(response.status === 403 && key && path.startsWith("/live"))) throw new ServerError(response.status, message);
+      sessionStorage.setItem(KEY, await this.askForKey(message));
+    }
+  }
+
+  async get(path, query = {}) {
+    return (await this.#fetch(`${path}?${new URLSearchParams(query)}`)).json();
+  }
+
+  #post(path, body, signal) {
+    return this.#fetch(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal });
+  }
+
+  async post(path, body) {
+    return (await this.#post(path, body)).json();
+  }
+
+  async* stream(path, body, signal) {
+    yield* messagesOf(await this.#post(path, body, signal));
+  }
+
+  // The engine's events, again and again: a new snapshot follows whenever the stream ends.
+  async* events(model, signal, onLost) {
+    while (!signal.aborted) {
+      try {
+        const response = await this.#fetch(`/live/events?${new URLSearchParams({ model })}`, { signal });
+        yield* messagesOf(response);
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error instanceof ServerError && error.status === 404) throw error;
+        onLost(error);
+        await new Promise((resolve) => { setTimeout(resolve, 1000); });
+      }
+    }
+  }
+}

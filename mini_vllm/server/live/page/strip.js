@@ -1,0 +1,130 @@
+// The blocks of the pool side by side: each in the colour of its owner, hatched, pale or blank (pictures/strip.py).
+// Only what changed is touched: a cell is made anew when its block is another than it was drawn.
+import { CELLS, MARGIN, ON_COLOUR, WIDTH } from "./palette.js";
+import { hatch, resize, shape, textAt } from "./svg.js";
+
+export class Strip {
+  constructor(svg) {
+    this.svg = svg;
+    this.svg.addEventListener("pointerover", (event) => this.#tellLate(event.target));
+  }
+
+  draw(state, width = WIDTH) {
+    const isNew = this.state !== state || this.width !== width;
+    if (isNew) this.#begin(state, width);
+    for (const number of isNew ? state.blocks.keys() : state.changedBlocks) {
+      const block = state.blocks[number], sign = `${block.kind}|${block.refCnt}|${block.owners.join("\t")}`;
+      if (this.signs[number] === sign) continue;
+      this.signs[number] = sign;
+      this.#drawCell(block, number);
+    }
+    this.#drawCopies();
+    resize(this.svg, this.width, this.height, state.describe());
+  }
+
+  #begin(state, width) {
+    Object.assign(this, { state, width, signs: [], cells: [], copies: [] });
+    const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most * Math.max(width / WIDTH, 1));
+    this.cell = [wide, high];
+    this.perRow = Math.max(Math.floor((width - 2 * MARGIN) / wide), 1);
+    this.height = Math.ceil(state.blocks.length / this.perRow) * high + 6;
+    this.svg.replaceChildren();
+    this.panel = shape(this.svg, "g", { "data-panel": "pool" });
+    this.arrows = shape(this.svg, "g");
+  }
+
+  place(number) {
+    const [wide, high] = this.cell;
+    return [MARGIN + (number % this.perRow) * wide, Math.floor(number / this.perRow) * high];
+  }
+
+  #drawCell(block, number) {
+    const [x, y] = this.place(number), [wide, high] = this.cell;
+    const isBare = wide <= 14, group = isBare ? document.createDocumentFragment() : document.createElementNS(this.svg.namespaceURI, "g");
+    drawBlock(group, block, this.state.cast, x, y, wide, high);
+    const made = isBare ? [...group.children] : [group];
+    const old = this.cells[number];
+    if (old) {
+      old[0].replaceWith(...made);
+      for (const rest of old.slice(1)) rest.remove();
+    } else {
+      this.panel.append(...made);
+    }
+    this.cells[number] = made;
+  }
+
+  // A line under both blocks, and an arrow into the copy.
+  #drawCopies() {
+    const key = JSON.stringify(this.state.copies);
+    if (key === this.copies) return;
+    this.copies = key;
+    this.arrows.replaceChildren();
+    const [wide, high] = this.cell, size = Math.min(high / 8, 5);
+    for (const [source, copy] of this.state.copies) {
+      const [[left, top], [right, bottom]] = [source, copy].map((id) => {
+        const [x, y] = this.place(id);
+        return [x + wide / 2, y + high];
+      });
+      shape(this.arrows, "path", {
+        d: `M${left} ${top - size}V${top + size - 1}L${right} ${bottom + size - 1}V${bottom - size - 2}` +
+          `m${-size + 1} ${size}l${size - 1} ${-size}l${size - 1} ${size}`,
+        stroke: "alarm", "stroke-width": size * 0.4, fill: "none", "stroke-linejoin": "round", "data-part": "copy",
+        "pointer-events": "none" });
+    }
+  }
+
+  // In a large pool, what a pointer is told of a block is written when it comes.
+  #tellLate(target) {
+    const id = target.dataset?.block;
+    if (id === undefined) return;
+    const told = target.querySelector("title") ?? shape(target, "title");
+    told.textContent = tell(this.state.blocks[Number(id)], this.state.cast);
+  }
+}
+
+export function drawBlock(parent, block, cast, x, y, wide, high) {
+  const gap = wide > 11 ? 2 : wide > 6 ? 1 : 0.4, width = wide - gap, height = high - gap;
+  fillBlock(parent, block, cast, x, y, width, height, width >= 14 ? tell(block, cast) : "");
+  const ink = ["used", "shared", "kept"].includes(block.kind) ? ON_COLOUR : "faint", quiet = { "pointer-events": "none" };
+  if (width >= 30) {
+    textAt(parent, x + 4, y + 11, String(block.id), 9, ink, quiet);
+    if (block.refCnt > 1) {
+      textAt(parent, x + width - 4, y + 11, `×${block.refCnt}`, 10, ink,
+        { "text-anchor": "end", "font-weight": "bold", ...quiet });
+    }
+  }
+  if (width >= 14) {
+    const sign = signOf(block, cast, width), size = width >= 30 && sign.length <= 4 ? 14 : 10;
+    textAt(parent, x + width / 2, y + height / 2 + size * 0.36 + (width >= 30 ? 5 : 0), sign, size, ink,
+      { "text-anchor": "middle", "font-weight": "bold", ...quiet });
+  }
+}
+
+// The colour of a block's owner, or what stands for the lack of one; hatched if it has several.
+export function fillBlock(parent, block, cast, x, y, width, height, title = "") {
+  const { kind } = block, isOwned = kind === "used" || kind === "shared";
+  const fill = isOwned && block.owners.length ? cast.paint(block.owners[0]) : kind === "shared" ? "used" : kind;
+  shape(parent, "rect", {
+    x: x + 0.5, y: y + 0.5, width: width - 1, height: height - 1, rx: width > 10 ? 2 : null, fill,
+    stroke: width > 10 || kind === "empty" ? "line" : null, "stroke-width": width > 10 ? null : 0.5,
+    "stroke-dasharray": kind === "cached" && width > 10 ? "3 2" : null, "data-block": block.id, "data-state": kind }, "", title);
+  if (kind === "shared") hatch(parent, x + 1, y + 1, width - 2, height - 2);
+}
+
+// What a pointer is told of a block.
+export function tell(block, cast) {
+  const free = { null: "the null block, never given out", cached: "free, its content can still be found", empty: "free" };
+  const text = block.text ? `, holds “${block.text}”` : "";
+  if (block.kind in free) return `block ${block.id}: ${free[block.kind]}${text}`;
+  if (block.kind === "kept") return `block ${block.id}: in nobody's table, held for a copy; ref_cnt ${block.refCnt}`;
+  const owners = block.owners.map((owner) => cast.letter(owner)).join(", ") || "somebody";
+  return `block ${block.id}: held by ${owners}; ref_cnt ${block.refCnt}${text}`;
+}
+
+export function signOf(block, cast, width) {
+  const free = { null: "∅", cached: "#", empty: "", kept: "–" };
+  if (block.kind in free) return free[block.kind];
+  const letters = block.owners.map((owner) => cast.letter(owner));
+  if (width < 30) return letters.length === 1 ? letters[0] : letters.length ? "+" : "";
+  return letters.length <= 2 ? letters.join("") : `${letters[0]}…${letters.at(-1)}`;
+}

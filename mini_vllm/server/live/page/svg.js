@@ -1,0 +1,78 @@
+// Small things of SVG, as mini_vllm/pictures/elements.py and canvas.py have them: shapes painted by name.
+import { PAINTS, PREFIX } from "./palette.js";
+
+const NAMESPACE = "http://www.w3.org/2000/svg";
+
+export function shape(parent, name, attributes = {}, text = "", title = "") {
+  const element = document.createElementNS(NAMESPACE, name);
+  paint(element, attributes);
+  if (title) {
+    const told = document.createElementNS(NAMESPACE, "title");
+    told.textContent = clean(title);
+    element.append(told);
+  }
+  if (text) element.append(clean(text));
+  parent.append(element);
+  return element;
+}
+
+// `fill` and `stroke` are names of the palette, or colours as SVG writes them. A class says what is another colour on
+// dark paper. What is null is left out.
+export function paint(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  const classes = [];
+  for (const name of ["fill", "stroke"]) {
+    const paintName = attributes[name], colours = PAINTS[paintName];
+    if (!colours) continue;
+    element.setAttribute(name, colours.light);
+    if (colours.light !== colours.dark) classes.push(`${PREFIX}${name[0]}-${paintName}`);
+  }
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+}
+
+// A picture in a file could not hold control characters, so it has a sign for them; this one has the same.
+function clean(text) {
+  return text.replace(/[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, "\ufffd");
+}
+
+export function hatch(parent, x, y, width, height) {
+  return shape(parent, "rect", { x, y, width, height, fill: "url(#mv-hatch)", "pointer-events": "none" });
+}
+
+export function textAt(parent, x, y, text, size, fill = "faint", more = {}, title = "") {
+  return shape(parent, "text", { x, y, "font-size": size, fill, ...more }, text, title);
+}
+
+export function resize(svg, width, height, label) {
+  const size = { width: Math.ceil(width), height: Math.ceil(height) };
+  for (const [name, value] of Object.entries({ ...size, viewBox: `0 0 ${size.width} ${size.height}`, "aria-label": label })) {
+    if (svg.getAttribute(name) !== String(value)) svg.setAttribute(name, value);
+  }
+}
+
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/u;
+
+// About how wide a text will be; fonts differ, so rather more.
+export function textWidth(text, size) {
+  let sum = 0;
+  for (const letter of text) sum += WIDE.test(letter) ? 1.7 : 1;
+  return 0.61 * size * sum;
+}
+
+// The beginning and the end of an id: those of one batch often differ only there.
+export function shorten(text, most = 24) {
+  const letters = [...text];
+  return letters.length <= most ? text : letters.slice(0, most - 10).join("") + "…" + letters.slice(-9).join("");
+}
+
+// As much of the beginning as fits.
+export function cut(text, size, room) {
+  const letters = [...text], most = Math.floor(room / (0.53 * size));
+  return letters.length <= most ? text : letters.slice(0, most - 1).join("").trimEnd() + "…";
+}
+
+export function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,65 @@
+// All drawings of the engine. Events only change the state; what changed is drawn once, before the next frame.
+import { BareStrip, BareTables } from "./bare.js";
+import { History } from "./history.js";
+import { Schedule } from "./schedule.js";
+import { EngineState } from "./state.js";
+import { Strip } from "./strip.js";
+import { Tables } from "./tables.js";
+import { Tree } from "./tree.js";
+
+// A larger pool, and tables with more entries, have cells without letters.
+const MAX_CELLS = 640, MAX_ENTRIES = 400;
+
+export class View {
+  constructor(find) {
+    this.find = find;
+    Object.assign(this, { strip: new Strip(find("pool")), tables: new Tables(find("tables")), tree: new Tree(find("tree")),
+      bareStrip: new BareStrip(find("bare-pool")), bareTables: new BareTables(find("bare-tables")),
+      schedule: new Schedule(find("schedule")), state: null, history: null });
+  }
+
+  begin({ header, base, events }) {
+    this.state = new EngineState(header);
+    this.history = new History(this.state);
+    this.state.applyBase(base);
+    this.history.replay({ ...base, step: null, finished: {} });
+    for (const event of events) { this.take(event); this.state.forget(event); }
+  }
+
+  // Returns what changed, for those who listen.
+  take(event) {
+    const { state, history } = this;
+    const changes = state.apply(event);
+    history.replay(event);
+    return { event, changes, state, history };
+  }
+
+  draw() {
+    const { state } = this;
+    const width = Math.max(this.find("pool").closest("section").clientWidth - 26, 280); // asked once: each time, the browser lays out anew
+    const numEntries = [...state.tables.values()].reduce((sum, table) => sum + table.length, 0);
+    this.#choose("pool", state.blocks.length > MAX_CELLS, this.bareStrip, this.strip).draw(state, width);
+    this.#choose("tables", numEntries > MAX_ENTRIES, this.bareTables, this.tables).draw(state, width);
+    this.schedule.draw(this.history, width);
+    this.tree.draw(state);
+    state.noteDrawn();
+    this.find("pool-sentence").textContent = state.describe();
+    this.#showOrSay("schedule", "no-steps", this.history.steps.length);
+    this.#showOrSay("tables", "no-tables", numEntries);
+  }
+
+  // Shapes, or only cells. The one that was not drawn lately does not know what changed, so it begins anew.
+  #choose(name, isBare, bare, shapes) {
+    const [chosen, other] = isBare ? [bare, shapes] : [shapes, bare];
+    this.find(name).toggleAttribute("hidden", isBare);
+    this.find(`bare-${name}`).hidden = !isBare;
+    other.state = null;
+    return chosen;
+  }
+
+  // A picture of nothing is a sentence.
+  #showOrSay(picture, sentence, hasSomething) {
+    this.find(picture).parentElement.hidden = !hasSomething;
+    this.find(sentence).hidden = Boolean(hasSomething);
+  }
+}

@@ -1,0 +1,129 @@
+"""What the page hears of the engine: a recorded step, and with it what a picture of the present needs.
+
+An event is a step of a trace (see ``TraceStep``) with some more fields (``LiveFields``). Between two steps, when requests
+come or are aborted, an event has the same fields but nothing computed; then ``step`` is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypedDict
+
+from mini_vllm.block_pool import BlockHash
+from mini_vllm.pictures.elements import shorten
+from mini_vllm.pictures.tree import MAX_TEXT
+from mini_vllm.request import Request
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.trace.recorder import StepTrace
+
+#: A step, or what changed between two, in plain JSON values.
+Event = dict[str, Any]
+TokenText = Callable[[int], str]
+
+
+class LiveFields(TypedDict):
+    """What an event has beside the fields of a TraceStep."""
+
+    #: The number of the step, counted from the engine's first; None between two.
+    step: int | None
+    now_s: float
+    #: Request id → [priority, seconds that it has waited], of requests seen for the first time.
+    arrived: dict[str, list[float]]
+    #: [block id, its key, its parent's key, how its tokens read], of blocks whose content is another; keys are None where
+    #: there are none.
+    keys: list[list[int | str | None]]
+    #: What the prefix cache, the pool and the scheduler have counted so far.
+    totals: dict[str, int]
+
+
+class LiveTrace(StepTrace):
+    """Makes an event of each step; keeps none."""
+
+    def __init__(self, text_of_token: TokenText, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self._text_of_token = text_of_token
+        self._texts: dict[int, str] = {}
+        #: Reference count and key of every block, as last told.
+        self._known: list[tuple[int, object]] = []
+        self._keys: list[list[int | str | None]] = []
+        self._new: dict[str, Request] = {}
+        self._fields: LiveFields
+        self._waiting: list[str] = []
+
+    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+        super().record_plan(scheduler, plan)
+        self._waiting = self._step["waiting"]
+        self._fields = self._more(scheduler)
+
+    def finish_step(self, plan: SchedulerOutput, sampled: Collection[str], number: int) -> Event:
+        """In place of ``end_step``: the event of this step."""
+        super().end_step(plan, sampled)
+        step = self.steps.pop()
+        return {**step, **self._fields, "step": number, "now_s": step["end_s"]}
+
+    def look(self, scheduler: Scheduler) -> Event | None:
+        """What has changed since the last event. None: nothing has."""
+        self._note_sizes(scheduler)
+        self._live.update(scheduler.requests)
+        new, waiting = self._newcomers(), [request.request_id for request in scheduler.waiting]
+        prompts = {request_id: request.num_prompt_tokens for request_id, request in new.items()}
+        event: Event = {"tokens": {}, "sampled": [], "prompts": prompts, "names": self._names(new), "preempted": [],
+                        "finished": self._ended(), "copies": [], "tables": self._changed_tables(scheduler),
+                        "blocks": self._changed_blocks(scheduler)}
+        has_changed = waiting != self._waiting or any(event.values()) or bool(self._keys)
+        self._waiting = waiting
+        return {**event, **self._more(scheduler), "waiting": waiting} if has_changed else None
+
+    def _newcomers(self) -> dict[str, Request]:
+        self._new = super()._newcomers()
+        return self._new
+
+    def _more(self, scheduler: Scheduler) -> LiveFields:
+        clock = getattr(scheduler.waiting, "clock", None)  # a student's queue may keep its own
+        now_s = clock() if clock is not None else 0.0
+        arrived = {request_id: [request.priority, round(max(now_s - (request.arrival_time or now_s), 0.0), 3)]
+                   for request_id, request in self._new.items()}
+        return {"step": None, "now_s": self._now_s(), "arrived": arrived, "keys": self._keys,
+                "totals": _totals(scheduler)}
+
+    def _changed_blocks(self, scheduler: Scheduler) -> list[list[int]]:
+        """The same as a trace's; and in ``_keys`` those whose content is another. One look at each block does both."""
+        blocks = scheduler.kv_cache.block_pool.blocks
+        if not self._known:
+            self._known = [(0, None)] * len(blocks)
+        changed, self._keys = [], []
+        for place, (block, (ref_cnt, key)) in enumerate(zip(blocks, self._known)):
+            new_key = block.block_hash
+            if block.ref_cnt == ref_cnt and new_key is key or block.is_null:
+                continue
+            self._known[place] = block.ref_cnt, new_key
+            if (block.ref_cnt, new_key is None) != (ref_cnt, key is None):
+                changed.append([block.block_id, block.ref_cnt, new_key is not None])
+            if new_key is not key:
+                self._keys.append([block.block_id, *self._tell_key(new_key)])
+        return changed
+
+    def _tell_key(self, key: object) -> tuple[str | None, str | None, str]:
+        """A key by its number, its parent's, and the tokens that it stands for, as far as the key knows them."""
+        if not isinstance(key, BlockHash):
+            return None if key is None else str(key), None, ""
+        text = " ".join(self._text(token_id) for token_id in key.token_ids)
+        return _number(key), None if key.parent is None else _number(key.parent), shorten(text, MAX_TEXT)
+
+    def _text(self, token_id: int) -> str:
+        if token_id not in self._texts:
+            self._texts[token_id] = self._text_of_token(token_id).strip() or "␣"
+        return self._texts[token_id]
+
+
+def _number(key: BlockHash) -> str:
+    """As text: a JavaScript number has no 64 bits."""
+    return f"{int(key) & (1 << 64) - 1:x}"
+
+
+def _totals(scheduler: Scheduler) -> dict[str, int]:
+    """A student's piece may count less."""
+    stats, pool = scheduler.kv_cache.stats, scheduler.kv_cache.block_pool
+    return {"num_query_tokens": stats.num_query_tokens, "num_hit_tokens": stats.num_hit_tokens,
+            "num_evictions": getattr(pool, "num_evictions", 0), "num_forks": getattr(pool, "num_forks", 0),
+            "num_preemptions": getattr(scheduler, "num_preemptions", 0)}

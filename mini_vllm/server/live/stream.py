@@ -1,0 +1,46 @@
+"""The page's stream of events: everything, then what changes, as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, cast
+
+from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.server.live.feed import LiveFeed
+from mini_vllm.server.live.watcher import Watcher
+
+if TYPE_CHECKING:
+    from mini_vllm.server.served import ServedModel
+
+#: After this much silence, somebody looks whether anything has changed between two steps.
+SILENCE_S = 0.25
+
+
+async def event_stream(served: ServedModel) -> AsyncIterator[str]:
+    """Until the reader leaves, or the engine ends: then the last message is of type "end", and one may ask anew. When the
+    last of all readers has gone, a paused engine goes on: others wait for it."""
+    feed, engine, watcher, is_paused = cast(LiveFeed, served.feed), served.engine, Watcher(), None
+    try:
+        await engine.call(lambda inner: feed.open(watcher, inner))
+        while True:
+            messages = await watcher.next(SILENCE_S)
+            if watcher.is_behind:
+                await engine.call(lambda inner: feed.open(watcher, inner))
+                continue
+            if not messages:
+                await engine.call(lambda inner: feed.look(inner.scheduler))
+            if is_paused is not engine.is_paused:
+                is_paused = engine.is_paused
+                messages.append({"type": "state", "is_paused": is_paused})
+            yield "".join(map(_told, messages)) or ":\n\n"  # a comment: whoever has left is noticed
+    except EngineStoppedError:
+        yield _told({"type": "end"})
+    finally:
+        watcher.is_gone = True
+        if not feed.is_watched:
+            engine.resume()
+
+
+def _told(message: dict[str, Any]) -> str:
+    return f"data: {json.dumps(message, separators=(',', ':'))}\n\n"

@@ -1,0 +1,58 @@
+"""Somebody who watches the engine, in an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from mini_vllm.output_stream import post
+
+#: Who is further behind than this many events is given the whole picture anew instead.
+MAX_EVENTS_BEHIND = 256
+
+
+class Watcher:
+    """``tell`` and ``tell_anew`` are called in the engine's thread and never wait; all else runs in the loop."""
+
+    def __init__(self, max_behind: int = MAX_EVENTS_BEHIND) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._max_behind = max_behind
+        self._messages: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+        #: Nobody reads any more; the engine's thread forgets it at the next step.
+        self.is_gone = False
+        #: It missed events; what it is told next must be everything.
+        self.is_behind = False
+
+    def tell(self, message: dict[str, Any]) -> None:
+        post(self._loop, functools.partial(self._take, message))
+
+    def tell_anew(self, message: dict[str, Any]) -> None:
+        """Everything: what it was told before, and has not read, is of no use any more."""
+        post(self._loop, functools.partial(self._take_anew, message))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if self.is_behind:
+            return
+        if len(self._messages) >= self._max_behind:
+            self.is_behind = True
+            self._messages.clear()
+        else:
+            self._messages.append(message)
+        self._news.set()
+
+    def _take_anew(self, message: dict[str, Any]) -> None:
+        self.is_behind = False
+        self._messages[:] = [message]
+        self._news.set()
+
+    async def next(self, timeout_s: float) -> list[dict[str, Any]]:
+        """What has been told since the last call, as soon as there is something; nothing after ``timeout_s``."""
+        try:
+            await asyncio.wait_for(self._news.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return []
+        self._news.clear()
+        messages, self._messages = self._messages, []
+        return messages
