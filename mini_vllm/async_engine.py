@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TypeVar, cast
 
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
@@ -62,10 +62,10 @@ class AsyncLLMEngine:
 
     # ---- one request
 
-    async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *,
+    async def generate(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None = None, *,
                        priority: Priority = Priority.NORMAL, request_id: str | None = None,
                        extra_keys: tuple[object, ...] | None = None, deltas: bool = False
-                       ) -> AsyncIterator[RequestOutput]:
+                       ) -> AsyncGenerator[RequestOutput, None]:
         """Stream the outputs of one request; the last one is ``finished``.
 
         Each output has all the text so far; one that nobody fetched in time is skipped. With ``deltas``, each has only
@@ -111,7 +111,7 @@ class AsyncLLMEngine:
             stream = streams[request_id] = OutputStream(request_id, asyncio.get_running_loop())
         return stream
 
-    async def _read(self, prompt: Prompt, stream: OutputStream) -> PromptTokens:
+    async def _read(self, prompt: Prompt | PromptTokens, stream: OutputStream) -> PromptTokens:
         """Token ids of a prompt. A text of some length is read in a thread of its own: this loop serves others, too.
         Raises ValueError if it is refused; the place of ``stream`` is free again at once then."""
         while self._thread.prompts is None:

@@ -1,4 +1,4 @@
-"""``mini-vllm demo | generate | chat | bench | trace | pull | doctor``: the engine from a terminal.
+"""``mini-vllm demo | generate | chat | serve | bench | trace | pull | doctor``: the engine from a terminal.
 
 A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor numpy.
 """
@@ -19,7 +19,7 @@ from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("demo", "generate", "chat", "bench", "trace", "pull", "doctor")
+COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doctor")
 #: What the help closes with.
 EXAMPLES = """\
 try first:
@@ -89,6 +89,11 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_chat_options(chat)
     chat.set_defaults(run=_chat)
 
+    serve = commands.add_parser("serve", help="an OpenAI-compatible server", description="Serve models over HTTP, as "
+                                "OpenAI's API does; see docs/serving.md.")
+    options.add_serve_options(serve)
+    serve.set_defaults(run=_serve)
+
     bench = commands.add_parser("bench", help="measure", description="Measure, and print ratios taken in one run.")
     bench.set_defaults(run=partial(_help, bench))
     workloads = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
@@ -142,6 +147,11 @@ def _chat(arguments: argparse.Namespace) -> int:
     params = sampling_options.sampling_params(arguments)
     from mini_vllm.cli.chat import run_chat
     return run_chat(arguments, params)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from mini_vllm.cli.serve import run_serve
+    return run_serve(arguments)
 
 
 def _throughput(arguments: argparse.Namespace) -> int:

@@ -59,13 +59,36 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
     _add_engine_options(parser)
 
 
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", action="append", metavar="NAME", help=f"{MODELS}; may be given several times, each "
+                        "is loaded when it is first asked for (default: tiny-tales)")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; other than this machine only with --keys "
+                        "(default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free (default: %(default)s)")
+    parser.add_argument("--keys", type=Path, metavar="FILE", help="a TOML file of API keys: who may ask, how often, at "
+                        "which priority")
+    parser.add_argument("--allow-host", action="append", metavar="NAME", help="a name under which clients may call "
+                        "this server, beside --host, localhost and plain addresses; may be given several times")
+    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="texts that may wait for a seat, a "
+                        "model; more are turned away with 429 (default: %(default)s)")
+    parser.add_argument("--memory", metavar="SIZE", help="for all models together, such as 8GB: who was not used for "
+                        "longest is let go (default: no limit)")
+    parser.add_argument("--drain", type=float, default=30, metavar="SECONDS", help="how long answers may take to "
+                        "finish after SIGTERM or Ctrl-C (default: %(default)s)")
+    group = _add_engine_options(parser)
+    group.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="seats: texts that are computed at "
+                       "once (default: %(default)s)")
+    group.add_argument("--num-blocks", type=int, metavar="N", help="blocks of the KV cache, instead of --kv-memory")
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("the engine")
     group.add_argument("--kv-memory", default="512MB", metavar="SIZE", help="memory for keys and values (default: "
                        "%(default)s)")
     group.add_argument("--parts", type=Path, metavar="FILE", help="a Python file with parts of one's own: "
                        "parts = EngineParts(...), or classes named as the engine's, BlockPool or Scheduler")
     group.add_argument("--no-prefix-caching", action="store_true", help="compute every prompt whole")
+    return group
 
 
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:

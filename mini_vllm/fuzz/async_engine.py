@@ -18,8 +18,8 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import NamedTuple, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine
@@ -31,7 +31,6 @@ from mini_vllm.fuzz.expect import expect
 from mini_vllm.fuzz.faults import lose_plan_once
 from mini_vllm.fuzz.networks import network_folder
 from mini_vllm.kv_cache import KVCacheManager
-from mini_vllm.request import RequestOutput
 from mini_vllm.scheduler import Scheduler
 
 #: A case takes about a second. One that has not ended after this time hangs.
@@ -178,8 +177,7 @@ class Scenario:
 
     async def _read(self, engine: AsyncLLMEngine, caller: Caller) -> None:
         prompt = REFUSED[caller.prompt] if isinstance(caller.prompt, str) else prompts()[caller.prompt]
-        stream = cast("AsyncGenerator[RequestOutput, None]", engine.generate(
-            prompt, caller.params, priority=caller.priority, request_id=caller.request_id))
+        stream = engine.generate(prompt, caller.params, priority=caller.priority, request_id=caller.request_id)
         leaves = caller.leaves in ("break", "aclose")
         if leaves and caller.num_outputs == 0:
             caller.has_left = True

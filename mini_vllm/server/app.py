@@ -1,0 +1,117 @@
+"""The application: routes, and what stands before them.
+
+    Guard ─▶ AccessGate ─▶ BodyBound ─▶ DrainGate ─▶ /v1/completions, /v1/chat/completions, /v1/models,
+                                                     /health, /metrics, the live page
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mini_vllm import __version__
+from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.server.access import AccessGate, caller_of, require_admin
+from mini_vllm.server.body import BodyBound
+from mini_vllm.server.chat import ChatResponse
+from mini_vllm.server.completions import CompletionResponse
+from mini_vllm.server.drain import DrainGate
+from mini_vllm.server.engine_state import EngineState
+from mini_vllm.server.errors import ApiError, add_handlers, json_response
+from mini_vllm.server.guard import Guard
+from mini_vllm.server.keys import read_keys
+from mini_vllm.server.prometheus import Metrics
+from mini_vllm.server.protocol import ChatRequest, CompletionRequest
+from mini_vllm.server.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
+from mini_vllm.server.settings import ServerSettings
+from mini_vllm.server.shelf import ModelShelf
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastAPI:
+    """Raises OSError or ValueError for a file of keys that cannot be read, ValueError for two models of one name."""
+    keys = None if settings.keys_file is None else read_keys(settings.keys_file)
+    shelf = ModelShelf(settings) if shelf is None else shelf
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await shelf.close()
+
+    app = FastAPI(title="mini-vllm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+                  redirect_slashes=False)
+    app.state.shelf, app.state.metrics = shelf, Metrics()
+    #: Set when the server is told to stop.
+    app.state.draining = asyncio.Event()
+    add_handlers(app)
+    _add_model_routes(app, shelf)
+    _add_generation_routes(app, shelf, app.state.metrics)
+    _add_state_routes(app, shelf, app.state.metrics)
+    _add_live_page(app, shelf)
+    # The last that is added stands outermost.
+    app.add_middleware(DrainGate, draining=app.state.draining)
+    app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(AccessGate, keys=keys)
+    app.add_middleware(Guard, hosts=(settings.host, *settings.allowed_hosts))
+    return app
+
+
+def _add_generation_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
+    @app.post("/v1/completions", response_model=None, responses=answers(Completion))
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        return CompletionResponse(body, caller_of(request), shelf, metrics)
+
+    @app.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion))
+    async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+        return ChatResponse(body, caller_of(request), shelf, metrics)
+
+
+def _add_model_routes(app: FastAPI, shelf: ModelShelf) -> None:
+    created = int(time.time())
+
+    def card(name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": created, "owned_by": "mini-vllm"}
+
+    @app.get("/v1/models", response_model=ModelList, responses=ERRORS)
+    async def list_models() -> Response:
+        return json_response({"object": "list", "data": [card(name) for name in shelf.names()]})
+
+    @app.get("/v1/models/{name:path}", response_model=ModelCard, responses=ERRORS)
+    async def retrieve_model(name: str) -> Response:
+        shelf.seats(name)  # raises the 404
+        return json_response(card(name))
+
+
+def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
+    @app.get("/health", response_model=Health, responses=ERRORS)
+    async def health() -> Response:
+        if app.state.draining.is_set():
+            raise ApiError(503, "the server is stopping", code="stopping")
+        return json_response({"status": "ok"})
+
+    @app.get("/metrics", response_class=Response, dependencies=[Depends(require_admin)], responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **ERRORS})
+    async def read_metrics() -> Response:
+        states = {}
+        for served in shelf.loaded():
+            try:
+                states[served.name] = await served.engine.call(EngineState.read)
+            except EngineStoppedError:
+                pass  # it was let go meanwhile
+        return Response(metrics.render(states), media_type=METRICS_TYPE)
+
+
+def _add_live_page(app: FastAPI, shelf: ModelShelf) -> None:
+    try:
+        live = importlib.import_module("mini_vllm.server.live.routes")
+    except ModuleNotFoundError:
+        return
+    app.include_router(live.live_router(shelf))

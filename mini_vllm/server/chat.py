@@ -1,0 +1,43 @@
+"""POST /v1/chat/completions: a conversation is answered, through the model's chat template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from mini_vllm.async_engine import MAX_CHARS_IN_LOOP
+from mini_vllm.models.prompts import PromptReader, PromptTokens
+from mini_vllm.server.answers import ChatAnswers
+from mini_vllm.server.errors import ApiError
+from mini_vllm.server.protocol import ChatRequest
+from mini_vllm.server.respond import EngineResponse
+from mini_vllm.server.served import ServedModel
+
+#: What OpenAI calls otherwise for some of its models; templates know the old names.
+ROLES = {"developer": "system"}
+
+
+class ChatResponse(EngineResponse):
+    PROMPT, ANSWERS = "messages", ChatAnswers
+    request: ChatRequest
+    num_prompts = 1
+
+    async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
+        """Raises ApiError for a model that has no template, ValueError for what its template does not take."""
+        if not served.has_chat_template:
+            raise ApiError(400, f"the model {served.name!r} has no chat template: it continues texts, at "
+                           "/v1/completions", param="model", code="no_chat_template")
+        messages = [{"role": ROLES.get(message.role, message.role), "content": message.text}
+                    for message in self.request.messages]
+        if sum(len(message["content"]) for message in messages) > MAX_CHARS_IN_LOOP:
+            return [await asyncio.to_thread(read_chat, served.prompts, messages)]
+        return [read_chat(served.prompts, messages)]
+
+
+def read_chat(prompts: PromptReader, messages: Sequence[dict[str, str]]) -> PromptTokens:
+    """The template writes the special tokens itself, so none are added. A chat of which it is certain that it is too
+    long is not even read."""
+    text = prompts.tokenizer.apply_chat_template(messages)
+    if prompts.tokenizer.min_num_tokens(text) >= prompts.max_model_len:
+        return prompts.read(text)  # which says so
+    return PromptTokens(text, prompts.read(prompts.tokenizer.encode(text, add_special_tokens=False)).token_ids)

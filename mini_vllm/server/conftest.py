@@ -1,0 +1,136 @@
+"""A server for the suites: over loopback for real clients, or without a network for tests that look inside."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from dataclasses import dataclass
+
+import pytest
+import uvicorn
+
+from mini_vllm.conftest import make_talker
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.server.app import make_app
+from mini_vllm.server.serving import address_of, listen
+from mini_vllm.server.settings import ServerSettings
+from mini_vllm.server.shelf import ModelShelf
+
+SIZES = {"num_blocks": 400, "block_size": 8, "max_num_seqs": 16, "max_num_batched_tokens": 64}
+KEYS = """
+[keys.anna]
+key = "anna-has-a-secret"
+tier = "high"
+admin = true
+
+[keys.bert]
+key = "bert-has-a-secret"
+tier = "low"
+requests_per_minute = 5
+
+[keys.carla]
+key = "carla-has-a-secret"
+"""
+
+
+def settings_for(*models, sizes=None, **changes):
+    return ServerSettings(models=tuple(map(str, models)), port=0, engine=EngineConfig(**{**SIZES, **(sizes or {})}),
+                          **changes)
+
+
+@dataclass
+class Running:
+    """A server in a thread of its own."""
+
+    url: str
+    shelf: ModelShelf
+    loop: asyncio.AbstractEventLoop
+
+    def call(self, name, function):
+        """``function`` of the engine of this model, in its thread."""
+        async def ask():
+            async with self.shelf.lease(name) as served:
+                return await served.engine.call(function)
+        return asyncio.run_coroutine_threadsafe(ask(), self.loop).result(30)
+
+
+@contextlib.contextmanager
+def running(settings):
+    shelf, listener = ModelShelf(settings), listen(settings)
+    server = uvicorn.Server(uvicorn.Config(make_app(settings, shelf), log_level="critical", lifespan="on"))
+    loops, has_loop = [], threading.Event()
+
+    async def serve():
+        loops.append(asyncio.get_running_loop())
+        has_loop.set()
+        await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    has_loop.wait(30)
+    try:
+        yield Running(address_of(listener), shelf, loops[0])
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+class Client:
+    """Speaks ASGI to an application in the same loop. What it does, and when it leaves, is up to the test."""
+
+    def __init__(self, path, body, key=None, method="POST", headers=()):
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {b"host": b"localhost", b"content-type": b"application/json", **dict(headers)}
+        if key is not None:
+            named[b"authorization"] = f"Bearer {key}".encode()
+        self.scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+                      "method": method, "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"",
+                      "root_path": "", "headers": list(named.items()), "client": ("127.0.0.1", 5), "server": ("h", 1)}
+        self.status, self.headers, self.data = None, {}, b""
+        #: Set once the first bytes of an answer have come; once the client has left.
+        self.has_begun, self.has_left = asyncio.Event(), asyncio.Event()
+        self._is_read = False
+
+    async def receive(self):
+        if not self._is_read:
+            self._is_read = True
+            return {"type": "http.request", "body": self.body}
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], dict(message["headers"])
+        else:
+            self.data += message.get("body", b"")
+            self.has_begun.set()
+
+    async def ask(self, app):
+        await app(self.scope, self.receive, self.send)
+        return self
+
+    def json(self):
+        return json.loads(self.data)
+
+    def events(self):
+        """The objects of a stream, without its end mark, which must be there."""
+        *events, end, rest = self.data.decode().split("\n\n")
+        assert (end, rest) == ("data: [DONE]", ""), self.data
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+@pytest.fixture(scope="session")
+def talker(checkpoints, tmp_path_factory):
+    return make_talker(checkpoints, tmp_path_factory.mktemp("talker"))
+
+
+@pytest.fixture(scope="session")
+def writer(shallow):
+    return shallow("llama3")
+
+
+@pytest.fixture
+def keys_file(tmp_path):
+    path = tmp_path / "keys.toml"
+    path.write_text(KEYS)
+    return path

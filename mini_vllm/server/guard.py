@@ -1,0 +1,74 @@
+"""What is checked of every request before anything is made of it.
+
+    Host      an address, localhost, or a name this server was told: a page of a stranger whose name was made to point
+              here (DNS rebinding) sends its own name
+    Origin    if there is one, this server itself: the page of a stranger may not send requests from a visitor's browser
+    type      a body is application/json: what a form of a stranger's page can send is not
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mini_vllm.server.errors import ApiError
+
+WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+class Guard:
+    """ASGI middleware, the outermost."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        """``hosts`` are the names by which this server may be called."""
+        self.app = app
+        self.hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        try:
+            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            self._check_host(headers.get(b"host", ""))
+            _check_origin(headers.get(b"origin"), headers.get(b"host", ""))
+            if scope["method"] in WITH_BODY:
+                _check_type(headers.get(b"content-type", ""))
+        except ApiError as error:
+            return await error.to_response()(scope, receive, send)
+        await self.app(scope, receive, send)
+
+    def _check_host(self, host: str) -> None:
+        name = _name_of(f"//{host}")
+        if name not in self.hosts and not _is_address(name):
+            raise ApiError(403, f"Host is {host[:100]!r}, which is not a name of this server; who runs it can add one "
+                           "with --allow-host", code="host_not_allowed")
+
+
+def _check_origin(origin: str | None, host: str) -> None:
+    if origin is None:
+        return
+    if origin.partition("://")[2] != host or urlsplit(origin).scheme not in ("http", "https"):
+        raise ApiError(403, f"Origin is {origin[:100]!r}, which is not this server: pages of others may not send "
+                       "requests here", code="origin_not_allowed")
+
+
+def _check_type(content_type: str) -> None:
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, f"Content-Type is {content_type[:100]!r}, must be application/json", code="not_json")
+
+
+def _name_of(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

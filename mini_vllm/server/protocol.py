@@ -1,0 +1,170 @@
+"""What a request may say. The schema at /openapi.json is made of these classes.
+
+Types are strict: ``"max_tokens": "5"`` is refused. So is a field that is not known, as OpenAI's own server does: a
+misspelt one would do nothing, silently. Fields of OpenAI's that cannot be served here are known, and may have the value
+that asks for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+#: Fields that cannot be served, and what they may be beside null.
+UNSERVED: dict[str, list[Any]] = {
+    "echo": [False], "suffix": [], "best_of": [1], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
+    "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]], "audio": [],
+    "prediction": [], "web_search_options": [],
+}
+
+
+def _unserved(name: str) -> Any:
+    return Field(None, json_schema_extra={"enum": [None, *UNSERVED[name]]})
+
+
+def _check_prompt(value: object) -> object:
+    """One sentence for what is no prompt; pydantic would have one for each thing that it could have been."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        kinds = {type(item) for item in value}
+        if kinds in ({str}, {int}):
+            return value
+        if kinds == {list} and all(item and {type(token_id) for token_id in item} == {int} for item in value):
+            return value
+    raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids, or a list of such "
+                              "lists, none of them empty")
+
+
+def _check_stop(value: object) -> object:
+    if value is None or isinstance(value, str) or isinstance(value, list) and all(isinstance(t, str) for t in value):
+        return value
+    raise PydanticCustomError("stop", "must be a text or a list of texts")
+
+
+def _check_priority(value: object) -> object:
+    if value is None or value in ("high", "normal", "low") or type(value) is int and 0 <= value <= 2:
+        return value
+    raise PydanticCustomError("priority", "must be high, normal or low (0, 1 or 2)")
+
+
+TokenId = Annotated[int, Field(ge=0)]
+#: JSON has no other keys than texts.
+TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Text = Annotated[str, Field(min_length=1, max_length=256)]
+Prompt = Annotated[str | list[str] | list[TokenId] | list[list[TokenId]], BeforeValidator(_check_prompt)]
+Stop = Annotated[Text | list[Text] | None, BeforeValidator(_check_stop)]
+PriorityName = Annotated[Literal["high", "normal", "low"] | Literal[0, 1, 2] | None, BeforeValidator(_check_priority)]
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class GenerationRequest(BaseModel):
+    """What both kinds of requests may say."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    model: str
+    n: int | None = Field(None, ge=1, le=128)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: int | None = Field(None, ge=-2**63, le=2**63 - 1)
+    stop: Stop = None
+    #: Not OpenAI's, but vLLM's, or this server's own.
+    priority: PriorityName = None
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0)
+    min_tokens: int | None = Field(None, ge=0)
+    ignore_eos: bool | None = None
+    stop_token_ids: list[TokenId] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: list[Text] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    #: Known, and of no effect.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @field_validator(*UNSERVED, mode="before", check_fields=False)
+    @classmethod
+    def _refuse_unserved(cls, value: object, info: Any) -> object:
+        neutral = UNSERVED[info.field_name]
+        if value is not None and not any(type(value) is type(each) and value == each for each in neutral):
+            raise PydanticCustomError("unserved", "which is not served here; leave it out")
+        return value
+
+
+class CompletionRequest(GenerationRequest):
+    """To continue a text, or several."""
+
+    prompt: Prompt
+    #: For every token, and so many of the likeliest in its place.
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: Any = _unserved("echo")
+    suffix: Any = _unserved("suffix")
+    best_of: Any = _unserved("best_of")
+
+
+class TextPart(BaseModel):
+    """A part of a message. Images and sounds are not understood."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    name: str | None = None
+    refusal: None = None
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(GenerationRequest):
+    """To answer a conversation."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: Any = _unserved("tools")
+    tool_choice: Any = _unserved("tool_choice")
+    functions: Any = _unserved("functions")
+    function_call: Any = _unserved("function_call")
+    response_format: Any = _unserved("response_format")
+    modalities: Any = _unserved("modalities")
+    audio: Any = _unserved("audio")
+    prediction: Any = _unserved("prediction")
+    web_search_options: Any = _unserved("web_search_options")
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+
+
+FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields})

@@ -1,0 +1,85 @@
+"""A model that is loaded: its engine, and what a server must know to talk to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.engine import LLMEngine, engine_of
+from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
+from mini_vllm.models.find import find_model
+from mini_vllm.models.prompts import PromptReader
+from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.trace.recorder import NoTrace
+
+log = logging.getLogger("mini_vllm.server")
+
+
+@dataclass
+class ServedModel:
+    """One engine, with a prefix cache of its own."""
+
+    name: str
+    config: EngineConfig
+    engine: AsyncLLMEngine
+    #: What it tells of its steps; the live page listens there.
+    feed: NoTrace
+    prompts: PromptReader
+    #: How its makers would have it sampled: fields of SamplingParams.
+    sampling_defaults: Mapping[str, Any]
+    #: Weights and KV cache.
+    num_bytes: int
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prompts.tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.tokenizer.chat_template is not None
+
+    @classmethod
+    async def start(cls, name: str, config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
+                    max_num_requests: int) -> ServedModel:
+        """Load it. Raises EngineStoppedError, with the cause, if that cannot be; nothing is left running then."""
+        engine = AsyncLLMEngine(max_num_requests=max_num_requests,
+                                make_engine=partial(engine_of, config, parts, trace=feed))
+        try:
+            prompts, defaults, num_bytes = await engine.call(_facts)
+        except BaseException:
+            await engine.shutdown(drain=False)
+            raise
+        return cls(name, config, engine, feed, prompts, defaults, num_bytes)
+
+
+def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int]:
+    pools = engine.runner.cache.pools
+    return engine.prompts, engine.loaded.sampling_defaults, engine.loaded.num_bytes + sum(pool.nbytes for pool in pools)
+
+
+def estimated_bytes(config: EngineConfig) -> int:
+    """What a model will take, before it is loaded: its files, and all that its KV cache may have."""
+    path = find_model(config.model)
+    files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+    kv_bytes = parse_memory(config.kv_memory) if config.num_blocks is None else 0
+    return sum(file.stat().st_size for file in files) + kv_bytes
+
+
+def public_names(models: tuple[str, ...]) -> dict[str, str]:
+    """Name in the API → where it is loaded from. A path is known by its last part: where it lies is nobody's business.
+
+    Raises ValueError for two of the same name.
+    """
+    names: dict[str, str] = {}
+    for model in models:
+        path = Path(model).expanduser()
+        name = path.resolve().name if path.exists() else model
+        if names.get(name, model) != model:
+            raise ValueError(f"two models are called {name!r}: {names[name]} and {model}; rename one")
+        names[name] = model
+    return names

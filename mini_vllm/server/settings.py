@@ -1,0 +1,72 @@
+"""What a server is told when it starts."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_vllm.checks import an_instance, real_number, refusal, whole_number
+from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
+
+DEFAULT_MAX_WAITING = 256
+DEFAULT_MAX_BODY_BYTES = 2 * 2**20
+DEFAULT_DRAIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """One server. ``engine`` holds for every model but for its name."""
+
+    models: tuple[str, ...] = ("tiny-tales",)
+    host: str = "127.0.0.1"
+    #: 0: any that is free.
+    port: int = 8000
+    #: Names that a request's Host may have beside ``host``, localhost and plain addresses.
+    allowed_hosts: tuple[str, ...] = ()
+    #: See ``keys.py``. None: no key is asked for, and only this machine is served.
+    keys_file: Path | None = None
+    #: Sequences that may wait for a seat, for each model; see ``seats.py``.
+    max_waiting: int = DEFAULT_MAX_WAITING
+    #: For all models together, weights and KV caches: "4GB". None: no limit.
+    memory: str | int | None = None
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    #: How long requests in flight may take to finish when the server is told to stop.
+    drain_s: float = DEFAULT_DRAIN_S
+    engine: EngineConfig = EngineConfig()
+    parts: EngineParts | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.models, tuple) or not self.models or not all(map(_is_name, self.models)):
+            raise refusal("models", self.models, "a tuple of at least one model's name")
+        whole_number("port", self.port, 0, 65535)
+        whole_number("max_waiting", self.max_waiting, 0)
+        whole_number("max_body_bytes", self.max_body_bytes, 1)
+        real_number("drain_s", self.drain_s, 0)
+        an_instance("engine", self.engine, EngineConfig)
+        if self.memory is not None:
+            try:
+                parse_memory(self.memory)
+            except ValueError:
+                raise refusal("memory", self.memory, "a number of bytes or like '4GB', '2GiB'") from None
+        if self.keys_file is None and not is_loopback(self.host):
+            raise ValueError(f"host is {self.host!r}, which others can reach; without keys anyone could use the models "
+                             "and read other people's prompts, so only 127.0.0.1 is served: add --keys keys.toml")
+
+    @property
+    def max_memory_bytes(self) -> int | None:
+        return None if self.memory is None else parse_memory(self.memory)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches this address, or comes from it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

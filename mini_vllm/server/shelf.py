@@ -1,0 +1,234 @@
+"""The models of a server: each is loaded when it is first asked for, and let go when another needs its room.
+
+    lease ──▶ on the shelf? ── yes ──▶ here it is; while it is leased, nobody takes it down
+                   │ no
+                   └──▶ room within the memory limit? ── no ──▶ let go who was not used for longest, of those without a
+                                │                               lease; if that is not enough: 503, ask again later
+                                └── yes ──▶ load
+
+Everything here runs in one event loop: between two ``await`` nobody else changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mini_vllm.backend import mx
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.request import Priority
+from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.seats import Seats
+from mini_vllm.server.served import ServedModel, estimated_bytes, public_names
+from mini_vllm.server.settings import ServerSettings
+from mini_vllm.trace.recorder import NoTrace
+
+log = logging.getLogger("mini_vllm.server")
+
+#: What a client is told to wait for a model that others' requests leave no room for.
+RETRY_AFTER_S = 5.0
+
+
+class ModelBusyError(RuntimeError):
+    """A model has requests in flight, so it is not restarted. Nothing has changed."""
+
+
+@dataclass
+class _Place:
+    """Where a model stands, whether it is loaded or not."""
+
+    name: str
+    config: EngineConfig
+    seats: Seats
+    num_leases: int = 0
+    #: Of all leases that ended, the number of its last one.
+    last_used: int = 0
+    #: Loading, or loaded. None: neither.
+    loading: asyncio.Task[ServedModel] | None = None
+    #: The engine that was here before, on its way out.
+    leaving: asyncio.Task[None] | None = None
+    #: What it takes, or will take; 0 while it is not there.
+    num_bytes: int = 0
+    #: What it took when it was last loaded with this configuration.
+    measured_bytes: int | None = field(default=None)
+
+    @property
+    def served(self) -> ServedModel | None:
+        """The model, if it is loaded."""
+        task = self.loading
+        return task.result() if task and task.done() and not task.cancelled() and not task.exception() else None
+
+
+class ModelShelf:
+    """The models of one server, by their names in the API."""
+
+    def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] | None = None) -> None:
+        """``make_feed`` makes what an engine tells its steps to; by default the live page's. Raises ValueError for
+        two models of one name."""
+        self._settings, self._make_feed = settings, make_feed or live_feed
+        self._uses = itertools.count(1)
+        self._places = {name: _Place(name, replace(settings.engine, model=source),
+                                     Seats(settings.engine.max_num_seqs, settings.max_waiting))
+                        for name, source in public_names(settings.models).items()}
+
+    def names(self) -> list[str]:
+        return list(self._places)
+
+    def loaded(self) -> list[ServedModel]:
+        """Those that are ready, the most recently used last."""
+        places = sorted(self._places.values(), key=lambda place: place.last_used)
+        return [place.served for place in places if place.served is not None]
+
+    def num_in_flight(self, name: str) -> int:
+        return self._place(name).num_leases
+
+    def seats(self, name: str) -> Seats:
+        return self._place(name).seats
+
+    @asynccontextmanager
+    async def lease(self, name: str) -> AsyncIterator[ServedModel]:
+        """The model, loaded; it stays until the block is left. Raises ApiError: 404 for a name that is not served, 503
+        if there is no room for it or it cannot be loaded."""
+        place = self._place(name)
+        place.num_leases += 1
+        served = None
+        try:
+            served = await self._ready(place)
+            yield served
+        except EngineStoppedError:
+            if served is not None and place.served is served:  # its thread has died: the next one gets a new engine
+                self._let_go(place)
+            raise
+        finally:
+            place.num_leases -= 1
+            place.last_used = next(self._uses)
+
+    async def restart(self, name: str, *, abort_running: bool = False, **changes: Any) -> ServedModel:
+        """The model with these fields of its EngineConfig changed. Raises ValueError for values that cannot be,
+        ModelBusyError while there are requests in flight unless they may be aborted; all is as before then."""
+        place, before = self._place(name), self._place(name).config
+        config = replace(before, **changes)
+        if place.num_leases and not abort_running:
+            raise ModelBusyError(f"{name} has {place.num_leases} requests in flight; wait, or abort them")
+        self._let_go(place)
+        self._configure(place, config)
+        try:
+            return await self._ready(place)
+        except ApiError as error:
+            self._configure(place, before)
+            cause = error.__cause__.__cause__ if error.__cause__ is not None else None
+            raise ValueError(f"{name} cannot be started so: {cause or error}") from error
+
+    async def close(self, drain: bool = False) -> None:
+        """Let all go. What is in flight ends with what it has, or is finished first."""
+        await asyncio.gather(*(self._leave(place, drain) for place in self._places.values()))
+
+    # ---- loading and letting go
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
+            raise ApiError(404, f"there is no model {name[:100]!r} here; there are: {', '.join(self._places)}",
+                           param="model", code="model_not_found")
+        return self._places[name]
+
+    def _configure(self, place: _Place, config: EngineConfig) -> None:
+        place.config, place.measured_bytes = config, None
+        place.seats.max_num_seqs = config.max_num_seqs
+
+    async def _ready(self, place: _Place) -> ServedModel:
+        """Wait until it is loaded. Who leaves meanwhile does not stop the loading: others may wait for it, too."""
+        if place.loading is None:
+            place.loading = asyncio.create_task(self._load(place))
+            place.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # it counts as seen
+        task = place.loading
+        try:
+            return await asyncio.shield(task)
+        except EngineStoppedError as error:
+            log.error("%s could not be loaded: %s", place.name, error.__cause__ or error)
+            raise ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
+                           code="model_not_loaded") from error
+        finally:
+            if task.done() and place.loading is task and place.served is None:
+                place.loading, place.num_bytes = None, 0  # the next one tries again
+
+    async def _load(self, place: _Place) -> ServedModel:
+        needed = place.measured_bytes
+        if needed is None:
+            needed = await asyncio.to_thread(estimated_bytes, place.config)
+        self._make_room(place, needed)
+        await asyncio.gather(*(other.leaving for other in self._places.values() if other.leaving is not None))
+        served = await ServedModel.start(place.name, place.config, self._settings.parts, self._make_feed(),
+                                         len(Priority) * place.seats.bound)
+        place.measured_bytes = served.num_bytes
+        try:
+            self._make_room(place, served.num_bytes)
+        except ApiError:
+            await served.engine.shutdown(drain=False)
+            raise
+        log.info("%s is loaded: %.0f MB", place.name, served.num_bytes / 1e6)
+        return served
+
+    def _make_room(self, place: _Place, num_bytes: int) -> None:
+        """Reserve the memory, and let go what stands in its way. Raises ApiError, and lets nothing go, if there is too
+        little even so."""
+        limit = self._settings.max_memory_bytes
+        others = [other for other in self._places.values() if other is not place and other.num_bytes]
+        excess = 0 if limit is None else num_bytes + sum(other.num_bytes for other in others) - limit
+        victims = []
+        for other in sorted(others, key=lambda other: other.last_used):
+            if excess > 0 and other.served is not None and not other.num_leases:
+                victims.append(other)
+                excess -= other.num_bytes
+        if limit is not None and num_bytes > limit:
+            raise ApiError(503, f"the model {place.name!r} takes {num_bytes / 1e6:.0f} MB, the server's limit for all "
+                           f"models is {limit / 1e6:.0f} MB", code="model_too_large")
+        if excess > 0:
+            raise retry_later(503, f"there is no room for the model {place.name!r} beside those that are serving "
+                              "requests; ask again later", "no_room", RETRY_AFTER_S)
+        place.num_bytes = num_bytes
+        for victim in victims:
+            log.info("%s is let go to make room for %s", victim.name, place.name)
+            self._let_go(victim)
+
+    def _let_go(self, place: _Place) -> None:
+        """From now on it is not there; its engine ends by itself."""
+        task, before = place.loading, place.leaving
+        place.loading, place.num_bytes = None, 0
+        if task is not None:
+            place.leaving = asyncio.create_task(_end(task, before))
+
+    async def _leave(self, place: _Place, drain: bool) -> None:
+        if drain and place.served is not None:
+            await place.served.engine.shutdown()
+        self._let_go(place)
+        if place.leaving is not None:
+            await place.leaving
+
+
+def live_feed() -> NoTrace:
+    """What the live page listens to, where there is one."""
+    try:
+        feed: NoTrace = importlib.import_module("mini_vllm.server.live.feed").LiveFeed()
+    except ModuleNotFoundError:
+        return NoTrace()
+    return feed
+
+
+async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | None) -> None:
+    """End what was loaded, once it is loaded: a thread that reads files cannot be stopped."""
+    if before is not None:
+        await before
+    try:
+        served = await asyncio.shield(task)
+    except (ApiError, EngineStoppedError):
+        return
+    await served.engine.shutdown(drain=False)
+    del served
+    mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it
