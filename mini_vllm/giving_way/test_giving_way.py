@@ -212,12 +212,13 @@ def test_who_comes_back_in_the_same_step_is_not_told_of_and_has_not_grown_younge
 
 def test_blocks_that_lower_ones_share_are_free_when_the_last_of_them_has_gone():
     simulation = make(num_blocks=7, seqs=8, budget=64)
-    lows = [simulation.add(request(f"low{i}", list(range(8)), 4, LOW)) for i in range(2)]
+    lows = [simulation.add(request(f"low{i}", list(range(9)), 3, LOW)) for i in range(2)]
     while any(not low.output_token_ids for low in lows):
         simulation.step()
+    low_blocks = 7 - simulation.scheduler.kv_cache.block_pool.get_num_free_blocks()
     high = request("high", 24, 2, HIGH)  # 6 blocks; 3 are free, and the two have one each and two together
     arrive(simulation, high)
-    assert simulation.step().num_scheduled_tokens == {"high": 24}
+    assert simulation.step().num_scheduled_tokens == {"high": 24} and low_blocks == 4
     simulation.run()
     check_outputs(simulation, *lows, high)
 
