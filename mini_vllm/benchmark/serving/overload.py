@@ -1,7 +1,7 @@
 """High priority among low ones: how long its first token takes when the server is idle, and when it has too much to do.
 
 The promise: under overload, p90 of the time to the first token of high requests is at most what it is without load,
-plus two steps under load. One is the step that runs when the request comes; the other is what its own step takes longer.
+plus two steps under load. One is the step that runs when the request comes; the other, what its own takes longer.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ class Sizes:
     high_after_s: float = 3.0
     #: Without load, one high request comes after the other in this time.
     alone_s: float = 1.0
-    num_mixed: int = 200
-    mixed_rate: float = 12.0
+    #: Low ones of this kind come faster than they can be served.
+    traffic: str = "mixed"
+    num_low: int = 200
+    low_rate: float = 12.0
+    #: Low ones with long outputs come all at once.
     num_long: int = 96
     long_tokens: int = 512
 
 
-QUICK = Sizes(num_high=3, high_rate=10.0, high_after_s=0.2, alone_s=0.1, num_mixed=6, mixed_rate=50.0, num_long=6, long_tokens=24)
+QUICK = Sizes(num_high=3, high_rate=10.0, high_after_s=0.2, alone_s=0.1, traffic="short", num_low=6, low_rate=50.0,
+              num_long=6, long_tokens=24)
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,14 @@ HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16",
 
 def measure_overload(arms: Arms, server: Server, sizes: Sizes) -> list[Overload]:
     """Two kinds: mixed requests faster than they can be served, and long ones that hold every seat."""
+    traffic = TRAFFICS[sizes.traffic]
     mixed = [replace(call, priority="low")
-             for call in TRAFFICS["mixed"].calls(arms.words("low"), sizes.num_mixed, sizes.mixed_rate)]
+             for call in traffic.calls(arms.words("low"), sizes.num_low, sizes.low_rate)]
     words = arms.words("long")
     long = [Call(0.0, words.text(24), 24, sizes.long_tokens, "low") for _ in range(sizes.num_long)]
     return [_measure(arms, server, f"{len(low)} low requests {what}", low, sizes, seed)
             for seed, (low, what) in enumerate([
-                (mixed, f"at {sizes.mixed_rate:g} a second, {TRAFFICS['mixed'].about}"),
+                (mixed, f"at {sizes.low_rate:g} a second, {traffic.about}"),
                 (long, f"at once, outputs of {sizes.long_tokens}: they hold every seat")])]
 
 
