@@ -26,9 +26,8 @@ def format_loads(loads: Mapping[str, Load]) -> str:
             lines.append(f"{name:<10} no answer")
             continue
         first, token, total = found["first_token_s"], found["token_s"], found["total_s"]
-        lines.append(f"{name:<10} " + "".join(f"{first[p]:>5.2f}" for p in SHOWN) + " "
-                     + "".join(f"{token[p] * 1000:>5.0f}" for p in SHOWN) + " "
-                     + "".join(f"{total[p]:>5.1f}" for p in SHOWN))
+        lines.append(f"{name:<10} " + " ".join("".join(f"{_short(value):>5}" for value in values) for values in (
+            [first[p] for p in SHOWN], [round(token[p] * 1000) for p in SHOWN], [total[p] for p in SHOWN])))
     lines += ["", f"{'':<10} {'good':>6} {'tokens/s':>9} {'cached':>8} {'cores':>6} {'client':>7} {'failed':>7}"]
     for name, load in loads.items():
         num_cached = sum(answer.num_cached_tokens for answer in load.whole)
@@ -36,6 +35,13 @@ def format_loads(loads: Mapping[str, Load]) -> str:
         lines.append(f"{name:<10} {load.good_share:>6.0%} {load.tokens_per_s:>9.1f} {num_cached:>8} "
                      f"{load.server_cores:>6.2f} {load.client_cores:>7.2f} {num_failed:>7}")
     return "\n".join(lines)
+
+
+def _short(number: float) -> str:
+    """In at most four characters."""
+    if isinstance(number, int) or number >= 100:
+        return f"{number:.0f}"
+    return f"{number:.2f}" if number < 10 else f"{number:.1f}"
 
 
 def format_try(name: str, load: Load) -> str:

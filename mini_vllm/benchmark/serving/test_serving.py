@@ -184,7 +184,8 @@ def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_one
     assert (found.num_low, found.num_low_finished, found.failures) == (2, 1, ("cut off",))
     assert "It holds." in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
     slow = [answer(first_s=0.2, priority="high", due_s=5.0, num_tokens=2)] * 2
-    assert "IT DOES NOT HOLD" in report.format_overload(overload.summarise("made up", [0.05] * 10, [*high, *slow, *low]))
+    too_slow = overload.summarise("made up", [0.05] * 10, [*high, *slow, *low])
+    assert "IT DOES NOT HOLD" in report.format_overload(too_slow)
     with pytest.raises(ValueError, match="no high request was answered"):
         overload.summarise("made up", [0.05], low)
 
@@ -196,6 +197,8 @@ def test_tables_fit_into_60_columns_and_say_what_failed():
     loads = {"mini_vllm": Load(4.0, 2, [answer(), answer(failure="cut off")], 10.0), "mlx-lm": Load(4.0, 2, [], 10.0)}
     text = report.format_loads(loads)
     assert max(map(len, text.splitlines())) <= 60 and "mlx-lm     no answer" in text
+    slow = report.format_loads({"mini_vllm": Load(4.0, 1, [answer(first_s=123.456, token_s=9.8765)], 10.0)})
+    assert max(map(len, slow.splitlines())) <= 60 and " 123  123  123  9876 9876 9876" in slow.replace("9877", "9876")
     assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 2.0}) == {"mlx-lm": 3.0}
     assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 0.0}) == {}
 
