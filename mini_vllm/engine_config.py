@@ -51,6 +51,9 @@ class EngineConfig:
     watermark: float = WATERMARK
     #: Priority levels that a waiting request gains per second.
     aging_rate: float = DEFAULT_AGING_RATE
+    #: Whether a running request gives way to a waiting one of better priority, if seats or blocks are short; see
+    #: ``giving_way``. Off: it waits until somebody ends.
+    preempt_for_priority: bool = False
     enable_prefix_caching: bool = True
     #: Begin the next step of requests that decode while the last one computes. None: yes; but on a CPU, where building
     #: a step takes a core that the products of the last one could use, only for few requests of a small model.
@@ -68,6 +71,7 @@ class EngineConfig:
             "max_model_len": whole_number_or_none("max_model_len", self.max_model_len, 2),
             "watermark": real_number("watermark", self.watermark, 0, below=1),
             "aging_rate": real_number("aging_rate", self.aging_rate, 0),
+            "preempt_for_priority": flag("preempt_for_priority", self.preempt_for_priority),
             "enable_prefix_caching": flag("enable_prefix_caching", self.enable_prefix_caching),
             "enable_lookahead": flag_or_none("enable_lookahead", self.enable_lookahead),
         }

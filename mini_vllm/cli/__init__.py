@@ -97,13 +97,20 @@ def make_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure", description="Measure, and print ratios taken in one run.")
     bench.set_defaults(run=partial(_help, bench))
     workloads = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
-    throughput = bench.add_subparsers(metavar="what").add_parser(
+    benches = bench.add_subparsers(metavar="what")
+    throughput = benches.add_parser(
         "throughput", help="one request at a time, our batching, mlx-lm's",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
                     f"workloads:\n{workloads}")
     options.add_throughput_options(throughput)
     throughput.set_defaults(run=_throughput)
+    served = benches.add_parser(
+        "serve", help="our server and mlx-lm's, over HTTP",
+        description="Requests come to our server, and to mlx-lm's, at random times, as many a second as is said: times "
+        "at stated rates, the highest rate that each keeps up with, and high priority under overload.")
+    options.add_bench_serve_options(served)
+    served.set_defaults(run=_bench_serve)
 
     trace = commands.add_parser("trace", help="draw a step trace",
                                 description="Draw a trace of steps: requests over steps, how long each took, and the "
@@ -157,6 +164,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _throughput(arguments: argparse.Namespace) -> int:
     from mini_vllm.cli.bench import run_throughput
     return run_throughput(arguments)
+
+
+def _bench_serve(arguments: argparse.Namespace) -> int:
+    from mini_vllm.cli.bench_serve import run_serve_benchmark
+    return run_serve_benchmark(arguments)
 
 
 def _trace(arguments: argparse.Namespace) -> int:

@@ -104,6 +104,21 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg or .pdf)")
 
 
+def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "short"], help="may be given several "
+                        "times (default: mixed and shared)")
+    parser.add_argument("--part", action="append", choices=["rates", "goodput", "priority"], help="what to measure; "
+                        "may be given several times (default: all)")
+    parser.add_argument("--rate", action="append", type=float, metavar="R", help="requests a second, of the tables; "
+                        "may be given several times, and goodput is looked for from the first (default: 4 and 8)")
+    parser.add_argument("--requests", type=int, metavar="N", help="requests of a run (default: those of 20 s, at least "
+                        "40)")
+    parser.add_argument("--model", default="tiny-tales", help="default: %(default)s")
+    parser.add_argument("--no-peer", action="store_true", help="without mlx-lm's server")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")
+    parser.add_argument("--quick", action="store_true", help="do as little as shows that it runs, without mlx-lm")
+
+
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .svg, or a .png, which needs resvg-py "

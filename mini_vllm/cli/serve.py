@@ -23,7 +23,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from mini_vllm.server.serving import serve
     from mini_vllm.server.settings import ServerSettings
     config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,
-                          max_num_seqs=arguments.max_num_seqs,
+                          max_num_seqs=arguments.max_num_seqs, preempt_for_priority=True,
                           enable_prefix_caching=not arguments.no_prefix_caching)
     settings = ServerSettings(
         models=tuple(dict.fromkeys(arguments.model or ["tiny-tales"])), host=arguments.host, port=arguments.port,

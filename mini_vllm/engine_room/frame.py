@@ -21,6 +21,7 @@ from mini_vllm.engine_room.idle import IdleSteps
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
+from mini_vllm.giving_way import with_giving_way
 from mini_vllm.joints.fit import checked, fit, make_kv_cache
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
@@ -72,7 +73,8 @@ class EngineFrame(ABC):
         """The pieces that can be replaced, put together."""
         config, sizes = self.config, self.sizes
         self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
-        self.scheduler: Scheduler = checked("scheduler", parts.scheduler(
+        scheduler = with_giving_way(parts.scheduler) if config.preempt_for_priority else parts.scheduler
+        self.scheduler: Scheduler = checked("scheduler", scheduler(
             self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
             config.watermark))
         self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it

@@ -23,7 +23,7 @@ def draw_config(rng: random.Random, max_prompt: int) -> EngineConfig:
         max_num_chunk_tokens=rng.choice((None, 1, 4, 17)), watermark=rng.choice((0.0, 0.01, 0.1, 0.5)),
         max_model_len=rng.choice((None, None, None, rng.randint(2, 2 * max_prompt))),
         aging_rate=rng.choice((0.0, 0.1, 100.0)), enable_prefix_caching=rng.random() < 0.8,
-        enable_lookahead=rng.choice((True, True, False, None)))
+        enable_lookahead=rng.choice((True, True, False, None)), preempt_for_priority=rng.random() < 0.5)
 
 
 class PromptDraw:

@@ -77,6 +77,7 @@ CONFIG = [
     ("max_model_len", [1, 0, -1, 1.5, "9", True], "must be None or a whole number, at least 2"),
     ("watermark", [-0.1, 1.0, 1.5, NAN, None, "0", True], "must be a finite number, at least 0, below 1"),
     ("aging_rate", [-0.1, NAN, INF, None, "0", True, 10**400], "must be a finite number, at least 0"),
+    ("preempt_for_priority", [0, 1, None, "yes"], "must be True or False"),
     ("enable_prefix_caching", [0, 1, None, "yes"], "must be True or False"),
     ("enable_lookahead", [0, 1, "yes"], "must be True, False or None"),
 ]

@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1]
 #: The units of the package, bottom up. A unit is a module that lies flat in the package, or a room (a folder).
 LAYERS = (
     "checks", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool", "caching",
-    "prefix_tree", "kv_cache", "scheduler", "stopping", "attention", "fast", "models", "sampling", "sampler",
-    "model_runner", "sequences", "trace", "pictures", "engine_config", "joints", "lookahead", "engine_room",
+    "prefix_tree", "kv_cache", "scheduler", "giving_way", "stopping", "attention", "fast", "models", "sampling",
+    "sampler", "model_runner", "sequences", "trace", "pictures", "engine_config", "joints", "lookahead", "engine_room",
     "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream", "engine_thread",
     "async_engine", "server", "benchmark", "fuzz", "demo", "cli", "__main__", "__init__", "tests",
 )

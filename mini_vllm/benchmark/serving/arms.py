@@ -1,0 +1,129 @@
+"""Servers under the same traffic, in turns; and what the machine did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from mini_vllm.benchmark.cpu_time import CpuReading, read_cpu
+from mini_vllm.benchmark.noise import Noise, NoiseWatch
+from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load, read_answer
+from mini_vllm.benchmark.serving.client import Received
+from mini_vllm.benchmark.serving.goodput import GoodputSearch
+from mini_vllm.benchmark.serving.servers import Server
+from mini_vllm.benchmark.serving.traffic import Call, Traffic, Words
+
+#: A run has the requests of this many seconds, but at least so many.
+RUN_S, MIN_CALLS = 20.0, 40
+#: After a run that was broken off, a server is idle again when it answers one token within this time.
+IDLE_S, MAX_SETTLE_S = 0.5, 120.0
+
+#: Told of every run of a search: arm and load.
+OnLoad = Callable[[str, Load], None]
+
+
+class Arms:
+    """The servers that take turns, by name; the first is ours."""
+
+    def __init__(self, servers: Sequence[Server], words: Sequence[str], watch: NoiseWatch | None = None,
+                 num_calls: int | None = None) -> None:
+        """``num_calls``: of a run; None: as many as come in RUN_S."""
+        self.servers, self._words, self._num_calls = servers, words, num_calls
+        self._watch = watch or NoiseWatch(read=self._read_cpu)
+
+    def _read_cpu(self) -> CpuReading:
+        """What the servers take is our own."""
+        reading = read_cpu()
+        return replace(reading, own_s=reading.own_s + sum(server.cpu_s() or 0.0 for server in self.servers))
+
+    def noise(self) -> Noise:
+        return self._watch.noise()
+
+    def words(self, seed: str) -> Words:
+        return Words(self._words, seed)
+
+    # ---- one run
+
+    def run(self, server: Server, calls: Sequence[Call], rate: float, may_be_lost: bool = False) -> Load:
+        """Send ``calls`` to a server. If it ``may_be_lost``, the run is broken off once it cannot be good any more."""
+        lost = _Lost(len(calls)) if may_be_lost else None
+        with self._watch.over(server.name):
+            start_s, client_s, server_s = time.perf_counter(), time.process_time(), server.cpu_s() or 0.0
+            received = asyncio.run(server.client.send_all(calls, lost))
+            seconds = time.perf_counter() - start_s
+            client_s, server_s = time.process_time() - client_s, (server.cpu_s() or 0.0) - server_s
+        late_s = max((each.sent_s - each.due_s for each in received), default=0.0)
+        load = Load(rate, len(calls), list(map(read_answer, received)), seconds, client_s / seconds, server_s / seconds,
+                    late_s)
+        self.settle(server)
+        return load
+
+    def settle(self, server: Server) -> None:
+        """Wait until a server has nothing to do. Raises ValueError if it does not come to that."""
+        for _ in range(int(MAX_SETTLE_S / IDLE_S)):
+            start_s = time.perf_counter()
+            answer = read_answer(asyncio.run(server.client.send(Call(0.0, " a", 1, 1))))
+            if not answer.failure and time.perf_counter() - start_s < IDLE_S:
+                return
+            time.sleep(IDLE_S)
+        raise ValueError(f"the server of {server.name} does not come to rest: {answer.failure or 'it is busy'}")
+
+    # ---- what is measured
+
+    def warm_up(self, traffic: Traffic) -> None:
+        """A few requests, so that the model is loaded, and what is shared has been seen."""
+        for server in self.servers:
+            for _ in range(2):
+                asyncio.run(server.client.send_all(traffic.calls(self.words("warm up"), 4, 100.0)))
+            self.settle(server)
+
+    def at_rate(self, traffic: Traffic, rate: float, seed: str = "stated") -> dict[str, Load]:
+        """The same requests at the same times to each server in turn."""
+        return {server.name: self.run(server, self._calls(traffic, rate, seed), rate) for server in self.servers}
+
+    def goodputs(self, traffic: Traffic, first_rate: float, on_load: OnLoad) -> dict[str, float]:
+        """The goodput of each server. Their searches take turns, so that a slow minute hits both."""
+        searches = {server.name: GoodputSearch(first_rate) for server in self.servers}
+        while any(search.next_rate is not None for search in searches.values()):
+            for server in self.servers:
+                search = searches[server.name]
+                rate = search.next_rate
+                if rate is not None:
+                    seed = f"{rate:.3f} {search.num_runs_here}"
+                    load = self.run(server, self._calls(traffic, rate, seed), rate, may_be_lost=True)
+                    search.note(load.is_good)
+                    on_load(server.name, load)
+        return {name: search.goodput for name, search in searches.items()}
+
+    def _calls(self, traffic: Traffic, rate: float, seed: str) -> list[Call]:
+        """Texts that no earlier run had, but for what they share: of one seed and rate, always the same."""
+        num_calls = self._num_calls or max(MIN_CALLS, round(rate * RUN_S))
+        return traffic.calls(self.words(f"{traffic.name} {rate:.3f} {seed}"), num_calls, rate)
+
+
+class _Lost:
+    """Whether too many answers are bad already, of those that came and those that should have come."""
+
+    def __init__(self, num_calls: int) -> None:
+        self._max_bad = num_calls * (1 - GOOD_SHARE)
+        self._is_good: dict[int, bool] = {}
+
+    def __call__(self, received: Sequence[Received]) -> bool:
+        now_s = time.perf_counter()
+        return sum(self._is_bad(each, now_s) for each in received) > self._max_bad + 1e-9
+
+    def _is_bad(self, received: Received, now_s: float) -> bool:
+        if not received.is_closed:
+            return now_s - received.due_s > MAX_FIRST_TOKEN_S + MAX_TOKEN_S * received.call.max_tokens
+        if id(received) not in self._is_good:
+            self._is_good[id(received)] = read_answer(received).is_good
+        return not self._is_good[id(received)]
+
+
+def num_different(loads: Mapping[str, Load]) -> int:
+    """How many answers of the others say something else than ours. mlx-lm leaves out the space before a first word."""
+    first, *others = loads.values()
+    return sum(mine.text.lstrip() != theirs.text.lstrip() for other in others
+               for mine, theirs in zip(first.answers, other.answers) if not mine.failure and not theirs.failure)

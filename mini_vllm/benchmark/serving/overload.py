@@ -1,0 +1,114 @@
+"""High priority among low ones: how long its first token takes when the server is idle, and when it has too much to do.
+
+The promise: under overload, p90 of the time to the first token of high requests is at most what it is without load,
+plus two steps under load. One is the step that runs when the request comes; the other, what its own takes longer.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mini_vllm.benchmark.results import percentiles
+from mini_vllm.benchmark.serving.answers import Answer
+from mini_vllm.benchmark.serving.arms import Arms
+from mini_vllm.benchmark.serving.servers import Server
+from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many requests, and when they come."""
+
+    num_high: int = 30
+    high_rate: float = 2.0
+    #: They come from then on: the low ones have taken their seats.
+    high_after_s: float = 3.0
+    #: Without load, one high request comes after the other in this time.
+    alone_s: float = 1.0
+    #: Low ones of this kind come faster than they can be served.
+    traffic: str = "mixed"
+    num_low: int = 200
+    low_rate: float = 12.0
+    #: Low ones with long outputs come all at once.
+    num_long: int = 96
+    long_tokens: int = 512
+
+
+QUICK = Sizes(num_high=3, high_rate=10.0, high_after_s=0.2, alone_s=0.1, traffic="short", num_low=6, low_rate=50.0,
+              num_long=6, long_tokens=24)
+
+
+@dataclass(frozen=True)
+class Overload:
+    """What one kind of overload did."""
+
+    about: str
+    unloaded_s: dict[int, float]
+    loaded_s: dict[int, float]
+    #: The median time between two tokens of a low request, while high ones came.
+    step_s: float
+    num_low: int
+    num_low_finished: int
+    num_low_tokens: int
+    failures: tuple[str, ...]
+
+    @property
+    def bound_s(self) -> float:
+        return self.unloaded_s[90] + 2 * self.step_s
+
+    @property
+    def holds(self) -> bool:
+        return self.loaded_s[90] <= self.bound_s
+
+    def to_dict(self) -> dict[str, object]:
+        return {"about": self.about, "unloaded_first_token_s": self.unloaded_s, "loaded_first_token_s": self.loaded_s,
+                "loaded_step_s": self.step_s, "bound_s": self.bound_s, "holds": self.holds, "num_low": self.num_low,
+                "num_low_finished": self.num_low_finished, "failures": list(self.failures)}
+
+
+HIGH = Traffic("high", "prompts of 32–128 tokens, outputs of 16",
+               lambda words: (words.text(n := words.rng.randint(32, 128)), n, 16))
+
+
+def measure_overload(arms: Arms, server: Server, sizes: Sizes) -> list[Overload]:
+    """Two kinds: mixed requests faster than they can be served, and long ones that hold every seat."""
+    traffic = TRAFFICS[sizes.traffic]
+    mixed = [replace(call, priority="low")
+             for call in traffic.calls(arms.words("low"), sizes.num_low, sizes.low_rate)]
+    words = arms.words("long")
+    long = [Call(0.0, words.text(24), 24, sizes.long_tokens, "low") for _ in range(sizes.num_long)]
+    return [_measure(arms, server, f"{len(low)} low requests {what}", low, sizes, seed)
+            for seed, (low, what) in enumerate([
+                (mixed, f"at {sizes.low_rate:g} a second, {traffic.about}"),
+                (long, f"at once, outputs of {sizes.long_tokens}: they hold every seat")])]
+
+
+def _measure(arms: Arms, server: Server, about: str, low: list[Call], sizes: Sizes, seed: int) -> Overload:
+    alone = [replace(call, at_s=i * sizes.alone_s)
+             for i, call in enumerate(_high_calls(arms.words(f"unloaded {seed}"), sizes))]
+    unloaded = [answer.first_token_s for answer in arms.run(server, alone, 1 / sizes.alone_s).whole]
+    high = [replace(call, at_s=call.at_s + sizes.high_after_s) for call in _high_calls(arms.words(f"{seed}"), sizes)]
+    calls = sorted([*low, *high], key=lambda call: call.at_s)
+    return summarise(about, unloaded, arms.run(server, calls, 0.0).answers)
+
+
+def _high_calls(words: Words, sizes: Sizes) -> list[Call]:
+    return [replace(call, priority="high") for call in HIGH.calls(words, sizes.num_high, sizes.high_rate)]
+
+
+def summarise(about: str, unloaded_s: Sequence[float], answers: Sequence[Answer]) -> Overload:
+    """From first token times without load, and all answers under load. Raises ValueError if no high one is whole."""
+    high = [answer for answer in answers if answer.priority == "high" and not answer.failure]
+    low = [answer for answer in answers if answer.priority == "low"]
+    if not high or not unloaded_s:
+        raise ValueError(f"{about}: no high request was answered: {[answer.failure for answer in answers][:3]}")
+    first_s, last_s = min(answer.due_s for answer in high), max(answer.text_times_s[-1] for answer in high)
+    gaps = [later - earlier for answer in low for earlier, later in zip(answer.text_times_s, answer.text_times_s[1:])
+            if first_s <= later <= last_s]
+    finished = [answer for answer in low if not answer.failure]
+    return Overload(about, percentiles(unloaded_s), percentiles([answer.first_token_s for answer in high]),
+                    statistics.median(gaps) if gaps else 0.0, len(low), len(finished),
+                    sum(answer.num_tokens for answer in finished),
+                    tuple(sorted({answer.failure for answer in answers if answer.failure})))

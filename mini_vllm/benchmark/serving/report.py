@@ -1,0 +1,81 @@
+"""What is printed and saved. Tables fit into 60 columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mini_vllm.benchmark.noise import MARK, Noise
+from mini_vllm.benchmark.results import BATCHED
+from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load
+from mini_vllm.benchmark.serving.overload import Overload
+
+SHOWN = (50, 90, 99)
+GOODPUT = (f"Goodput: the highest rate at which {GOOD_SHARE:.0%} of the answers are good: the first token within "
+           f"{MAX_FIRST_TOKEN_S:g} s, and then a token every {MAX_TOKEN_S * 1000:.0f} ms, on average over the answer.")
+
+
+def format_loads(loads: Mapping[str, Load]) -> str:
+    """The servers at one rate, a line each: times, and what was done."""
+    lines = [f"{'':<10} {'first token, s':>15} {'a token, ms':>15} {'end to end, s':>15}",
+             f"{'':<10} " + " ".join("".join(f"{f'p{p}':>5}" for p in SHOWN) for _ in range(3))]
+    for name, load in loads.items():
+        found = load.percentiles()
+        if not found:
+            lines.append(f"{name:<10} no answer")
+            continue
+        first, token, total = found["first_token_s"], found["token_s"], found["total_s"]
+        lines.append(f"{name:<10} " + " ".join("".join(f"{_short(value):>5}" for value in values) for values in (
+            [first[p] for p in SHOWN], [round(token[p] * 1000) for p in SHOWN], [total[p] for p in SHOWN])))
+    lines += ["", f"{'':<10} {'good':>6} {'tokens/s':>9} {'cached':>8} {'cores':>6} {'client':>7} {'failed':>7}"]
+    for name, load in loads.items():
+        num_cached = sum(answer.num_cached_tokens for answer in load.whole)
+        num_failed = sum(bool(answer.failure) for answer in load.answers)
+        lines.append(f"{name:<10} {load.good_share:>6.0%} {load.tokens_per_s:>9.1f} {num_cached:>8} "
+                     f"{load.server_cores:>6.2f} {load.client_cores:>7.2f} {num_failed:>7}")
+    return "\n".join(lines)
+
+
+def _short(number: float) -> str:
+    """In at most four characters."""
+    if isinstance(number, int) or number >= 100:
+        return f"{number:.0f}"
+    return f"{number:.2f}" if number < 10 else f"{number:.1f}"
+
+
+def format_try(name: str, load: Load) -> str:
+    """One run of a search."""
+    return f"  {name:<10} {load.rate:>6.2f} a second: {load.good_share:>4.0%} good{'' if load.is_good else ', too few'}"
+
+
+def format_goodputs(goodputs: Mapping[str, float], noise: Noise) -> str:
+    """The goodput of each, and how many times that of the others ours is; with a mark if it is not to be trusted."""
+    lines = [f"{name:<10} {goodput:>6.2f} requests a second" for name, goodput in goodputs.items()]
+    mark = f" {MARK}" if noise.is_loud else ""
+    lines += [f"{BATCHED} against {name}: {ratio:.2f}x{mark}" for name, ratio in ratios(goodputs).items()]
+    return "\n".join(lines + [noise.warning()] * noise.is_loud)
+
+
+def ratios(goodputs: Mapping[str, float]) -> dict[str, float]:
+    """How many times the goodput of each other server ours is; without those that have none."""
+    ours = goodputs.get(BATCHED, 0.0)
+    return {name: ours / goodput for name, goodput in goodputs.items() if name != BATCHED and goodput}
+
+
+def format_overload(overload: Overload) -> str:
+    """Whether high priority is served as if there were no low one."""
+    seconds = overload.unloaded_s[90], overload.step_s, overload.loaded_s[90], overload.bound_s
+    unloaded, step, loaded, bound = (f"{value * 1000:.0f} ms" for value in seconds)
+    told = "It holds." if overload.holds else "IT DOES NOT HOLD."
+    lines = [overload.about,
+             f"high, unloaded: first token p90 {unloaded}",
+             f"loaded step:    {step}, the median time between tokens",
+             f"high, loaded:   first token p90 {loaded}; at most {bound}. {told}",
+             f"low:            {overload.num_low_finished} of {overload.num_low} finished"]
+    return "\n".join(lines + [f"failures: {', '.join(overload.failures)}"] * bool(overload.failures))
+
+
+def save_json(path: Path, model: str, machine: Sequence[str], parts: Mapping[str, object]) -> None:
+    data = {"model": model, "machine": list(machine), **parts}
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

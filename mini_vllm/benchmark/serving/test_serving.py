@@ -1,0 +1,272 @@
+"""The statistics of a served load, the search for goodput, traffic and client; and a quick run of all of it."""
+
+import asyncio
+import json
+import random
+
+import pytest
+
+from mini_vllm.benchmark.serving import overload, report
+from mini_vllm.benchmark.serving.answers import Answer, Load, read_answer
+from mini_vllm.benchmark.serving.arms import _Lost
+from mini_vllm.benchmark.serving.client import Client, Received
+from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, GoodputSearch
+from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Words, single_token_words
+from mini_vllm.cli import main
+
+WORDS = [" a", " fox", " king", " said"]
+
+
+# ---- traffic
+
+
+@pytest.mark.parametrize("name", TRAFFICS)
+def test_the_same_seed_gives_the_same_requests_and_another_rate_only_other_times(name):
+    slow, again, fast = (TRAFFICS[name].calls(Words(WORDS, "s"), 30, rate) for rate in (2.0, 2.0, 8.0))
+    assert slow == again
+    assert [call.prompt for call in slow] == [call.prompt for call in fast]
+    assert all(one.at_s == pytest.approx(4 * other.at_s) for one, other in zip(slow, fast))
+    assert TRAFFICS[name].calls(Words(WORDS, "other"), 30, 2.0) != slow
+
+
+def test_requests_come_as_in_a_poisson_process():
+    calls = TRAFFICS["short"].calls(Words(WORDS, "s"), 4000, 5.0)
+    gaps = [later.at_s - earlier.at_s for earlier, later in zip(calls, calls[1:])]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.2, rel=0.05)
+    assert sum((gap - mean) ** 2 for gap in gaps) / len(gaps) == pytest.approx(0.04, rel=0.1), "as large as its mean"
+
+
+def test_prompts_have_the_tokens_that_are_said_and_share_what_they_are_to_share():
+    from mini_vllm.models.loader import load
+    tokenizer = load("tiny-tales").tokenizer
+    words = single_token_words(tokenizer)
+    for name in TRAFFICS:
+        for call in TRAFFICS[name].calls(Words(words, "s"), 5, 1.0):
+            assert len(tokenizer.encode(call.prompt)) == call.num_prompt_tokens
+    first, second = (TRAFFICS["shared"].calls(Words(words, seed), 1, 1.0)[0].prompt for seed in "ab")
+    common = tokenizer.encode(first)[:512]
+    assert tokenizer.encode(second)[:512] == common and first != second
+
+
+# ---- answers
+
+
+def received(*pieces, due_s=10.0, closed=True, call=None):
+    call = call or Call(0.0, " a", 1, 3)
+    return Received(call, due_s, due_s, [(at_s, data.encode()) for at_s, data in pieces], closed)
+
+
+def event(text="", usage=None):
+    return "data: " + json.dumps({"choices": [{"text": text}] if text is not None else [], "usage": usage}) + "\n\n"
+
+
+HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+USAGE = {"completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 7}}
+
+
+def test_the_first_token_is_the_first_text_and_a_token_takes_the_mean_of_the_rest():
+    answer = read_answer(received((10.1, HEAD + ": keepalive 1/2\n\n"), (10.2, event("")), (10.4, event(" one")),
+                                  (10.5, "1a\r\n" + event(" two") + "\r\n"), (11.0, event(" three four")),
+                                  (11.2, event(None, USAGE) + "data: [DONE]\n\n")))
+    assert not answer.failure and answer.text == " one two three four"
+    assert (answer.num_tokens, answer.num_cached_tokens) == (4, 7)
+    assert answer.first_token_s == pytest.approx(0.4) and answer.total_s == pytest.approx(1.0)
+    assert answer.token_s == pytest.approx(0.2), "0.6 s for the three tokens after the first"
+    assert answer.gaps_s == pytest.approx([0.1, 0.5])
+
+
+def test_an_event_that_comes_in_two_pieces_came_with_the_second():
+    whole = event(" one")
+    answer = read_answer(received((10.1, HEAD + whole[:20]), (10.3, whole[20:]), (10.4, "data: [DONE]\n\n")))
+    assert answer.first_token_s == pytest.approx(0.3) and answer.text == " one"
+
+
+@pytest.mark.parametrize("pieces, failure", [
+    ([], "no answer"), ([(10.1, "HTTP/1.1 429 Too Many Requests\r\n\r\n{}")], "HTTP/1.1 429 Too Many Requests"),
+    ([(10.1, HEAD + event(" one"))], "cut off"), ([(10.1, HEAD + "data: [DONE]\n\n")], "cut off")])
+def test_an_answer_that_is_not_whole_is_a_failure_and_never_good(pieces, failure):
+    answer = read_answer(received(*pieces))
+    assert answer.failure == failure and not answer.is_good
+
+
+def answer(first_s=0.5, token_s=0.1, num_tokens=11, failure="", priority="normal", due_s=0.0):
+    times = tuple(due_s + first_s + i * token_s for i in range(num_tokens))
+    return Answer(priority, due_s, failure, "x", num_tokens, 0, times)
+
+
+def test_good_is_a_first_token_within_a_second_and_then_one_every_150_ms():
+    assert answer(first_s=1.0, token_s=0.149).is_good
+    assert not answer(first_s=1.01).is_good and not answer(token_s=0.151).is_good
+    assert answer(num_tokens=1).is_good and not answer(failure="cut off").is_good
+
+
+def test_a_load_counts_what_never_came_as_bad_and_its_percentiles_are_of_whole_answers():
+    answers = [answer(first_s=i / 10) for i in range(1, 11)] + [answer(failure="cut off")]
+    load = Load(4.0, 20, answers, 10.0)
+    assert load.good_share == 10 / 20 and not load.is_good
+    assert Load(4.0, 11, answers, 10.0).is_good
+    found = load.percentiles()["first_token_s"]
+    assert [found[p] for p in (50, 90, 99)] == pytest.approx([0.5, 0.9, 1.0])
+    assert load.tokens_per_s == 11.0
+    assert load.to_dict()["failures"] == {"cut off": 1}
+    assert Load(4.0, 1, [], 1.0).percentiles() == {}
+
+
+def test_a_run_is_lost_when_more_than_a_tenth_is_bad_for_sure(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("mini_vllm.benchmark.serving.arms.time.perf_counter", lambda: now_s)
+    good = received((99.2, HEAD + event(" one") + "data: [DONE]\n\n"), due_s=99.0)
+    under_way = received(due_s=98.6, closed=False)  # 3 tokens: it may take 1.45 s
+    late, refused = received(due_s=98.5, closed=False), received((99.9, "HTTP/1.1 429 No\r\n\r\n"))
+    assert not _Lost(20)([good, under_way, late, refused]) and _Lost(19)([good, under_way, late, refused])
+
+
+# ---- goodput
+
+
+def search(capacity, first_rate=4.0, noise=0.0, seed=0):
+    """A server that is good up to its capacity; with ``noise``, a run may be bad although it should not be."""
+    found, rng, tries = GoodputSearch(first_rate), random.Random(seed), []
+    while (rate := found.next_rate) is not None:
+        tries.append(rate)
+        found.note(rate <= capacity and rng.random() >= noise)
+    return found.goodput, tries
+
+
+@pytest.mark.parametrize("capacity", [0.05, 0.5, 3.9, 4.0, 4.1, 7.0, 33.3, 400.0])
+def test_the_search_finds_the_highest_good_rate_within_a_tenth_in_few_runs(capacity):
+    goodput, tries = search(capacity)
+    assert goodput <= capacity < goodput * STEP * (1 + 1e-9)
+    assert len(tries) <= 24
+
+
+def test_one_bad_run_does_not_decide():
+    results = {search(20.0, noise=0.1, seed=seed)[0] for seed in range(20)}
+    assert all(goodput <= 20.0 for goodput in results) and sum(g * STEP > 20.0 for g in results) >= len(results) / 2
+    found = GoodputSearch(4.0)
+    for _ in range(MAX_BAD_RUNS - 1):
+        found.note(False)
+    assert found.next_rate == 4.0 and found.num_runs_here == MAX_BAD_RUNS - 1
+
+
+def test_a_server_that_is_never_good_or_always_ends_the_search():
+    assert search(0.0)[0] == 0.0
+    assert search(1e9)[0] > 1000
+    with pytest.raises(ValueError, match="first_rate is 0"):
+        GoodputSearch(0)
+
+
+def test_a_queue_of_one_has_the_goodput_that_its_service_time_allows():
+    """A made-up server: one at a time, 0.1 s each. Late is who waits for more than a second."""
+    def run(rate):
+        calls, free_s, answers = TRAFFICS["short"].calls(Words(WORDS, f"{rate}"), 300, rate), 0.0, []
+        for call in calls:
+            free_s = max(free_s, call.at_s) + 0.1
+            answers.append(answer(first_s=free_s - call.at_s, token_s=0.0))
+        return Load(rate, len(calls), answers, 1.0)
+
+    found = GoodputSearch(1.0)
+    while (rate := found.next_rate) is not None:
+        found.note(run(rate).is_good)
+    assert 6.0 < found.goodput < 11.0, "it serves 10 a second; near that, queues grow"
+
+
+# ---- overload
+
+
+def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_ones_meanwhile():
+    high = [answer(first_s=0.1 + 0.001 * i, priority="high", due_s=5.0 + i, num_tokens=2) for i in range(10)]
+    low = [answer(first_s=1.0, token_s=0.04, num_tokens=500, priority="low"),
+           answer(priority="low", failure="cut off")]
+    found = overload.summarise("made up", [0.05] * 10, [*high, *low])
+    assert found.step_s == pytest.approx(0.04) and found.bound_s == pytest.approx(0.13) and found.holds
+    assert (found.num_low, found.num_low_finished, found.failures) == (2, 1, ("cut off",))
+    assert "It holds." in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
+    slow = [answer(first_s=0.2, priority="high", due_s=5.0, num_tokens=2)] * 2
+    too_slow = overload.summarise("made up", [0.05] * 10, [*high, *slow, *low])
+    assert "IT DOES NOT HOLD" in report.format_overload(too_slow)
+    with pytest.raises(ValueError, match="no high request was answered"):
+        overload.summarise("made up", [0.05], low)
+
+
+# ---- what is printed
+
+
+def test_tables_fit_into_60_columns_and_say_what_failed():
+    loads = {"mini_vllm": Load(4.0, 2, [answer(), answer(failure="cut off")], 10.0), "mlx-lm": Load(4.0, 2, [], 10.0)}
+    text = report.format_loads(loads)
+    assert max(map(len, text.splitlines())) <= 60 and "mlx-lm     no answer" in text
+    slow = report.format_loads({"mini_vllm": Load(4.0, 1, [answer(first_s=123.456, token_s=9.8765)], 10.0)})
+    assert max(map(len, slow.splitlines())) <= 60 and " 123  123  123  9876 9876 9876" in slow.replace("9877", "9876")
+    assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 2.0}) == {"mlx-lm": 3.0}
+    assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 0.0}) == {}
+
+
+# ---- the client, and all of it
+
+
+class EchoServer:
+    """Answers every request with its own model name, in two pieces; one whose prompt says so, never."""
+
+    async def handle(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        body = json.loads(await reader.readexactly(length))
+        self.bodies.append(body)
+        writer.write((HEAD + event(body["model"])).encode())
+        await writer.drain()
+        if "hang" in body["prompt"]:
+            await reader.read()  # until the client leaves
+            self.num_left += 1
+        else:
+            writer.write((event(None, {"completion_tokens": 1}) + "data: [DONE]\n\n").encode())
+        writer.close()
+
+    async def use(self, run):
+        self.bodies, self.num_left = [], 0
+        server = await asyncio.start_server(self.handle, "127.0.0.1", 0)
+        try:
+            return await run(Client(server.sockets[0].getsockname()[1], "echo"))
+        finally:
+            await asyncio.sleep(0.01)
+            server.close()
+
+
+def test_the_client_sends_each_call_when_it_is_due_and_reads_whole_answers():
+    calls = [Call(i * 0.02, f" prompt {i}", 2, 1, "high") for i in range(5)]
+    server = EchoServer()
+    got = asyncio.run(server.use(lambda client: client.send_all(calls)))
+    assert [each.call for each in got] == calls
+    assert all(read_answer(each).text == "echo" and each.is_closed for each in got)
+    assert all(0 <= each.sent_s - each.due_s < 0.5 for each in got)
+    assert {body["priority"] for body in server.bodies} == {"high"} and server.bodies[0]["temperature"] == 0
+
+
+def test_a_lost_run_is_broken_off_and_the_connections_are_closed():
+    calls = [Call(0.0, " hang", 1, 1), Call(0.0, " go", 1, 1), Call(60.0, " later", 1, 1)]
+    server = EchoServer()
+    got = asyncio.run(server.use(lambda client: client.send_all(calls, lambda received: len(received) == 2)))
+    assert sorted(read_answer(each).failure for each in got) == ["", "cut off"] and server.num_left == 1
+
+
+def test_a_server_that_is_not_there_is_a_failure():
+    got = asyncio.run(Client(1, "nobody").send(Call(0.0, " a", 1, 1)))
+    assert read_answer(got).failure == "no answer"
+
+
+@pytest.mark.parametrize("words, complaint", [(["--rate", "0"], "--rate is 0, must be above 0"),
+                                              (["--requests", "0"], "--requests is 0, must be at least 1")])
+def test_what_cannot_be_is_refused_before_a_server_is_started(words, complaint, capsys):
+    assert main(["bench", "serve", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_quick_run_serves_measures_and_saves(tmp_path, capsys):
+    file = tmp_path / "serve.json"
+    assert main(["bench", "serve", "--quick", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("quick: ") and "6 requests at 20 a second" in printed
+    assert printed.count("low:            6 of 6 finished") == 2 and "failures" not in printed
+    saved = json.loads(file.read_text())
+    assert saved["short"]["rates"][0]["mini_vllm"]["failures"] == {} and len(saved["priority"]) == 2
