@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.guard import Guard
 from mini_vllm.server.keys import read_keys
+from mini_vllm.server.live.routes import live_router
 from mini_vllm.server.prometheus import Metrics
 from mini_vllm.server.protocol import ChatRequest, CompletionRequest
 from mini_vllm.server.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
@@ -55,7 +55,7 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     _add_model_routes(app, shelf)
     _add_generation_routes(app, shelf, app.state.metrics)
     _add_state_routes(app, shelf, app.state.metrics)
-    _add_live_page(app, shelf)
+    app.include_router(live_router(shelf))
     # The last that is added stands outermost.
     app.add_middleware(DrainGate, draining=app.state.draining)
     app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
@@ -108,10 +108,3 @@ def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None
                 pass  # it was let go meanwhile
         return Response(metrics.render(states), media_type=METRICS_TYPE)
 
-
-def _add_live_page(app: FastAPI, shelf: ModelShelf) -> None:
-    try:
-        live = importlib.import_module("mini_vllm.server.live.routes")
-    except ModuleNotFoundError:
-        return
-    app.include_router(live.live_router(shelf))

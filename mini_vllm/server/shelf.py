@@ -12,7 +12,6 @@ Everything here runs in one event loop: between two ``await`` nobody else change
 from __future__ import annotations
 
 import asyncio
-import importlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +24,7 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.live.feed import LiveFeed
 from mini_vllm.server.seats import Seats
 from mini_vllm.server.served import ServedModel, estimated_bytes, public_names
 from mini_vllm.server.settings import ServerSettings
@@ -74,7 +74,7 @@ class ModelShelf:
     def __init__(self, settings: ServerSettings, make_feed: Callable[[], NoTrace] | None = None) -> None:
         """``make_feed`` makes what an engine tells its steps to; by default the live page's. Raises ValueError for
         two models of one name."""
-        self._settings, self._make_feed = settings, make_feed or live_feed
+        self._settings, self._make_feed = settings, make_feed or LiveFeed
         self._uses = itertools.count(1)
         self._places = {name: _Place(name, replace(settings.engine, model=source),
                                      Seats(settings.engine.max_num_seqs, settings.max_waiting))
@@ -220,15 +220,6 @@ class ModelShelf:
         self._let_go(place)
         if place.leaving is not None:
             await place.leaving
-
-
-def live_feed() -> NoTrace:
-    """What the live page listens to, where there is one."""
-    try:
-        feed: NoTrace = importlib.import_module("mini_vllm.server.live.feed").LiveFeed()
-    except ModuleNotFoundError:
-        return NoTrace()
-    return feed
 
 
 async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | None) -> None:
