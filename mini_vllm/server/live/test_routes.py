@@ -10,7 +10,7 @@ import pytest
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.app import make_app
-from mini_vllm.server.live.files import FOLDER
+from mini_vllm.server.live.files import FOLDER, page_file
 from mini_vllm.server.live.stream import event_stream
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shelf import ModelShelf
@@ -62,6 +62,7 @@ def test_the_page_is_whole_and_takes_nothing_from_elsewhere(folder):
         assert all(f'"{paint.dark}"' in constants for paint in PAINTS.values())
         for path in ("/live/page/routes.py", "/live/page/..%2Froutes.py", "/live/page/%2e%2e/routes.py"):
             assert (await ask("GET", path)).status_code == 404
+        assert page_file("../routes.py") is None
         assert not shelf.loaded(), "nobody has asked for a model"
 
     run(folder, script)
