@@ -19,8 +19,8 @@ from course.running import DEFAULT_PROMPT, Wish
 from course.showpieces import BENCHES, DEMOS
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "bench", "board", "reset", "solution", "answer",
-            "init", "update", "grade", "check", "sync")
+COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "bench", "board", "reset", "solution",
+            "answer", "init", "update", "grade", "check", "sync")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -21,8 +21,8 @@ from course.labs import NO_COURSE, Lab, LabError, discover, find_lab, find_root,
 from course.progress import LabProgress, Progress, State
 from course.runner import LabRunFailed, run_lab
 from course.running import RunCommand, Wish, choose_pieces, show_whose
-from course.showing import VerdictLines
 from course.serving import OwnServer
+from course.showing import VerdictLines
 from course.showpieces import Showpieces
 from course.status_table import status_table
 from course.verdicts import OnPoll

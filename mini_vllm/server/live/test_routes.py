@@ -108,8 +108,9 @@ def test_a_restart_changes_what_was_asked_for_and_back(folder):
     async def script(ask, shelf, name):
         before = (await ask("GET", f"/live/model?model={name}")).json()
         assert before["is_as_started"] and not before["has_chat_template"]
-        after = (await ask("POST", "/live/restart", {"model": name, "num_blocks": 20, "max_num_batched_tokens": 4})).json()
-        assert after["sizes"] == {**before["sizes"], "num_blocks": 20, "max_num_batched_tokens": 4, "max_num_seqs": 4}
+        changes = {"num_blocks": 20, "max_num_batched_tokens": 4}
+        after = (await ask("POST", "/live/restart", {"model": name, **changes})).json()
+        assert after["sizes"] == {**before["sizes"], **changes, "max_num_seqs": 4}
         assert not after["is_as_started"]
         larger = (await ask("POST", "/live/restart", {"model": name, "max_num_batched_tokens": 32})).json()
         assert larger["sizes"]["max_num_seqs"] == 8, "as many seats as there were at the start"
