@@ -30,5 +30,5 @@ class OwnServer(Showpieces):
             engine_of(config, parts)
         settings = ServerSettings(models=(model,), port=port, engine=config, parts=parts)
         serve(settings, lambda address: self.console.print(
-            f"\nOpen {address}/ to see your engine at work; its API is at {address}/v1. Ctrl-C stops."))
+            f"\nOpen {address}/ to see your engine at work.\nIts API is at {address}/v1. Ctrl-C stops."))
         return 0
