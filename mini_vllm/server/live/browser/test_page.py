@@ -6,6 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from mini_vllm.conftest import make_talker
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.conftest import KEYS, running, settings_for
 
@@ -165,6 +166,21 @@ def test_with_keys_the_page_asks_for_one(visit, tmp_path):
         pane(page, 1).get_by_role("button", name="Send").click()
         expect(pane(page, 1).locator(".note")).to_contain_text("5 new")
         page.context.close()  # or the server would wait for it
+
+
+def test_a_model_with_a_chat_template_is_talked_to(visit, checkpoints, tmp_path):
+    with running(settings_for(make_talker(checkpoints, tmp_path), sizes=SIZES)) as server:
+        page = visit(server.url)
+        expect(page.locator("#connection")).to_have_text("Watching talker")
+        for number in range(2):
+            pane(page, 1).get_by_label("Message").fill(f"question {number}")
+            pane(page, 1).get_by_role("button", name="Send").click()
+            expect(pane(page, 1).locator(".continued")).to_have_count(number + 1)
+            expect(pane(page, 1).get_by_label("Message")).to_have_value("")
+        assert pane(page, 1).locator(".asked").all_inner_texts() == ["question 0", "question 1"]
+        pane(page, 1).get_by_role("button", name="Same prefix again").click()
+        expect(pane(page, 3).locator(".note")).to_contain_text(re.compile(r"[1-9]\d* found in the cache"))
+        page.context.close()
 
 
 def test_everything_has_a_name_and_can_be_reached_and_the_focus_is_seen(page):
