@@ -19,8 +19,8 @@ from course.running import DEFAULT_PROMPT, Wish
 from course.showpieces import BENCHES, DEMOS
 from mini_vllm.terminal import run_command
 
-COMMANDS = ("status", "next", "test", "watch", "hint", "run", "demo", "bench", "board", "reset", "solution", "answer",
-            "init", "update", "grade", "check", "sync")
+COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "bench", "board", "reset", "solution",
+            "answer", "init", "update", "grade", "check", "sync")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -52,6 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
     which.add_argument("--strict", action="store_true", help="every part must be yours; then the capstone")
     run.add_argument("--trace", type=Path, metavar="FILE", help="record every step: as a picture if FILE ends "
                      "in .svg or .png, else for `mini-vllm trace FILE`")
+    serve = command("serve", "your own pieces behind a server, and a page that shows them at work")
+    serve.add_argument("--model", default="tiny-tales", help="default: %(default)s")
+    serve.add_argument("--port", type=int, default=8000, help="default: %(default)s")
     demo = command("demo", "three requests, served by your KV cache manager on your block pool")
     demo.add_argument("what", nargs="?", choices=DEMOS, default=DEMOS[0], help="default: %(default)s")
     bench = command("bench", "what an operation of your block pool costs, in a small and in a large pool")
@@ -135,6 +138,8 @@ def _run(arguments: argparse.Namespace) -> int:
         case "run":
             names = [name for names in arguments.lab for name in names.split(",") if name]
             return course.run(Wish(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
+        case "serve":
+            return course.serve(arguments.model, arguments.port)
         case "demo":
             return course.demo()
         case "bench":

@@ -21,6 +21,7 @@ from course.labs import NO_COURSE, Lab, LabError, discover, find_lab, find_root,
 from course.progress import LabProgress, Progress, State
 from course.runner import LabRunFailed, run_lab
 from course.running import RunCommand, Wish, choose_pieces, show_whose
+from course.serving import OwnServer
 from course.showing import VerdictLines
 from course.showpieces import Showpieces
 from course.status_table import status_table
@@ -222,6 +223,9 @@ class Course:
         if re.fullmatch(r"\d+\.\d+", wish.prompt):
             raise LabError(f"{wish.prompt!r} would be the prompt. For a lab: course run --lab {wish.prompt}")
         return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)
+
+    def serve(self, model: str, port: int) -> int:
+        return OwnServer(self.labs, self.console, self._passes).serve(model, port)
 
     def demo(self) -> int:
         return Showpieces(self.labs, self.console, self._passes).demo_blocks()

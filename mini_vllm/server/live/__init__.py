@@ -5,7 +5,9 @@
     feed       the engine's listener: it tells everybody who watches
     watcher    one of them, in its event loop
     look       colours, letters and sizes, taken from the pictures
-    routes     the page's files, its stream of events, pause, step and restart
+    files      the page's files, by name
+    stream     the events on their way to a page
+    routes     all of it by its address: the page, its events, pause, step and restart
     page/      the page itself: plain JavaScript, which draws the shapes of ``mini_vllm.pictures``
     browser/   its tests in Chromium, and what a redraw costs
 """

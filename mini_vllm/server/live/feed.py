@@ -32,7 +32,8 @@ class LiveFeed(NoTrace):
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._model, self._text_of = "", _no_text
+        self._model = ""
+        self._text_of: Callable[[Request], str] = lambda request: ""
         self._watchers: list[Watcher] = []
         self._trace: LiveTrace | None = None
         self._window = Window()
@@ -107,7 +108,3 @@ class LiveFeed(NoTrace):
             self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1))
             if not scheduler.has_unfinished_requests():
                 self.look(scheduler)
-
-
-def _no_text(request: Request) -> str:
-    return ""

@@ -142,8 +142,8 @@ class _Hand:
         changes = {name: getattr(before if value is None else wish, name)
                    for name in CHANGEABLE for value in [getattr(wish, name)]}
         budget = changes["max_num_batched_tokens"]
-        if budget is not None and wish.max_num_seqs is None:
-            changes["max_num_seqs"] = min(self._started[wish.model].max_num_seqs, budget)  # each computes a token a step
+        if budget is not None and wish.max_num_seqs is None:  # each seat computes a token a step
+            changes["max_num_seqs"] = min(self._started[wish.model].max_num_seqs, budget)
         try:
             await self._shelf.restart(wish.model, abort_running=wish.abort_running, **changes)
         except ModelBusyError as error:

@@ -1,7 +1,7 @@
 """What the page hears of the engine: a recorded step, and with it what a picture of the present needs.
 
-An event is a step of a trace (see ``TraceStep``) with some more fields (``LiveFields``). Between two steps, when requests
-come or are aborted, an event has the same fields but nothing computed; then ``step`` is None.
+An event is a step of a trace (see ``TraceStep``) with some more fields (``LiveFields``). Between two steps, when
+requests come or are aborted, an event has the same fields but nothing computed; then ``step`` is None.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LiveFields(TypedDict):
     now_s: float
     #: Request id → [priority, seconds that it has waited], of requests seen for the first time.
     arrived: dict[str, list[float]]
-    #: [block id, its key, its parent's key, how its tokens read], of blocks whose content is another; keys are None where
-    #: there are none.
+    #: [block id, its key, its parent's key, how its tokens read], of blocks whose content is another; keys are None
+    #: where there are none.
     keys: list[list[int | str | None]]
     #: What the prefix cache, the pool and the scheduler have counted so far.
     totals: dict[str, int]

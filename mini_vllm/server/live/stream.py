@@ -18,8 +18,8 @@ SILENCE_S = 0.25
 
 
 async def event_stream(served: ServedModel) -> AsyncIterator[str]:
-    """Until the reader leaves, or the engine ends: then the last message is of type "end", and one may ask anew. When the
-    last of all readers has gone, a paused engine goes on: others wait for it."""
+    """Until the reader leaves, or the engine ends: then the last message is of type "end", and one may ask anew. When
+    the last of all readers has gone, a paused engine goes on: others wait for it."""
     feed, engine, watcher, is_paused = cast(LiveFeed, served.feed), served.engine, Watcher(), None
     try:
         await engine.call(lambda inner: feed.open(watcher, inner))

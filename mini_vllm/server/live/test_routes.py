@@ -10,7 +10,7 @@ import pytest
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.app import make_app
-from mini_vllm.server.live.files import FOLDER
+from mini_vllm.server.live.files import FOLDER, page_file
 from mini_vllm.server.live.stream import event_stream
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shelf import ModelShelf
@@ -62,6 +62,7 @@ def test_the_page_is_whole_and_takes_nothing_from_elsewhere(folder):
         assert all(f'"{paint.dark}"' in constants for paint in PAINTS.values())
         for path in ("/live/page/routes.py", "/live/page/..%2Froutes.py", "/live/page/%2e%2e/routes.py"):
             assert (await ask("GET", path)).status_code == 404
+        assert page_file("../routes.py") is None
         assert not shelf.loaded(), "nobody has asked for a model"
 
     run(folder, script)
@@ -107,8 +108,9 @@ def test_a_restart_changes_what_was_asked_for_and_back(folder):
     async def script(ask, shelf, name):
         before = (await ask("GET", f"/live/model?model={name}")).json()
         assert before["is_as_started"] and not before["has_chat_template"]
-        after = (await ask("POST", "/live/restart", {"model": name, "num_blocks": 20, "max_num_batched_tokens": 4})).json()
-        assert after["sizes"] == {**before["sizes"], "num_blocks": 20, "max_num_batched_tokens": 4, "max_num_seqs": 4}
+        changes = {"num_blocks": 20, "max_num_batched_tokens": 4}
+        after = (await ask("POST", "/live/restart", {"model": name, **changes})).json()
+        assert after["sizes"] == {**before["sizes"], **changes, "max_num_seqs": 4}
         assert not after["is_as_started"]
         larger = (await ask("POST", "/live/restart", {"model": name, "max_num_batched_tokens": 32})).json()
         assert larger["sizes"]["max_num_seqs"] == 8, "as many seats as there were at the start"

@@ -22,7 +22,6 @@ from mini_vllm.server.live.watcher import Watcher
 from mini_vllm.trace.recorder import StepTrace
 
 SCRIPT = (Path(__file__).parent / "shapes.js").read_text(encoding="utf-8")
-PLACE = ("x", "y", "width", "height")
 
 
 def work(engine):
@@ -94,9 +93,10 @@ def shapes_of(svg):
 def blocks(shapes):
     """The cells of a pool or a tree: which block, how it stands, its paints and its place."""
     cells = [shape for shape in shapes if "data-block" in shape and not shape["row"]]
+    assert cells
     left, top = (min(float(cell[name]) for cell in cells) for name in ("x", "y"))
-    return sorted((int(cell["data-block"]), cell["data-state"], cell.get("class", ""), cell["fill"],
-                   cell.get("stroke-dasharray", ""), round(float(cell["x"]) - left, 2), round(float(cell["y"]) - top, 2),
+    return sorted((int(cell["data-block"]), cell["data-state"], cell.get("class"), cell["fill"],
+                   cell.get("stroke-dasharray"), round(float(cell["x"]) - left, 2), round(float(cell["y"]) - top, 2),
                    *(round(float(cell[name]), 2) for name in ("width", "height"))) for cell in cells)
 
 
@@ -137,8 +137,9 @@ def test_the_tables_of_every_step(trace, drawn):
 
 def test_the_schedule(trace, drawn):
     def happened(shapes):
-        return Counter((shape["row"], shape["tag"], shape.get("data-kind"), shape.get("data-end"), shape.get("data-part"),
-                        shape.get("class"), shape.get("fill"), shape.get("stroke")) for shape in shapes
+        return Counter((shape["row"], shape["tag"], shape.get("data-kind"), shape.get("data-end"),
+                        shape.get("data-part"), shape.get("class"), shape.get("fill"), shape.get("stroke"))
+                       for shape in shapes
                        if shape.get("data-kind") or shape.get("data-end") or shape.get("data-part") == "fork")
 
     mine, theirs = happened(drawn["schedule"]), happened(shapes_of(draw_trace(trace).svg))

@@ -1,0 +1,222 @@
+"""The page in a browser, on a real server: what a learner does, and what they see."""
+
+import os
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from mini_vllm.conftest import make_talker
+from mini_vllm.pictures.palette import PAINTS
+from mini_vllm.server.conftest import KEYS, running, settings_for
+
+TALE = ("Once upon a time there was a king who had three sons, and the youngest of them was so kind that all the birds "
+        "in the forest knew his name.")
+#: A whole lesson may wait for a queue to age, on a machine that is busy.
+LESSON_MS = 90_000
+LESSONS = ["share", "copy"] if os.environ.get("BROWSER") == "short" else ["preempt", "share", "copy", "evict", "starve"]
+SIZES = {"num_blocks": 48, "block_size": 16}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(settings_for("tiny-tales", sizes=SIZES)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens the page, and looks at the end whether anything went wrong in it."""
+    pages, errors = [], []
+
+    def open_page(url, **options):
+        page = browser.new_context(**{"viewport": {"width": 1400, "height": 1000}, **options}).new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        pages.append(page)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.context.close()
+    assert not errors
+
+
+@pytest.fixture
+def page(visit, server):
+    opened = visit(server.url)
+    expect(opened.locator("#connection")).to_have_text("Watching tiny-tales")
+    opened.click("#as-started")
+    expect(opened.locator("#said")).to_contain_text("Restarted")
+    return opened
+
+
+def pane(page, number):
+    return page.locator(f"#pane-{number}")
+
+
+def fill(page, number, prompt, tokens=64):
+    pane(page, number).get_by_label("Text to continue").fill(prompt)
+    pane(page, number).get_by_label("Tokens").fill(str(tokens))
+
+
+def shared(page):
+    return page.locator('#pool [data-state="shared"]')
+
+
+def test_two_prompts_share_blocks_while_they_run_and_release_them(page):
+    page.select_option("#speed", "20")
+    fill(page, 1, TALE + " One day a fox", 40)
+    fill(page, 2, TALE + " One day a wolf", 40)
+    page.click("#send-all")
+    expect(shared(page)).to_have_count(2)
+    expect(page.locator("#pool-sentence")).to_contain_text("2 of them shared")
+    assert "ref_cnt 2" in shared(page).first.locator("title").text_content()
+    assert page.locator('#tree [data-state="shared"]').count() == 2
+    assert page.locator("#tables [data-table]").count() == 2
+    for number in (1, 2):
+        expect(pane(page, number).locator(".note")).to_contain_text("40 new", timeout=LESSON_MS)
+        assert pane(page, number).locator(".chip").inner_text() in "AB"
+    expect(pane(page, 2).locator(".note")).to_contain_text("32 found in the cache")
+    expect(shared(page)).to_have_count(0)
+    assert page.locator('#pool [data-state="used"]').count() == 0
+    assert page.locator('#pool [data-state="cached"]').count() > 4
+    expect(page.locator("#no-tables")).to_be_visible()
+
+
+def test_pause_and_step_compute_one_step_at_a_time(page):
+    page.click("#pause")
+    expect(page.locator("#pause")).to_have_text("Resume")
+    page.click("#step")
+    expect(page.locator("#said")).to_contain_text("nothing to compute")
+    fill(page, 1, "A fox", 5)
+    pane(page, 1).get_by_role("button", name="Send").click()
+    expect(page.locator("#queue")).to_contain_text("normal, waited")
+    for step in range(3):
+        page.click("#step")
+        expect(page.locator("#schedule")).to_have_attribute("aria-label", re.compile(f"to step {step}: 1 request"))
+    expect(page.locator("#tiles")).to_contain_text("paused")
+    page.click("#pause")
+    expect(pane(page, 1).locator(".note")).to_contain_text("5 new")
+    expect(page.locator("#schedule")).to_have_attribute("aria-label", re.compile("to step 4"))
+
+
+def test_a_fork_and_the_same_prefix_again(page):
+    fill(page, 1, TALE + " Then one day", 12)
+    pane(page, 1).get_by_role("button", name="Fork").click()
+    expect(pane(page, 1).locator(".note")).to_contain_text("48 new")
+    assert pane(page, 1).locator(".chip").all_inner_texts() == ["A", "B", "C", "D"]
+    expect(page.locator('#schedule [data-kind="forked"]')).to_have_count(3)
+    pane(page, 1).get_by_role("button", name="Same prefix again").click()
+    expect(pane(page, 3).locator(".note")).to_contain_text(re.compile(r"[1-9]\d found in the cache"))
+
+
+def test_stop_brings_the_blocks_home(page):
+    fill(page, 1, TALE, 600)
+    page.select_option("#speed", "20")
+    pane(page, 1).get_by_role("button", name="Send").click()
+    expect(page.locator("#tables [data-table]")).to_have_count(1)
+    pane(page, 1).get_by_role("button", name="Stop").click()
+    expect(page.locator("#no-tables")).to_be_visible()
+    expect(pane(page, 1).locator(".note")).to_contain_text("Stopped")
+
+
+def test_the_sliders_restart_the_engine_with_other_sizes(page):
+    page.locator("#pool-size").fill("2")
+    page.locator("#budget").fill("3")
+    page.click("#restart")
+    expect(page.locator("#sizes")).to_have_text("Now: 24 blocks of 16 tokens, 24 tokens a step, 16 seats.")
+    expect(page.locator("#pool [data-block]")).to_have_count(25)
+    page.locator("#pool-size").fill("17")
+    page.click("#restart")
+    expect(page.locator("#pool-sentence")).to_contain_text("4095 blocks")
+    expect(page.locator("#bare-pool")).to_be_visible()
+    expect(page.locator("#bare-pool")).to_have_attribute("aria-label", re.compile("4095 blocks"))
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_notices_that_it_was_done(page, lesson):
+    card = page.locator(f"#lesson-{lesson}")
+    if card.get_attribute("open") is None:
+        card.locator("summary").click()
+    card.get_by_role("button", name="Set it up").click()
+    expect(page.locator("#said")).to_contain_text("Set up")
+    assert "done" not in card.get_attribute("class")
+    page.select_option("#speed", "0")
+    page.click("#send-all")
+    expect(card).to_have_class(re.compile("done"), timeout=LESSON_MS)
+    proof = card.locator(".progress").inner_text()
+    assert proof.startswith("Done. ") and re.search(r"\d", proof)
+    page.click("#stop-all")
+    page.reload()
+    expect(card.locator(".progress")).to_have_text(proof)  # it is remembered
+
+
+def test_with_keys_the_page_asks_for_one(visit, tmp_path):
+    (tmp_path / "keys.toml").write_text(KEYS)
+    with running(settings_for("tiny-tales", sizes=SIZES, keys_file=tmp_path / "keys.toml")) as server:
+        page = visit(server.url)
+        for key in ("wrong", "bert-has-a-secret", "anna-has-a-secret"):
+            expect(page.get_by_role("dialog")).to_be_visible()
+            page.get_by_label("Key", exact=True).fill(key)
+            page.get_by_role("button", name="Use it").click()
+        expect(page.locator("#connection")).to_have_text("Watching tiny-tales")
+        fill(page, 1, "A fox", 5)
+        pane(page, 1).get_by_role("button", name="Send").click()
+        expect(pane(page, 1).locator(".note")).to_contain_text("5 new")
+        page.context.close()  # or the server would wait for it
+
+
+def test_a_model_with_a_chat_template_is_talked_to(visit, checkpoints, tmp_path):
+    with running(settings_for(make_talker(checkpoints, tmp_path), sizes=SIZES)) as server:
+        page = visit(server.url)
+        expect(page.locator("#connection")).to_have_text("Watching talker")
+        for number in range(2):
+            pane(page, 1).get_by_label("Message").fill(f"question {number}")
+            pane(page, 1).get_by_role("button", name="Send").click()
+            expect(pane(page, 1).locator(".continued")).to_have_count(number + 1)
+            expect(pane(page, 1).get_by_label("Message")).to_have_value("")
+        assert pane(page, 1).locator(".asked").all_inner_texts() == ["question 0", "question 1"]
+        pane(page, 1).get_by_role("button", name="Same prefix again").click()
+        expect(pane(page, 3).locator(".note")).to_contain_text(re.compile(r"[1-9]\d* found in the cache"))
+        page.context.close()
+
+
+def test_everything_has_a_name_and_can_be_reached_and_the_focus_is_seen(page):
+    controls = page.locator("button, select, input, textarea, summary")
+    names = set()
+    for number in range(controls.count()):
+        control = controls.nth(number)
+        if control.is_visible() and control.is_enabled():
+            names.add(control.evaluate("each => each.id || each.textContent.trim()"))
+            assert control.evaluate("each => (each.labels?.[0] ?? each).textContent.trim() || each.ariaLabel")
+    reached = set()
+    page.locator("body").click(position={"x": 2, "y": 2})
+    for _ in range(len(names) * 3):
+        page.keyboard.press("Tab")
+        told = page.evaluate("() => { const each = document.activeElement, style = getComputedStyle(each); return "
+                             "[each.id || each.textContent.trim(), style.outlineStyle, style.outlineWidth]; }")
+        if page.evaluate("() => document.activeElement !== document.body"):
+            assert told[1] != "none" and told[2] != "0px", f"{told[0]} shows no focus"
+        reached.add(told[0])
+    assert names <= reached, f"not reached: {names - reached}"
+    for picture in page.locator("svg[role=img], canvas[role=img]").all():
+        if picture.is_visible():
+            assert picture.get_attribute("aria-label")
+    expect(page.locator("#sentence")).to_contain_text("0 requests run", timeout=10_000)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_papers_and_a_narrow_screen(visit, server, scheme):
+    page = visit(server.url, color_scheme=scheme, viewport={"width": 400, "height": 800})
+    expect(page.locator("#connection")).to_have_text("Watching tiny-tales")
+    page.click("#as-started")
+    expect(page.locator('#pool [data-state="empty"]')).to_have_count(47)
+    red, green, blue = (int(getattr(PAINTS["empty"], scheme)[place:place + 2], 16) for place in (1, 3, 5))
+    fill_of = "each => getComputedStyle(each).fill"
+    assert page.locator('#pool [data-state="empty"]').first.evaluate(fill_of) == f"rgb({red}, {green}, {blue})"
+    fill(page, 1, TALE, 20)
+    pane(page, 1).get_by_role("button", name="Fork").click()
+    expect(pane(page, 1).locator(".note")).to_contain_text("80 new")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
