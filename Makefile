@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test hostile serve-load grade-many demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test hostile serve-load browser grade-many demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -48,6 +48,13 @@ SERVE_EXAMPLES ?= 300
 serve-load: $(INSTALLED)
 	$(RUN) tools/serve_load.py $(LOAD)
 	SERVE_EXAMPLES=$(SERVE_EXAMPLES) $(RUN) -m pytest -q -s -p no:nbval mini_vllm/server/test_schema.py
+
+# The live page in Chromium, and what a redraw costs. `make browser BROWSER=short` tries less. CHROMIUM names another
+# browser.
+BROWSER = 1
+browser: $(INSTALLED)
+	BROWSER=$(BROWSER) $(RUN) -m pytest -q -p no:nbval mini_vllm/server/live/browser
+	$(RUN) -m mini_vllm.server.live.browser.redraw
 
 demo: $(ENGINE_INSTALLED)
 	@$(RUN) -m mini_vllm.demo

@@ -30,6 +30,8 @@ PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
     "mini-vllm bench throughput": "--workload decode-16 --arm ours --rounds 1",
+    "mini-vllm serve": "--port 0",
+    "course serve": "--port 0",
     "python -m mini_vllm.fuzz": "--seconds 1",
     "python -m mini_vllm.benchmark": "--quick",
     "course check": "1.2",
@@ -43,6 +45,8 @@ EDITOR_IS_READY = "\x1b[?2004h"
 SCRIPTS: dict[str, list[tuple[str, str]]] = {
     "mini-vllm chat": [(EDITOR_IS_READY, "What is the capital of France?\r"), (EDITOR_IS_READY, "\x04")],
     "course watch": [("Watching", "\x03")],
+    "mini-vllm serve": [("Ctrl-C stops", "\x03")],
+    "course serve": [("Ctrl-C stops", "\x03")],
 }
 #: Command → its exit status, where that is not 0: a lab that does not pass is told to the shell.
 STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
@@ -135,10 +139,10 @@ class Reader:
             return "left out: smollm2 is not here\n"
         if any(begins_with(command, name) for name in BY_NAME):
             return self._checked(step, self._bash(f"{command} --dry-run"))
+        added = next((f" {added}" for words, added in SHORTENED.items() if begins_with(command, words)), "")
         script = next((script for words, script in SCRIPTS.items() if begins_with(command, words)), None)
         if script is not None:
-            return self._type(command, script)
-        added = next((f" {added}" for words, added in SHORTENED.items() if begins_with(command, words)), "")
+            return self._type(command + added, script)
         return self._checked(step, self._bash(command + added), STATUS.get(command, 0))
 
     def _bash(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
