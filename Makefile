@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test hostile serve-load browser grade-many demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -75,6 +75,10 @@ check-far: $(INSTALLED)
 # --courses 0 --kills 1 --after 8"` is short.
 grade-many: $(INSTALLED)
 	$(RUN) tools/grade_many.py $(MANY)
+
+# How long one file of each lab takes to grade, on one core.
+grade-each: $(INSTALLED)
+	$(RUN) tools/grade_each.py $(LABS)
 
 # The lines that docs/engine.md links to, set anew.
 map: $(INSTALLED)
