@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test hostile grade-many demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test hostile serve-load grade-many demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -41,6 +41,13 @@ NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --n
 # Every hostile submission at every level of sandbox that this machine offers. It takes minutes; `make test` has some.
 hostile: $(INSTALLED)
 	HOSTILE=all $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval course/grading/hostile
+
+# The server under many clients that come and go, its memory over the rounds, and its API fuzzed for longer. It takes
+# minutes; `make serve-load LOAD="--rounds 2" SERVE_EXAMPLES=30` is short.
+SERVE_EXAMPLES ?= 300
+serve-load: $(INSTALLED)
+	$(RUN) tools/serve_load.py $(LOAD)
+	SERVE_EXAMPLES=$(SERVE_EXAMPLES) $(RUN) -m pytest -q -s -p no:nbval mini_vllm/server/test_schema.py
 
 demo: $(ENGINE_INSTALLED)
 	@$(RUN) -m mini_vllm.demo

@@ -69,8 +69,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
                         "which priority")
     parser.add_argument("--allow-host", action="append", metavar="NAME", help="a name under which clients may call "
                         "this server, beside --host, localhost and plain addresses; may be given several times")
-    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="texts that may wait for a seat, a "
-                        "model; more are turned away with 429 (default: %(default)s)")
+    parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="how many texts of each model may "
+                        "wait for a seat; more are turned away with 429 (default: %(default)s)")
     parser.add_argument("--memory", metavar="SIZE", help="for all models together, such as 8GB: who was not used for "
                         "longest is let go (default: no limit)")
     parser.add_argument("--drain", type=float, default=30, metavar="SECONDS", help="how long answers may take to "

@@ -3,16 +3,16 @@
 import asyncio
 import contextlib
 import json
+import signal
 import threading
 from dataclasses import dataclass
 
 import pytest
-import uvicorn
 
 from mini_vllm.conftest import make_talker
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.server.app import make_app
-from mini_vllm.server.serving import address_of, listen
+from mini_vllm.server.serving import DrainingServer, address_of, listen
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shelf import ModelShelf
 
@@ -45,6 +45,12 @@ class Running:
     url: str
     shelf: ModelShelf
     loop: asyncio.AbstractEventLoop
+    server: DrainingServer
+    thread: threading.Thread
+
+    def stop(self):
+        """As SIGTERM does."""
+        self.loop.call_soon_threadsafe(self.server.handle_exit, signal.SIGTERM, None)
 
     def call(self, name, function):
         """``function`` of the engine of this model, in its thread."""
@@ -57,7 +63,7 @@ class Running:
 @contextlib.contextmanager
 def running(settings):
     shelf, listener = ModelShelf(settings), listen(settings)
-    server = uvicorn.Server(uvicorn.Config(make_app(settings, shelf), log_level="critical", lifespan="on"))
+    server = DrainingServer(make_app(settings, shelf), settings)
     loops, has_loop = [], threading.Event()
 
     async def serve():
@@ -69,7 +75,7 @@ def running(settings):
     thread.start()
     has_loop.wait(30)
     try:
-        yield Running(address_of(listener), shelf, loops[0])
+        yield Running(address_of(listener), shelf, loops[0], server, thread)
     finally:
         server.should_exit = True
         thread.join(30)
@@ -89,7 +95,7 @@ class Client:
         self.status, self.headers, self.data = None, {}, b""
         #: Set once the first bytes of an answer have come; once the client has left.
         self.has_begun, self.has_left = asyncio.Event(), asyncio.Event()
-        self._is_read = False
+        self._is_read = self.has_ended = False
 
     async def receive(self):
         if not self._is_read:
@@ -103,6 +109,7 @@ class Client:
             self.status, self.headers = message["status"], dict(message["headers"])
         else:
             self.data += message.get("body", b"")
+            self.has_ended = not message.get("more_body", False)
             self.has_begun.set()
 
     async def ask(self, app):

@@ -24,9 +24,29 @@ class DrainGate:
         if self.draining.is_set() and scope["path"] != "/health":
             error = retry_later(503, "the server is stopping; ask again later", "stopping", RETRY_AFTER_S)
             return await error.to_response()(scope, receive, send)
-        if scope["method"] == "GET":
-            receive = _Listener(receive, self.draining)
-        await self.app(scope, receive, send)
+        try:
+            if scope["method"] == "GET":
+                await self._listen(scope, receive, send)
+            else:
+                await self.app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self.draining.is_set():
+                raise
+            # It took longer than the server may wait. The connection is closed, which tells the client; no more is
+            # to be said of it, and a traceback would be.
+
+    async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whatever the application did with the news, the answer that it began is ended."""
+        is_open = False
+
+        async def watched(message: Message) -> None:
+            nonlocal is_open
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
+            await send(message)
+
+        await self.app(scope, _Listener(receive, self.draining), watched)
+        if is_open and self.draining.is_set():
+            await send({"type": "http.response.body", "body": b""})
 
 
 class _Listener:

@@ -23,9 +23,10 @@ def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> dict[st
 
 
 def _by_text(entry: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens and the chosen one. Of those that read the same, as parts of characters do, the likeliest."""
+    """The likeliest tokens and the chosen one. Of those that read alike, as parts of characters do, the likeliest."""
     found: dict[str, float] = {}
-    for each in (*entry.top.values(), entry):
+    entries: list[Logprob | TokenLogprob] = [*entry.top.values(), entry]
+    for each in entries:
         text = each.text or ""
         found[text] = max(_finite(each.logprob), found.get(text, LOWEST))
     return found

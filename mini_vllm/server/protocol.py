@@ -54,7 +54,8 @@ TokenId = Annotated[int, Field(ge=0)]
 #: JSON has no other keys than texts.
 TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Text = Annotated[str, Field(min_length=1, max_length=256)]
-Prompt = Annotated[str | list[str] | list[TokenId] | list[list[TokenId]], BeforeValidator(_check_prompt)]
+#: The model knows how many token ids there are.
+Prompt = Annotated[str | list[str] | list[int] | list[list[int]], BeforeValidator(_check_prompt)]
 Stop = Annotated[Text | list[Text] | None, BeforeValidator(_check_stop)]
 PriorityName = Annotated[Literal["high", "normal", "low"] | Literal[0, 1, 2] | None, BeforeValidator(_check_priority)]
 

@@ -113,5 +113,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def answers(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     """The answers of a route that may stream."""
-    streamed = {"text/event-stream": {"schema": {"type": "string"}}}
+    event = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+    streamed = {"text/event-stream": {"schema": event}}
     return {200: {"model": model, "content": streamed, "description": "Whole, or with stream as events."}, **ERRORS}

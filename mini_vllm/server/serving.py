@@ -18,6 +18,9 @@ from mini_vllm.models.find import find_model
 from mini_vllm.server.app import make_app
 from mini_vllm.server.settings import ServerSettings
 
+#: Calls that wait to be taken.
+BACKLOG = 2048
+
 
 class DrainingServer(uvicorn.Server):
     """uvicorn, and the application hears of the end before connections are waited for."""
@@ -49,12 +52,14 @@ def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Raises OSError, which names the address, if somebody else has it."""
+    """A socket on which clients may call from now on: who does, waits. Raises ValueError, which names the address, if
+    somebody else has it."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise ValueError(f"cannot listen at {settings.host} port {settings.port}: {error.strerror}; another --port may "

@@ -32,6 +32,8 @@ from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
 
+#: After so many seconds without a request, a model gives memory back.
+IDLE_S = 1.0
 #: What a client is told to wait for a model that others' requests leave no room for.
 RETRY_AFTER_S = 5.0
 
@@ -109,6 +111,14 @@ class ModelShelf:
         finally:
             place.num_leases -= 1
             place.last_used = next(self._uses)
+            if not place.num_leases:
+                asyncio.get_running_loop().call_later(IDLE_S, self._rest, place, place.last_used)
+
+    def _rest(self, place: _Place, last_used: int) -> None:
+        """Give memory back, if nobody has come since: MLX keeps freed arrays for the next of the same size, and in time
+        there have been many sizes."""
+        if place.served is not None and not place.num_leases and place.last_used == last_used:
+            mx.clear_cache()
 
     async def restart(self, name: str, *, abort_running: bool = False, **changes: Any) -> ServedModel:
         """The model with these fields of its EngineConfig changed. Raises ValueError for values that cannot be,
@@ -150,7 +160,7 @@ class ModelShelf:
         task = place.loading
         try:
             return await asyncio.shield(task)
-        except EngineStoppedError as error:
+        except (EngineStoppedError, OSError, ValueError) as error:
             log.error("%s could not be loaded: %s", place.name, error.__cause__ or error)
             raise ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
                            code="model_not_loaded") from error
@@ -227,8 +237,8 @@ async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | Non
         await before
     try:
         served = await asyncio.shield(task)
-    except (ApiError, EngineStoppedError):
-        return
+    except Exception:
+        return  # whoever waited for it has heard
     await served.engine.shutdown(drain=False)
     del served
     mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it

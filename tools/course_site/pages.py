@@ -5,7 +5,7 @@
     phase-02-…/README.md           phase-02-…/index
     notebooks/02-….ipynb             below it, before the labs
     phase-02-…/labs/lab-01-…/        phase-02-…/lab-01-…: README, hints and answers on one page
-    docs/engine.md                 docs/engine, and the API, made from the modules that it names
+    docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving
 
 All comes from the folders: a new lab, notebook or section of the README has its place without a line here.
 """
@@ -26,6 +26,7 @@ FRONT = "docs/site/index.md"
 README = "README.md"
 #: Where a section of the README stands. What is not named here stands at the end of "Start".
 ENGINE_SECTIONS = ("the-engine", "measured")
+ENGINE_DOCS = ("docs/engine", "docs/serving")
 MAKING_SECTIONS = ("for-instructors", "layout")
 START_SECTIONS = ("two-commands", "the-course", "for-students")
 #: Folders that hold no page: built, or not the project's.
@@ -75,8 +76,8 @@ def site_of(root: Path) -> Site:
         found = [path.relative_to(root).as_posix() for pattern in patterns for path in sorted(root.glob(pattern))]
         return [Page(name.rpartition(".")[0], (name,)) for name in found if not _OUTSIDE.search(name)]
 
-    def from_docs(is_map: bool) -> list[Page]:
-        return [page for page in from_files("docs/*.md") if (page.name == "docs/engine") == is_map]
+    def from_docs(of_engine: bool) -> list[Page]:
+        return [page for page in from_files("docs/*.md") if (page.name in ENGINE_DOCS) == of_engine]
 
     phases = [_phase(root, folder) for folder in sorted(root.glob("phase-*")) if (folder / "README.md").is_file()]
     shown = {name for phase in phases for page in phase.walk() for name in page.files}

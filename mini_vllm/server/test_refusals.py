@@ -1,0 +1,200 @@
+"""What is refused: always in OpenAI's shape, with the field, its value and the bound, and never with anything else."""
+
+import asyncio
+import json
+import logging
+import socket
+
+import httpx
+import pytest
+
+from mini_vllm.server.conftest import Client, running, settings_for
+
+GOOD = {"prompt": "a", "max_tokens": 1}
+MAX_BODY_BYTES = 20_000
+
+
+@pytest.fixture(scope="module")
+def server(writer, talker):
+    with running(settings_for(writer, talker, max_body_bytes=MAX_BODY_BYTES)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with httpx.Client(base_url=server.url) as http:
+        yield http
+
+
+def error_of(response, status):
+    """The error, whose shape is right."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert list(error) == ["message", "type", "param", "code"] and response.json().keys() == {"error"}
+    for leaked in ("Traceback", ".py", "/tmp", "pydantic", "mini_vllm."):
+        assert leaked not in response.text
+    return error
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("temperature", "hot", 'temperature is "hot", must be a valid number'),
+    ("temperature", -1, "temperature is -1, must be greater than or equal to 0"),
+    ("top_p", 0, "top_p is 0, must be greater than 0"),
+    ("max_tokens", "5", 'max_tokens is "5", must be a valid integer'),
+    ("max_tokens", 0, "max_tokens is 0, must be greater than or equal to 1"),
+    ("max_tokens", True, "max_tokens is true, must be a valid integer"),
+    ("n", 129, "n is 129, must be less than or equal to 128"),
+    ("n", 20, "n is 20, must be at most max_num_seqs (16)"),
+    ("stop", 5, "stop is 5, must be a text or a list of texts"),
+    ("stop", "", 'stop is "", string should have at least 1 character'),
+    ("logit_bias", {"x": 1}, "logit_bias"),
+    ("logit_bias", {"400": 1}, "logit_bias has the token id 400, must be from 0 to 299"),
+    ("logprobs", 21, "logprobs is 21, must be less than or equal to 20"),
+    ("seed", 0.5, "seed is 0.5, must be a valid integer"),
+    ("priority", "urgent", 'priority is "urgent", must be high, normal or low (0, 1 or 2)'),
+    ("priority", True, "priority is true, must be high, normal or low (0, 1 or 2)"),
+    ("stream_options", {"include_usage": True}, 'stream_options goes only with "stream": true'),
+    ("echo", True, "echo is true, which is not served here; leave it out"),
+    ("best_of", 3, "best_of is 3, which is not served here; leave it out"),
+    ("max_token", 5, "max_token is not a field that is known here; did you mean max_tokens?"),
+    ("colour", "red", "colour is not a field that is known here; leave it out"),
+    ("prompt", 5, "prompt is 5, must be a text, a list of texts"),
+    ("prompt", [], "prompt is [], must be a text, a list of texts"),
+    ("prompt", ["a", 5], "must be a text, a list of texts"),
+    ("prompt", [[1], []], "must be a text, a list of texts"),
+    ("prompt", [5, -1], "the prompt has the token id -1, must be from 0 to 299"),
+    ("prompt", [5, 300], "the prompt has the token id 300, must be from 0 to 299"),
+    ("prompt", "", "the prompt is empty"),
+    ("prompt", ["a", ""], "the prompt is empty"),
+    ("prompt", "x" * 512, "the context is 512"),
+    ("model", 5, "model is 5, must be a valid string"),
+    ("model", None, "model is null, must be a valid string"),
+])
+def test_a_wrong_value_of_a_completion(http, writer, field, value, message):
+    answer = http.post("/v1/completions", json={"model": writer.name, **GOOD, field: value})
+    error = error_of(answer, 400)
+    assert message in error["message"] and error["type"] == "invalid_request_error"
+    assert error["param"].startswith(field)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("messages", [], "messages is [], "),
+    ("messages", [{"role": "user"}], "messages[0].content is missing"),
+    ("messages", [{"role": "bard", "content": "a"}], 'messages[0].role is "bard", must be '),
+    ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content"),
+    ("messages", "hello", 'messages is "hello", must be a valid list'),
+    ("messages", [{"role": "user", "content": "x" * 600}], "the context is 512"),
+    ("messages", [{"role": "user", "content": "x" * 9000}], "the context is 512"),
+    ("top_logprobs", 3, "goes only with"),
+    ("tools", [{"type": "function"}], "which is not served here; leave it out"),
+    ("response_format", {"type": "json_object"}, "which is not served here; leave it out"),
+    ("max_completion_tokens", 3, "give one of them"),
+])
+def test_a_wrong_value_of_a_chat(http, talker, field, value, message):
+    body = {"model": talker.name, "max_tokens": 1, "messages": [{"role": "user", "content": "a"}], field: value}
+    error = error_of(http.post("/v1/chat/completions", json=body), 400)
+    assert message in error["message"]
+
+
+def test_what_asks_for_nothing_is_taken(http, writer, talker):
+    neutral = {"echo": False, "suffix": None, "best_of": 1, "user": "me", "stream": False, "n": None, "stop": None}
+    assert http.post("/v1/completions", json={"model": writer.name, **GOOD, **neutral}).status_code == 200
+    neutral = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False, "metadata": {}}
+    messages = [{"role": "user", "content": "a", "name": "me"}]
+    body = {"model": talker.name, "messages": messages, "max_tokens": 1, **neutral}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("body, message", [
+    (b"{", "the body is not JSON"), (b"", ""), (b"[]", "must be a JSON object"), (b"null", ""), (b'"a"', ""),
+    (b"\xff\xfe{", ""), (b"[" * 15_000, ""), (b'{"model": ' + b"1" * 5000 + b"}", ""), (b'{"a": NaN}', ""),
+    (b'{"model": "m", "prompt": "a", "temperature": NaN}', "temperature is NaN, must be a finite number"),
+    (b'{"model": "m", "prompt": "\\ud800"}', "must be a str without lone surrogates"),
+    (b'{"\\ud800": 1, "model": "m", "prompt": "a"}', ""),
+    (b'{"model": "\\u0000", "prompt": "a"}', "there is no model"),
+])
+def test_a_body_that_cannot_be(http, writer, body, message):
+    body = body.replace(b'"m"', json.dumps(writer.name).encode())
+    answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert message in error_of(answer, 404 if b"0000" in body else 400)["message"]
+
+
+@pytest.mark.parametrize("method, path, status", [
+    ("GET", "/v1/completions", 405), ("DELETE", "/v1/models", 405), ("GET", "/v1/nothing", 404),
+    ("GET", "/nothing", 404),
+    ("GET", "/v1/models/none", 404), ("GET", "/v1/models/", 404), ("GET", "/docs", 404),
+])
+def test_paths_and_methods(http, method, path, status):
+    error = error_of(http.request(method, path), status)
+    assert error["type"] == "invalid_request_error"
+
+
+# ---- before the body is read
+
+
+@pytest.mark.parametrize("headers, status, code", [
+    ({"host": "evil.example"}, 403, "host_not_allowed"),
+    ({"host": "evil.example:8000"}, 403, "host_not_allowed"),
+    ({"host": "localhost.evil.example"}, 403, "host_not_allowed"),
+    ({"host": "[::1"}, 403, "host_not_allowed"),
+    ({"origin": "http://evil.example"}, 403, "origin_not_allowed"),
+    ({"origin": "null"}, 403, "origin_not_allowed"),
+    ({"host": "localhost:1", "origin": "http://localhost:2"}, 403, "origin_not_allowed"),
+    ({"content-type": "text/plain"}, 415, "not_json"),
+    ({"content-type": "application/x-www-form-urlencoded"}, 415, "not_json"),
+    ({"content-type": ""}, 415, "not_json"),
+])
+def test_strangers_pages_and_forms_are_turned_away(http, writer, headers, status, code):
+    body = json.dumps({"model": writer.name, **GOOD})
+    answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json", **headers})
+    assert error_of(answer, status)["code"] == code
+
+
+@pytest.mark.parametrize("headers", [
+    {"host": "localhost:1", "origin": "http://localhost:1"}, {"host": "127.0.0.1"}, {"host": "[::1]:80"},
+    {"content-type": "application/json; charset=utf-8"}, {"content-type": "Application/JSON"},
+])
+def test_our_own_page_is_not(http, writer, headers):
+    body = json.dumps({"model": writer.name, **GOOD})
+    answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json", **headers})
+    assert answer.status_code == 200, answer.text
+
+
+def test_another_name_of_the_server_can_be_allowed(writer):
+    from mini_vllm.server.app import make_app
+    app = make_app(settings_for(writer, allowed_hosts=("models.example",)))
+
+    async def status(host):
+        return (await Client("/health", b"", method="GET", headers={b"host": host}.items()).ask(app)).status
+
+    assert asyncio.run(status(b"Models.example:80")) == 200 and asyncio.run(status(b"other.example")) == 403
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_that_is_too_large(http, is_chunked):
+    body = b" " * (MAX_BODY_BYTES + 1)
+    answer = http.post("/v1/completions", content=(body[at:at + 999] for at in range(0, len(body), 999)) if is_chunked
+                       else body, headers={"content-type": "application/json"})
+    error = error_of(answer, 413)
+    assert f"{len(body)} bytes" in error["message"] and f"the bound is {MAX_BODY_BYTES}" in error["message"]
+
+
+def test_a_body_that_says_it_is_huge_is_not_waited_for(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: 99999999999\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_of_the_largest_size_is_read(http, writer):
+    body = json.dumps({"model": writer.name, **GOOD}).encode()
+    body += b" " * (MAX_BODY_BYTES - len(body))
+    assert http.post("/v1/completions", content=body, headers={"content-type": "application/json"}).status_code == 200
+
+
+def test_a_refusal_is_no_line_in_the_log(http, writer, caplog):
+    with caplog.at_level(logging.INFO):
+        http.post("/v1/completions", json={"model": writer.name, **GOOD, "temperature": 9})
+    assert not [record for record in caplog.records if record.name.startswith("mini_vllm")]

@@ -1,0 +1,165 @@
+"""``mini-vllm serve`` as a process: what it says, and how it stops."""
+
+import asyncio
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from mini_vllm.cli import main
+from mini_vllm.server.conftest import Client, running, settings_for
+from mini_vllm.server.drain import DrainGate
+
+
+def start(model, *options):
+    """The server, and its address once it listens."""
+    command = [sys.executable, "-m", "mini_vllm.cli", "serve", "--model", str(model), "--port", "0", *options]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    line = server.stderr.readline()
+    return server, re.search(r"http://\S+(?=/v1)", line)[0], line
+
+
+def ask(address, **body):
+    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    return urllib.request.urlopen(request, timeout=60)
+
+
+def body(writer, max_tokens):
+    return {"model": writer.name, "prompt": "a", "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
+
+
+def last_event(data):
+    *_, last, end, rest = data.split(b"\n\n")
+    assert (end, rest) == (b"data: [DONE]", b"")
+    return json.loads(last.removeprefix(b"data: "))
+
+
+def test_sigterm_ends_the_process_when_the_last_answer_is_out(writer):
+    server, address, line = start(writer)
+    assert line == f"Serving {writer.name} at {address}/v1, each loaded on first use. Ctrl-C stops.\n"
+    try:
+        with ask(address, **body(writer, 300)) as stream:
+            stream.readline()
+            server.send_signal(signal.SIGTERM)
+            assert last_event(stream.read())["choices"][0]["finish_reason"] == "length"
+        assert server.wait(30) in (0, -signal.SIGTERM)
+        assert "Traceback" not in server.stderr.read()
+    finally:
+        server.kill()
+
+
+def test_a_server_that_stops_finishes_what_it_began(writer):
+    with running(settings_for(writer)) as server:
+        with ask(server.url, **body(writer, 300)) as stream:
+            stream.readline()
+            server.stop()
+            assert last_event(stream.read())["choices"][0]["finish_reason"] == "length"
+        server.thread.join(30)
+        assert not server.thread.is_alive() and not server.shelf.loaded()
+
+
+def test_who_takes_too_long_is_cut_off(writer, caplog):
+    with running(settings_for(writer, drain_s=0)) as server:
+        with ask(server.url, **body(writer, 500), n=16) as stream:
+            stream.readline()
+            server.stop()
+            with pytest.raises(http.client.IncompleteRead):
+                stream.read()
+        server.thread.join(30)
+        assert not server.thread.is_alive() and "Traceback" not in caplog.text
+
+
+def test_who_comes_meanwhile_is_sent_away_and_who_only_listens_hears_the_end(writer):
+    async def main():
+        draining = asyncio.Event()
+
+        async def app(scope, receive, send):  # a stream without an end
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        gate = DrainGate(app, draining)
+        listener, late = Client("/live/events", b"", method="GET"), Client("/v1/models", b"", method="GET")
+        task = asyncio.create_task(listener.ask(gate))
+        await asyncio.sleep(0)
+        draining.set()
+        await task
+        await late.ask(gate)
+        return listener, late
+
+    listener, late = asyncio.run(main())
+    assert listener.status == 200 and listener.has_ended
+    assert late.status == 503 and late.headers[b"retry-after"] == b"5" and late.json()["error"]["code"] == "stopping"
+
+
+@pytest.mark.parametrize("is_draining", [True, False])
+def test_who_is_cut_off_is_no_traceback_in_the_log(is_draining):
+    async def main():
+        draining, is_in = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            is_in.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(Client("/v1/completions", {}).ask(DrainGate(app, draining)))
+        await is_in.wait()
+        if is_draining:
+            draining.set()
+        task.cancel()
+        await task
+
+    if is_draining:
+        asyncio.run(main())
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(main())
+
+
+# ---- what the command says
+
+
+@pytest.mark.parametrize("options, message", [
+    (["--host", "0.0.0.0"], "host is '0.0.0.0', which others can reach"),
+    (["--keys", "none-such.toml"], "none-such.toml: No such file or directory"),
+    (["--model", "none-such"], "there is no model 'none-such'"),
+    (["--memory", "much"], "memory is 'much', must be a number of bytes or like '4GB'"),
+    (["--port", "70000"], "port is 70000, must be a whole number from 0 to 65535"),
+    (["--max-waiting", "-1"], "max_waiting is -1, must be a whole number, at least 0"),
+    (["--drain", "-1"], "drain_s is -1.0, must be a finite number, at least 0"),
+    (["--kv-memory", "x"], "kv_memory is 'x'"),
+    (["--host", "192.0.2.1", "--keys", "{keys}"], "cannot listen at 192.0.2.1 port 8000: "),
+])
+def test_what_cannot_be_served_is_told_in_one_line(options, message, keys_file, capsys):
+    assert main(["serve", *(option.format(keys=keys_file) for option in options)]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.startswith("mini-vllm: ") and told.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told(capsys):
+    import socket
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    assert f"cannot listen at 127.0.0.1 port {port}: Address already in use; another --port" in capsys.readouterr().err
+
+
+def test_the_rest_of_the_package_does_without_the_servers_packages():
+    code = ("import sys, mini_vllm, mini_vllm.cli, mini_vllm.cli.options, mini_vllm.cli.generate\n"
+            "print({'fastapi', 'uvicorn', 'pydantic', 'prometheus_client', 'starlette'} & set(sys.modules))")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_packages_that_are_missing_are_named(monkeypatch, capsys):
+    import importlib.util
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
+    assert main(["serve"]) == 2
+    assert "the server needs packages that are not here: pip install uvicorn\n" in capsys.readouterr().err

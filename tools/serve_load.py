@@ -1,0 +1,141 @@
+"""Many clients at once, a third of which leave at random, round after round; and what one event of a stream costs.
+
+    make serve-load                      10 rounds of 100 clients
+    make serve-load LOAD="--rounds 2"    short
+
+The server is a process of its own, as ``mini-vllm serve`` starts it, with a small random model. After each round all
+blocks must be home, and who stayed must have its own text. Memory after the last round is compared with that after
+round 3, when everything has been used once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from mini_vllm.models.random_model import write_random_checkpoint
+from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
+from mini_vllm.server.answers import TextAnswers
+from mini_vllm.server.shelf import IDLE_S
+
+SHAPE = dict(model_type="llama", vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=2,
+             num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, rms_norm_eps=1e-5,
+             rope_theta=10000.0, tie_word_embeddings=False)
+NUM_PROMPTS, MAX_TOKENS = 10, 40
+#: Memory may grow by this part after the third round.
+MAX_GROWTH = 0.02
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--clients", type=int, default=100)
+    arguments = parser.parse_args(argv)
+    print(f"one event of a stream is written in {event_cost_us():.1f} µs")
+    with tempfile.TemporaryDirectory() as folder:
+        write_random_checkpoint(Path(folder) / "small", SHAPE)
+        command = [sys.executable, "-m", "mini_vllm.cli", "serve", "--model", f"{folder}/small", "--port", "0",
+                   "--num-blocks", "300"]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert server.stderr is not None
+        try:
+            found = re.search(r"http://([\d.]+):(\d+)", server.stderr.readline())
+            assert found is not None, server.stderr.read()
+            return asyncio.run(_rounds(server.pid, found[1], int(found[2]), arguments.rounds, arguments.clients))
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def event_cost_us(count: int = 20_000) -> float:
+    answers = TextAnswers("tiny-tales", 1, has_cache=True)
+    usage = Usage(100, 20, PromptTokensDetails(64))
+    output = RequestOutput("r", None, [1], [CompletionOutput(0, " word", [17])], False, usage)
+    start_s = time.perf_counter()
+    for _ in range(count):
+        answers.events(0, output)
+    return (time.perf_counter() - start_s) / count * 1e6
+
+
+async def _rounds(pid: int, host: str, port: int, num_rounds: int, num_clients: int) -> int:
+    wanted = [await _stream(host, port, index) for index in range(NUM_PROMPTS)]
+    memory: dict[int, float] = {}
+    for number in range(1, num_rounds + 1):
+        rng, start_s = random.Random(number), time.perf_counter()
+        leaving = set(rng.sample(range(num_clients), num_clients // 3))
+        texts = await asyncio.gather(*(
+            _stream(host, port, index % NUM_PROMPTS, rng.randrange(MAX_TOKENS) if index in leaving else None,
+                    rng.choice(["high", "normal", "low"])) for index in range(num_clients)))
+        wrong = [index for index in range(num_clients)
+                 if index not in leaving and texts[index] != wanted[index % NUM_PROMPTS]]
+        num_held = _num_held(host, port)
+        await asyncio.sleep(IDLE_S + 0.5)
+        memory[number] = _memory_mb(pid)
+        print(f"round {number}: {num_clients - len(leaving)} of {num_clients} stayed, {len(wrong)} got another text, "
+              f"{num_held} blocks held, {memory[number]:.1f} MB, {time.perf_counter() - start_s:.1f} s")
+        if wrong or num_held:
+            return 1
+    if num_rounds > 3 and memory[3]:
+        growth = memory[num_rounds] / memory[3] - 1
+        print(f"memory after round {num_rounds} is {growth:+.1%} of that after round 3 (bound: {MAX_GROWTH:.0%})")
+        return int(growth > MAX_GROWTH)
+    return 0
+
+
+async def _stream(host: str, port: int, prompt: int, leave_after: int | None = None, priority: str = "normal"
+                  ) -> str | None:
+    """The text of one streamed answer. With ``leave_after``, None: the connection is cut after so many events."""
+    body = json.dumps({"model": "small", "prompt": f"client {prompt} says", "max_tokens": MAX_TOKENS, "temperature": 0,
+                       "ignore_eos": True, "stream": True, "priority": priority}).encode()
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        text, num_events = "", 0
+        while leave_after is None or num_events < leave_after:
+            line = await reader.readline()
+            if line.startswith(b"data: [DONE]"):
+                return text
+            if not line:
+                raise RuntimeError(f"the stream of prompt {prompt} ended early: {text!r}")
+            if line.startswith(b"data: "):
+                num_events += 1
+                text += json.loads(line[6:])["choices"][0]["text"]
+        return None
+    finally:
+        writer.transport.abort()
+
+
+def _num_held(host: str, port: int) -> int:
+    """Blocks in use, a moment after the last client has gone: the server hears of that by its own loop."""
+    for _ in range(50):
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics") as response:
+            text = response.read().decode()
+        held = sum(float(number) for number in re.findall(r'mini_vllm_blocks{.*state="(?:used|shared)"} (\S+)', text))
+        if not held:
+            return 0
+    return int(held)
+
+
+def _memory_mb(pid: int) -> float:
+    """Resident memory; 0 where it cannot be read."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return int(found[1]) / 1000 if found else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
