@@ -10,7 +10,7 @@ from mini_vllm.benchmark.serving import overload, report
 from mini_vllm.benchmark.serving.answers import Answer, Load, read_answer
 from mini_vllm.benchmark.serving.arms import _Lost
 from mini_vllm.benchmark.serving.client import Client, Received
-from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, GoodputSearch
+from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, Goodput, GoodputSearch
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Words, single_token_words
 from mini_vllm.cli import main
 
@@ -199,8 +199,8 @@ def test_tables_fit_into_60_columns_and_say_what_failed():
     assert max(map(len, text.splitlines())) <= 60 and "mlx-lm     no answer" in text
     slow = report.format_loads({"mini_vllm": Load(4.0, 1, [answer(first_s=123.456, token_s=9.8765)], 10.0)})
     assert max(map(len, slow.splitlines())) <= 60 and " 123  123  123  9876 9876 9876" in slow.replace("9877", "9876")
-    assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 2.0}) == {"mlx-lm": 3.0}
-    assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 0.0}) == {}
+    assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput(2.0)}) == {"mlx-lm": 3.0}
+    assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput()}) == {}
 
 
 # ---- the client, and all of it
