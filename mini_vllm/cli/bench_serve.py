@@ -117,7 +117,8 @@ def _measure_goodput(arms: Arms, traffic: Traffic, first_rate: float) -> dict[st
     goodputs = arms.goodputs(traffic, first_rate, tell)
     noise = arms.noise()
     print(fold(report.format_goodputs(goodputs, noise)), flush=True)
-    return {"goodput": {name: asdict(found) for name, found in goodputs.items()}, "ratios": report.ratios(goodputs), "noise": noise.to_dict()}
+    return {"goodput": {name: asdict(found) for name, found in goodputs.items()}, "ratios": report.ratios(goodputs),
+            "noise": noise.to_dict()}
 
 
 def _measure_priority(arms: Arms, server: Server, is_quick: bool) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -270,3 +271,19 @@ def test_a_quick_run_serves_measures_and_saves(tmp_path, capsys):
     assert printed.count("low:            6 of 6 finished") == 2 and "failures" not in printed
     saved = json.loads(file.read_text())
     assert saved["short"]["rates"][0]["mini_vllm"]["failures"] == {} and len(saved["priority"]) == 2
+
+
+def test_mlx_lm_gets_the_weights_as_ours_are_and_no_end_of_text(tmp_path):
+    from mini_vllm.backend import mx
+    from mini_vllm.benchmark.serving.servers import write_peer_folder
+    from mini_vllm.models.loader import load
+    loaded = load("tiny-tales")
+    write_peer_folder(loaded, tmp_path / "folder")
+    weights = mx.load(str(tmp_path / "folder" / "model.safetensors"))
+    ours = loaded.model.model.norm.weight.dtype
+    assert {weight.dtype for weight in weights.values()} == {ours}
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["eos_token_id"] >= config["vocab_size"] and (tmp_path / "folder" / "tokenizer.json").is_file()
+    with pytest.raises(ValueError, match="has no tokenizer.json, .* --no-peer"):
+        write_peer_folder(replace(loaded, path=tmp_path), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
