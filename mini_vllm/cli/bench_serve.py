@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.machine import describe_machine
@@ -116,7 +117,8 @@ def _measure_goodput(arms: Arms, traffic: Traffic, first_rate: float) -> dict[st
     goodputs = arms.goodputs(traffic, first_rate, tell)
     noise = arms.noise()
     print(fold(report.format_goodputs(goodputs, noise)), flush=True)
-    return {"requests_per_s": goodputs, "ratios": report.ratios(goodputs), "noise": noise.to_dict()}
+    return {"goodput": {name: asdict(found) for name, found in goodputs.items()}, "ratios": report.ratios(goodputs),
+            "noise": noise.to_dict()}
 
 
 def _measure_priority(arms: Arms, server: Server, is_quick: bool) -> list[dict[str, object]]:

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from mini_vllm.benchmark.results import percentiles
 from mini_vllm.benchmark.serving.client import Received
@@ -61,7 +62,8 @@ def read_answer(received: Received) -> Answer:
     """Read the events of an answer. One that is not whole, or no stream, is a failure that says why."""
     call, raw = received.call, b"".join(data for _, data in received.pieces)
     ends = list(accumulate(len(data) for _, data in received.pieces))
-    texts, times, usage = [], [], {}
+    texts, times = [], []
+    usage: dict[str, Any] = {}
     for match in EVENT.finditer(raw):
         event = json.loads(match[1])
         usage = event.get("usage") or usage

@@ -11,7 +11,7 @@ from mini_vllm.benchmark.cpu_time import CpuReading, read_cpu
 from mini_vllm.benchmark.noise import Noise, NoiseWatch
 from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load, read_answer
 from mini_vllm.benchmark.serving.client import Received
-from mini_vllm.benchmark.serving.goodput import GoodputSearch
+from mini_vllm.benchmark.serving.goodput import Goodput, GoodputSearch
 from mini_vllm.benchmark.serving.servers import Server
 from mini_vllm.benchmark.serving.traffic import Call, Traffic, Words
 
@@ -83,9 +83,10 @@ class Arms:
         """The same requests at the same times to each server in turn."""
         return {server.name: self.run(server, self._calls(traffic, rate, seed), rate) for server in self.servers}
 
-    def goodputs(self, traffic: Traffic, first_rate: float, on_load: OnLoad) -> dict[str, float]:
+    def goodputs(self, traffic: Traffic, first_rate: float, on_load: OnLoad) -> dict[str, Goodput]:
         """The goodput of each server. Their searches take turns, so that a slow minute hits both."""
         searches = {server.name: GoodputSearch(first_rate) for server in self.servers}
+        found = dict.fromkeys(searches, Goodput())
         while any(search.next_rate is not None for search in searches.values()):
             for server in self.servers:
                 search = searches[server.name]
@@ -94,8 +95,10 @@ class Arms:
                     seed = f"{rate:.3f} {search.num_runs_here}"
                     load = self.run(server, self._calls(traffic, rate, seed), rate, may_be_lost=True)
                     search.note(load.is_good)
+                    if load.is_good:  # a good one is always higher than those before
+                        found[server.name] = Goodput(rate, load.tokens_per_s)
                     on_load(server.name, load)
-        return {name: search.goodput for name, search in searches.items()}
+        return found
 
     def _calls(self, traffic: Traffic, rate: float, seed: str) -> list[Call]:
         """Texts that no earlier run had, but for what they share: of one seed and rate, always the same."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 #: From one rung of the ladder to the next. A search ends when one is good and the next is not.
 STEP = 1.1
 #: Rungs that are jumped over until both a good and a bad rate are known: about a factor of two.
@@ -9,6 +11,14 @@ JUMP = 7
 #: A rate is given up after this many bad runs: one may be the machine's fault.
 MAX_BAD_RUNS = 2
 LOWEST, HIGHEST = -60, 80
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """The highest good rate, and the tokens that were put out at it; 0 if none was good."""
+
+    requests_per_s: float = 0.0
+    tokens_per_s: float = 0.0
 
 
 class GoodputSearch:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mini_vllm.benchmark.noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED
 from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load
+from mini_vllm.benchmark.serving.goodput import Goodput
 from mini_vllm.benchmark.serving.overload import Overload
 
 SHOWN = (50, 90, 99)
@@ -49,18 +50,20 @@ def format_try(name: str, load: Load) -> str:
     return f"  {name:<10} {load.rate:>6.2f} a second: {load.good_share:>4.0%} good{'' if load.is_good else ', too few'}"
 
 
-def format_goodputs(goodputs: Mapping[str, float], noise: Noise) -> str:
+def format_goodputs(goodputs: Mapping[str, Goodput], noise: Noise) -> str:
     """The goodput of each, and how many times that of the others ours is; with a mark if it is not to be trusted."""
-    lines = [f"{name:<10} {goodput:>6.2f} requests a second" for name, goodput in goodputs.items()]
+    lines = [f"{name:<10} {goodput.requests_per_s:>6.2f} requests a second, {goodput.tokens_per_s:.0f} tokens/s"
+             for name, goodput in goodputs.items()]
     mark = f" {MARK}" if noise.is_loud else ""
     lines += [f"{BATCHED} against {name}: {ratio:.2f}x{mark}" for name, ratio in ratios(goodputs).items()]
     return "\n".join(lines + [noise.warning()] * noise.is_loud)
 
 
-def ratios(goodputs: Mapping[str, float]) -> dict[str, float]:
+def ratios(goodputs: Mapping[str, Goodput]) -> dict[str, float]:
     """How many times the goodput of each other server ours is; without those that have none."""
-    ours = goodputs.get(BATCHED, 0.0)
-    return {name: ours / goodput for name, goodput in goodputs.items() if name != BATCHED and goodput}
+    ours = goodputs.get(BATCHED, Goodput()).requests_per_s
+    return {name: ours / goodput.requests_per_s for name, goodput in goodputs.items()
+            if name != BATCHED and goodput.requests_per_s}
 
 
 def format_overload(overload: Overload) -> str:

@@ -69,11 +69,16 @@ def peer_server(loaded: LoadedModel, options: Sequence[str] = PEER_OPTIONS) -> I
 
 
 def write_peer_folder(loaded: LoadedModel, folder: Path) -> None:
-    """Weights, config and tokenizer; without an end of text, as ``ignore_eos`` is not known there."""
+    """Weights, config and tokenizer; without an end of text, as ``ignore_eos`` is not known there.
+
+    Raises ValueError if the tokenizer is not in files that mlx-lm reads, as in a .gguf.
+    """
+    source = Path(loaded.path)
+    if not (source / "tokenizer.json").is_file():
+        raise ValueError(f"{loaded.name} has no tokenizer.json, which mlx-lm's server needs: use --no-peer")
     export_folder(loaded, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": NO_TOKEN}))
-    source = Path(loaded.path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(source / name, folder / name)
 

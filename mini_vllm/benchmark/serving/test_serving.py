@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from mini_vllm.benchmark.serving import overload, report
 from mini_vllm.benchmark.serving.answers import Answer, Load, read_answer
 from mini_vllm.benchmark.serving.arms import _Lost
 from mini_vllm.benchmark.serving.client import Client, Received
-from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, GoodputSearch
+from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, Goodput, GoodputSearch
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Words, single_token_words
 from mini_vllm.cli import main
 
@@ -199,8 +200,8 @@ def test_tables_fit_into_60_columns_and_say_what_failed():
     assert max(map(len, text.splitlines())) <= 60 and "mlx-lm     no answer" in text
     slow = report.format_loads({"mini_vllm": Load(4.0, 1, [answer(first_s=123.456, token_s=9.8765)], 10.0)})
     assert max(map(len, slow.splitlines())) <= 60 and " 123  123  123  9876 9876 9876" in slow.replace("9877", "9876")
-    assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 2.0}) == {"mlx-lm": 3.0}
-    assert report.ratios({"mini_vllm": 6.0, "mlx-lm": 0.0}) == {}
+    assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput(2.0)}) == {"mlx-lm": 3.0}
+    assert report.ratios({"mini_vllm": Goodput(6.0), "mlx-lm": Goodput()}) == {}
 
 
 # ---- the client, and all of it
@@ -270,3 +271,19 @@ def test_a_quick_run_serves_measures_and_saves(tmp_path, capsys):
     assert printed.count("low:            6 of 6 finished") == 2 and "failures" not in printed
     saved = json.loads(file.read_text())
     assert saved["short"]["rates"][0]["mini_vllm"]["failures"] == {} and len(saved["priority"]) == 2
+
+
+def test_mlx_lm_gets_the_weights_as_ours_are_and_no_end_of_text(tmp_path):
+    from mini_vllm.backend import mx
+    from mini_vllm.benchmark.serving.servers import write_peer_folder
+    from mini_vllm.models.loader import load
+    loaded = load("tiny-tales")
+    write_peer_folder(loaded, tmp_path / "folder")
+    weights = mx.load(str(tmp_path / "folder" / "model.safetensors"))
+    ours = loaded.model.model.norm.weight.dtype
+    assert {weight.dtype for weight in weights.values()} == {ours}
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["eos_token_id"] >= config["vocab_size"] and (tmp_path / "folder" / "tokenizer.json").is_file()
+    with pytest.raises(ValueError, match="has no tokenizer.json, .* --no-peer"):
+        write_peer_folder(replace(loaded, path=tmp_path), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
