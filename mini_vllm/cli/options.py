@@ -105,8 +105,8 @@ def add_throughput_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "short"], help="may be given several "
-                        "times (default: mixed and shared)")
+    parser.add_argument("--traffic", action="append", choices=["mixed", "shared", "shared-512", "short"], help="may be "
+                        "given several times (default: mixed and shared)")
     parser.add_argument("--part", action="append", choices=["rates", "goodput", "priority"], help="what to measure; "
                         "may be given several times (default: all)")
     parser.add_argument("--rate", action="append", type=float, metavar="R", help="requests a second, of the tables; "

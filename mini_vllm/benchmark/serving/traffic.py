@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mini_vllm.models.tokenizer import Tokenizer
 
@@ -74,11 +75,11 @@ def _mixed(words: Words) -> tuple[str, int, int]:
     return words.text(num_prompt), num_prompt, words.rng.randint(16, 128)
 
 
-def _shared(words: Words) -> tuple[str, int, int]:
+def _shared(words: Words, num_shared: int) -> tuple[str, int, int]:
     """The prefix is the same in every run, so that a server which keeps it has it from the second request on."""
-    prefix = "".join(random.Random("the prefix").choices(words.words, k=512))
+    prefix = "".join(random.Random("the prefix").choices(words.words, k=num_shared))
     num_own = words.rng.randint(16, 96)
-    return prefix + words.text(num_own), 512 + num_own, words.rng.randint(16, 64)
+    return prefix + words.text(num_own), num_shared + num_own, words.rng.randint(16, 64)
 
 
 def _short(words: Words) -> tuple[str, int, int]:
@@ -88,6 +89,8 @@ def _short(words: Words) -> tuple[str, int, int]:
 
 TRAFFICS = {traffic.name: traffic for traffic in (
     Traffic("mixed", "prompts of 32–512 tokens, outputs of 16–128", _mixed),
-    Traffic("shared", "prompts that share 512 tokens and have 16–96 of their own, outputs of 16–64", _shared),
+    Traffic("shared", "prompts that share 1024 tokens and have 16–96 of their own, outputs of 16–64",
+            partial(_shared, num_shared=1024)),
+    Traffic("shared-512", "the same with 512 tokens shared", partial(_shared, num_shared=512)),
     Traffic("short", "prompts of 8–24 tokens, outputs of 4–8: for a quick look", _short),
 )}
