@@ -116,7 +116,8 @@ def far_away(installed, folder, *arguments):
 
 
 def is_suite(path):
-    return path.name.startswith("test_") or path.name == "conftest.py" or bool({"tests", "hostile", "browser"} & set(path.parts))
+    folders = {"tests", "hostile", "browser"}
+    return path.name.startswith("test_") or path.name == "conftest.py" or bool(folders & set(path.parts))
 
 
 def test_a_wheel_holds_every_module_and_no_suite(wheel):
