@@ -214,8 +214,7 @@ def test_both_papers_and_a_narrow_screen(visit, server, scheme):
     page.click("#as-started")
     expect(page.locator('#pool [data-state="empty"]')).to_have_count(47)
     red, green, blue = (int(getattr(PAINTS["empty"], scheme)[place:place + 2], 16) for place in (1, 3, 5))
-    fill_of = "each => getComputedStyle(each).fill"
-    assert page.locator('#pool [data-state="empty"]').first.evaluate(fill_of) == f"rgb({red}, {green}, {blue})"
+    expect(page.locator('#pool [data-state="empty"]').first).to_have_css("fill", f"rgb({red}, {green}, {blue})")
     fill(page, 1, TALE, 20)
     pane(page, 1).get_by_role("button", name="Fork").click()
     expect(pane(page, 1).locator(".note")).to_contain_text("80 new")
