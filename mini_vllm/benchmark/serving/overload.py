@@ -17,7 +17,6 @@ from mini_vllm.benchmark.serving.servers import Server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words
 from mini_vllm.engine_config import EngineConfig
 
-
 #: Of fewer high requests, p90 says nothing.
 MIN_TO_TELL = 10
 
