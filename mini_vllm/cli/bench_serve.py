@@ -32,7 +32,7 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     names = arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])
     loaded = load(arguments.model)
     if arguments.quick:
-        print("quick: as little as shows that it runs; these numbers say nothing")
+        print(fold("quick: as little as shows that it runs; these numbers say nothing"))
     machine = describe_machine()
     print(fold("\n".join([f"{loaded.name}; greedy", *machine])), flush=True)
     tell_slow_blas()

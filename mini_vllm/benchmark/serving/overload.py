@@ -15,6 +15,10 @@ from mini_vllm.benchmark.serving.answers import Answer
 from mini_vllm.benchmark.serving.arms import Arms
 from mini_vllm.benchmark.serving.servers import Server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Traffic, Words
+from mini_vllm.engine_config import EngineConfig
+
+#: Of fewer high requests, p90 says nothing.
+MIN_TO_TELL = 10
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,23 @@ class Overload:
     about: str
     unloaded_s: dict[int, float]
     loaded_s: dict[int, float]
-    #: The median time between two tokens of a low request, while high ones came.
-    step_s: float
+    #: The median time between two tokens of a low request, while high ones came; None if none was answered then.
+    step_s: float | None
+    num_high: int
     num_low: int
     num_low_finished: int
     num_low_tokens: int
     failures: tuple[str, ...]
 
     @property
-    def bound_s(self) -> float:
-        return self.unloaded_s[90] + 2 * self.step_s
+    def bound_s(self) -> float | None:
+        return None if self.step_s is None else self.unloaded_s[90] + 2 * self.step_s
 
     @property
-    def holds(self) -> bool:
+    def holds(self) -> bool | None:
+        """None if there is nothing to tell it by."""
+        if self.bound_s is None or self.num_high < MIN_TO_TELL:
+            return None
         return self.loaded_s[90] <= self.bound_s
 
     def to_dict(self) -> dict[str, object]:
@@ -78,11 +86,12 @@ def measure_overload(arms: Arms, server: Server, sizes: Sizes) -> list[Overload]
     mixed = [replace(call, priority="low")
              for call in traffic.calls(arms.words("low"), sizes.num_low, sizes.low_rate)]
     words = arms.words("long")
+    holds_every_seat = sizes.num_long >= EngineConfig.max_num_seqs
     long = [Call(0.0, words.text(24), 24, sizes.long_tokens, "low") for _ in range(sizes.num_long)]
     return [_measure(arms, server, f"{len(low)} low requests {what}", low, sizes, seed)
             for seed, (low, what) in enumerate([
                 (mixed, f"at {sizes.low_rate:g} a second, {traffic.about}"),
-                (long, f"at once, outputs of {sizes.long_tokens}: they hold every seat")])]
+                (long, f"at once, outputs of {sizes.long_tokens}" + ": they hold every seat" * holds_every_seat)])]
 
 
 def _measure(arms: Arms, server: Server, about: str, low: list[Call], sizes: Sizes, seed: int) -> Overload:
@@ -109,6 +118,6 @@ def summarise(about: str, unloaded_s: Sequence[float], answers: Sequence[Answer]
             if first_s <= later <= last_s]
     finished = [answer for answer in low if not answer.failure]
     return Overload(about, percentiles(unloaded_s), percentiles([answer.first_token_s for answer in high]),
-                    statistics.median(gaps) if gaps else 0.0, len(low), len(finished),
+                    statistics.median(gaps) if gaps else None, len(high), len(low), len(finished),
                     sum(answer.num_tokens for answer in finished),
                     tuple(sorted({answer.failure for answer in answers if answer.failure})))

@@ -68,15 +68,18 @@ def ratios(goodputs: Mapping[str, Goodput]) -> dict[str, float]:
 
 def format_overload(overload: Overload) -> str:
     """Whether high priority is served as if there were no low one."""
-    seconds = overload.unloaded_s[90], overload.step_s, overload.loaded_s[90], overload.bound_s
-    unloaded, step, loaded, bound = (f"{value * 1000:.0f} ms" for value in seconds)
-    told = "It holds." if overload.holds else "IT DOES NOT HOLD."
+    told = {True: "it holds", False: "IT DOES NOT HOLD", None: "too few to tell"}[overload.holds]
     lines = [overload.about,
-             f"high, unloaded: first token p90 {unloaded}",
-             f"loaded step:    {step}, the median time between tokens",
-             f"high, loaded:   first token p90 {loaded}; at most {bound}. {told}",
+             f"high, unloaded: first token p90 {_ms(overload.unloaded_s[90])}",
+             f"loaded step:    {_ms(overload.step_s)}, the median between tokens",
+             f"high, loaded:   first token p90 {_ms(overload.loaded_s[90])}",
+             f"its bound:      {_ms(overload.bound_s)}, unloaded and two steps: {told}",
              f"low:            {overload.num_low_finished} of {overload.num_low} finished"]
     return "\n".join(lines + [f"failures: {', '.join(overload.failures)}"] * bool(overload.failures))
+
+
+def _ms(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms"
 
 
 def save_json(path: Path, model: str, machine: Sequence[str], parts: Mapping[str, object]) -> None:

@@ -183,10 +183,12 @@ def test_the_promise_is_checked_on_p90_and_the_step_is_the_median_gap_of_low_one
     found = overload.summarise("made up", [0.05] * 10, [*high, *low])
     assert found.step_s == pytest.approx(0.04) and found.bound_s == pytest.approx(0.13) and found.holds
     assert (found.num_low, found.num_low_finished, found.failures) == (2, 1, ("cut off",))
-    assert "It holds." in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
+    assert "two steps: it holds" in report.format_overload(found) and "1 of 2 finished" in report.format_overload(found)
     slow = [answer(first_s=0.2, priority="high", due_s=5.0, num_tokens=2)] * 2
     too_slow = overload.summarise("made up", [0.05] * 10, [*high, *slow, *low])
     assert "IT DOES NOT HOLD" in report.format_overload(too_slow)
+    few = overload.summarise("made up", [0.05] * 10, high[:3])
+    assert few.step_s is few.holds is None and "unknown, unloaded and two steps: too few" in report.format_overload(few)
     with pytest.raises(ValueError, match="no high request was answered"):
         overload.summarise("made up", [0.05], low)
 
