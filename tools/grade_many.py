@@ -84,8 +84,9 @@ def grade(submissions: Path, out: Path, labs: list[str], kill_after_s: float | N
         return process.wait()
 
 
-def num_results(out: Path) -> int:
-    return len(list(out.glob("results/*/*.json")))
+def num_results(out: Path, known: dict[tuple[str, str], Known]) -> int:
+    """Of the files that were handed in; what is missing has a row, too."""
+    return sum((out / "results" / student / f"{lab}.json").is_file() for student, lab in known)
 
 
 def run(num_files: int, num_courses: int, number: str, num_kills: int, kill_after_s: float) -> int:
@@ -97,9 +98,10 @@ def run(num_files: int, num_courses: int, number: str, num_kills: int, kill_afte
         wanted = [lab.number for lab in labs] if num_courses else [number]
         started = time.monotonic()
         for _ in range(num_kills):
-            before = num_results(out)
+            before = num_results(out, known)
             grade(submissions, out, wanted, kill_after_s)
-            print(f"killed: {num_results(out)} of {len(known)} files are graded, {before} were before", flush=True)
+            print(f"killed: {num_results(out, known)} of {len(known)} files are graded, {before} were before",
+                  flush=True)
         status = grade(submissions, out, wanted)
         elapsed_s = time.monotonic() - started
         problems = check(out, known, status)
