@@ -23,9 +23,9 @@ from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel
 
 START_S = 120.0
-#: What mlx-lm's server is started with. By default it decodes 32 requests at once, where ours has 64 seats, and keeps 10
-#: caches, so that a prefix may be lost. It reads 8 prompts together, as it does by default: with 1, mixed traffic went
-#: better in one run and shared traffic no better. Logging a line for each prompt would cost it time.
+#: What mlx-lm's server is started with. By default it decodes 32 requests at once, where ours has 64 seats, and keeps
+#: 10 caches, so that a prefix may be lost. It reads 8 prompts together, as it does by default: with 1, mixed traffic
+#: went better in one run and shared traffic no better. Logging a line for each prompt would cost it time.
 PEER_OPTIONS = ("--decode-concurrency", "64", "--prompt-concurrency", "8", "--prompt-cache-size", "64",
                 "--log-level", "ERROR")
 #: No token has this id, so no text ends before its length.
