@@ -1,4 +1,5 @@
-"""What the engine needs and no student can be blamed for: MLX, a BLAS that serves, a model of that name."""
+"""What the engine needs and no student can be blamed for: MLX, a BLAS that serves, a model of that name, and what
+a server takes."""
 
 from __future__ import annotations
 
@@ -12,6 +13,15 @@ def check_machine() -> None:
     try:
         importlib.import_module("mini_vllm.backend")
     except (ImportError, ValueError) as error:
+        raise LabError(str(error)) from None
+
+
+def check_server() -> None:
+    """Raises LabError, which says how to get them, if the server's packages are not installed."""
+    from mini_vllm.server.packages import check_packages
+    try:
+        check_packages()
+    except ValueError as error:
         raise LabError(str(error)) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.machine import check_machine, check_model
+from course.machine import check_machine, check_model, check_server
 from course.pieces import build, choose
 from course.running import show_whose
 from course.showpieces import Showpieces
@@ -17,6 +17,7 @@ class OwnServer(Showpieces):
     def serve(self, model: str, port: int) -> int:
         """Raises LabError, before it listens, if a piece of the student's does not fit or fails."""
         check_machine()
+        check_server()
         check_model(model)
         from mini_vllm.engine import engine_of
         from mini_vllm.engine_config import EngineConfig

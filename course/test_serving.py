@@ -49,3 +49,10 @@ def test_a_piece_that_breaks_is_told_before_anybody_is_served(served, tmp_path: 
 def test_the_command_is_there():
     options = make_parser().parse_args(["serve", "--port", "9"])
     assert options.command == "serve" and options.port == 9 and options.model == "tiny-tales"
+
+
+def test_packages_that_are_missing_are_all_named_at_once(served, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LabError, match="pip install fastapi uvicorn prometheus_client"):
+        own().serve("tiny-tales", 0)
+    assert not served

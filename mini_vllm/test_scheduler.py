@@ -350,10 +350,15 @@ def test_settings_that_cannot_be_are_refused(settings_, complaint):
 class Stream(RuleBasedStateMachine):
     """Requests come, are computed, outgrow, are aborted and preempted. After each step all must add up."""
 
+    make = staticmethod(make)
+
     @initialize(num_blocks=st.integers(3, 14), seqs=st.integers(1, 5), extra=st.integers(0, 12), tree=st.booleans(),
                 caching=st.booleans(), watermark=st.sampled_from([0.0, 0.1, 0.4]), rate=st.sampled_from([0.0, 1, 20]))
     def start(self, num_blocks, seqs, extra, tree, caching, watermark, rate):
-        self.simulation = make(num_blocks, seqs, seqs + extra, tree, caching, watermark, rate)
+        self.begin(num_blocks, seqs, seqs + extra, tree, caching, watermark, rate)
+
+    def begin(self, *settings_):
+        self.simulation = self.make(*settings_)
         self.scheduler = self.simulation.scheduler
         self.requests = []
 

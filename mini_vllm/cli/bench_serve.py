@@ -20,6 +20,7 @@ from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_
 from mini_vllm.checks import writable_file
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.server.packages import check_packages
 
 #: The rates of the tables, if none is given; the first is where the searches begin.
 DEFAULT_RATES = [4.0, 8.0]
@@ -28,6 +29,7 @@ QUICK_CALLS = 6
 
 def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     """What cannot be is told before a server is started."""
+    check_packages()
     rates, parts = _check(arguments)
     names = arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])
     loaded = load(arguments.model)

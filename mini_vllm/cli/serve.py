@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 
 from mini_vllm.cli.loading import short_name
 from mini_vllm.cli.notes import tell
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.joints.parts_file import load_parts
-
-#: Not installed with the rest: the extra [serve].
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+from mini_vllm.server.packages import check_packages
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Returns when the server was told to stop, and has answered who was there."""
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(f"the server needs packages that are not here: pip install {' '.join(missing)}")
+    check_packages()
     from mini_vllm.server.serving import serve
     from mini_vllm.server.settings import ServerSettings
     config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,
@@ -34,7 +29,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     def say_where(address: str) -> None:
         tell_slow_blas()
         names = ", ".join(map(short_name, settings.models))
-        tell(f"Serving {names} at {address}/v1, each loaded on first use. Ctrl-C stops.")
+        tell(f"Serving {names} at {address}/v1, each loaded on first use.\n"
+             f"Open {address}/ to see the engine at work. Ctrl-C stops.")
 
     serve(settings, say_where)
     return 0

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
+from hypothesis.stateful import rule
 
 from mini_vllm import EngineConfig, EngineParts, LLMEngine
 from mini_vllm.giving_way import with_giving_way
@@ -265,12 +265,10 @@ def test_the_first_token_comes_at_most_two_loaded_steps_later_than_with_nobody_e
 class Giving(Stream):
     """The scheduler's own machine, with the option on. More must hold: whoever gave way did so to a better one."""
 
-    @initialize(num_blocks=st.integers(3, 14), seqs=st.integers(1, 5), extra=st.integers(0, 12), tree=st.booleans(),
-                caching=st.booleans(), watermark=st.sampled_from([0.0, 0.1, 0.4]), rate=st.sampled_from([0.0, 1, 20]))
-    def start(self, num_blocks, seqs, extra, tree, caching, watermark, rate):
-        self.simulation = make(num_blocks, seqs, seqs + extra, tree, caching, watermark, rate)
-        self.scheduler = self.simulation.scheduler
-        self.requests = []
+    make = staticmethod(make)
+
+    def begin(self, *settings_):
+        super().begin(*settings_)
         self.made_way = []
         make_way = self.scheduler._make_way
         self.scheduler._make_way = lambda better, standing: self.note(better, make_way(better, standing))

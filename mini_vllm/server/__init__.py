@@ -5,5 +5,6 @@
                  Origin,   rate                           and streams
                  size
 
-It needs the extra ``[serve]``. Nothing else of the package imports this room but ``cli/serve.py``.
+It needs the extra ``[serve]``. Nothing else of the package imports this room but the commands; they ask
+``packages`` first, which needs nothing.
 """

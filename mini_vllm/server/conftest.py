@@ -141,3 +141,14 @@ def keys_file(tmp_path):
     path = tmp_path / "keys.toml"
     path.write_text(KEYS)
     return path
+
+
+def serve(main, writer, **settings):
+    """Run ``main`` with an application and its shelf, in one loop."""
+    async def run():
+        shelf = ModelShelf(settings_for(writer, **settings))
+        try:
+            return await main(make_app(settings_for(writer, **settings), shelf), shelf)
+        finally:
+            await shelf.close()
+    return asyncio.run(run())

@@ -8,8 +8,7 @@ import pytest
 from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
 from mini_vllm.request import Priority, SamplingParams
-from mini_vllm.server.app import make_app
-from mini_vllm.server.conftest import Client, settings_for
+from mini_vllm.server.conftest import Client, serve
 from mini_vllm.server.errors import ApiError
 from mini_vllm.server.seats import Seats
 from mini_vllm.server.shelf import ModelShelf
@@ -19,17 +18,6 @@ PATH = "/v1/completions"
 
 def body(writer, prompt="hello", **fields):
     return {"model": writer.name, "prompt": prompt, "max_tokens": 300, "temperature": 0, "ignore_eos": True, **fields}
-
-
-def serve(main, writer, **settings):
-    """Run ``main`` with an application and its shelf, in one loop."""
-    async def run():
-        shelf = ModelShelf(settings_for(writer, **settings))
-        try:
-            return await main(make_app(settings_for(writer, **settings), shelf), shelf)
-        finally:
-            await shelf.close()
-    return asyncio.run(run())
 
 
 def state(engine):

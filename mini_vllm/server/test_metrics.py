@@ -6,10 +6,8 @@ import re
 import pytest
 
 from mini_vllm.server import shelf as shelf_module
-from mini_vllm.server.app import make_app
-from mini_vllm.server.conftest import Client, settings_for
+from mini_vllm.server.conftest import Client, serve
 from mini_vllm.server.prometheus import Metrics
-from mini_vllm.server.shelf import ModelShelf
 
 PROMPT = list(range(20))
 
@@ -19,16 +17,6 @@ def numbers(text):
     found = re.findall(r"^mini_vllm_(\w+)(?:{(.*)})? (\S+)$", text, re.MULTILINE)
     return {(name, *sorted(re.findall(r'(?:state|kind|outcome|le)="([^"]*)"', labels))): float(value)
             for name, labels, value in found}
-
-
-def serve(main, writer, **settings):
-    async def run():
-        shelf = ModelShelf(settings_for(writer, **settings))
-        try:
-            return await main(make_app(settings_for(writer, **settings), shelf), shelf)
-        finally:
-            await shelf.close()
-    return asyncio.run(run())
 
 
 async def scrape(app):

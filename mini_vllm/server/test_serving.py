@@ -42,7 +42,8 @@ def last_event(data):
 
 def test_sigterm_ends_the_process_when_the_last_answer_is_out(writer):
     server, address, line = start(writer)
-    assert line == f"Serving {writer.name} at {address}/v1, each loaded on first use. Ctrl-C stops.\n"
+    assert line == f"Serving {writer.name} at {address}/v1, each loaded on first use.\n"
+    assert server.stderr.readline() == f"Open {address}/ to see the engine at work. Ctrl-C stops.\n"
     try:
         with ask(address, **body(writer, 300)) as stream:
             stream.readline()
