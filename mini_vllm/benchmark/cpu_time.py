@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Of a line of /proc/stat, after its name: user, nice, system, irq, softirq, and what another virtual machine took.
-BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
+STOLEN_FIELD = 7
+BUSY_FIELDS = (0, 1, 2, 5, 6, STOLEN_FIELD)
 STAT = Path("/proc/stat")
 #: Where a container's share of the machine is written down: cgroup 2, and cgroup 1 in two files.
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -27,23 +28,28 @@ class CpuReading:
     all_s: float | None
     #: Programs that wanted a core, on average over the last minute. Asked only where ``all_s`` is None.
     load: float | None = None
+    #: Of ``all_s``, the time in which a core was wanted here and the host of this virtual machine ran another one.
+    stolen_s: float = 0.0
 
 
 def read_cpu() -> CpuReading:
     at_s, own_s = time.perf_counter(), sum(os.times()[:4])
     try:
-        return CpuReading(at_s, own_s, busy_s(STAT.read_text(), my_cores(), os.sysconf("SC_CLK_TCK")))
+        stat, cores, ticks_per_s = STAT.read_text(), my_cores(), os.sysconf("SC_CLK_TCK")
+        return CpuReading(at_s, own_s, busy_s(stat, cores, ticks_per_s),
+                          stolen_s=busy_s(stat, cores, ticks_per_s, fields=(STOLEN_FIELD,)))
     except (OSError, ValueError, AttributeError):  # no such file, or not as on Linux
         return CpuReading(at_s, own_s, None, os.getloadavg()[0])
 
 
-def busy_s(stat: str, cores: Collection[int], ticks_per_s: int) -> float:
-    """Seconds that these cores were busy, by the text of /proc/stat. Raises ValueError if it does not say."""
+def busy_s(stat: str, cores: Collection[int], ticks_per_s: int, fields: Collection[int] = BUSY_FIELDS) -> float:
+    """Seconds that these cores were busy, by the text of /proc/stat; or were in the states of ``fields``. Raises
+    ValueError if it does not say."""
     lines = [line.split() for line in stat.splitlines()]
     ticks = [[int(tick) for tick in line[1:]] for line in lines if line and line[0] in {f"cpu{core}" for core in cores}]
     if not any(map(any, ticks)):  # some sandboxes show zeros
         raise ValueError("/proc/stat says nothing of these cores")
-    return sum(of_core[field] for of_core in ticks for field in BUSY_FIELDS if field < len(of_core)) / ticks_per_s
+    return sum(of_core[field] for of_core in ticks for field in fields if field < len(of_core)) / ticks_per_s
 
 
 def others_cores(earlier: CpuReading, later: CpuReading) -> float:
@@ -53,6 +59,12 @@ def others_cores(earlier: CpuReading, later: CpuReading) -> float:
     if earlier.all_s is not None and later.all_s is not None:
         return max((later.all_s - earlier.all_s) / seconds - own, 0.0)
     return max((later.load or 0.0) - own, 0.0)
+
+
+def stolen_share(earlier: CpuReading, later: CpuReading) -> float:
+    """The part of all cores' time between two readings that the host gave to others; 0 on a machine of one's own."""
+    seconds = max(later.at_s - earlier.at_s, 1e-9) * max(len(my_cores()), 1)
+    return max(later.stolen_s - earlier.stolen_s, 0.0) / seconds
 
 
 def my_cores() -> Collection[int]:

@@ -97,6 +97,13 @@ class NoiseWatch:
         self._sides[side] = seconds + new_s, of_others_s + new_s * others_cores(earlier, later)
         self._product_s.append(self.time_product())
 
+    def add(self, other: NoiseWatch) -> None:
+        """What another watch has seen counts here as well."""
+        self._product_s += other._product_s
+        for side, (seconds, of_others_s) in other._sides.items():
+            before = self._sides.get(side, (0.0, 0.0))
+            self._sides[side] = before[0] + seconds, before[1] + of_others_s
+
     def noise(self) -> Noise:
         """Of all that has run so far. Sides that ran too briefly count together, if all did."""
         sides = list(self._sides.values())

@@ -7,7 +7,7 @@ import pytest
 
 from mini_vllm.benchmark import cpu_time
 from mini_vllm.benchmark.__main__ import TIMED, make_parser
-from mini_vllm.benchmark.cpu_time import CpuReading, busy_s, others_cores, quota_cores, read_cpu
+from mini_vllm.benchmark.cpu_time import STOLEN_FIELD, CpuReading, busy_s, others_cores, quota_cores, read_cpu, stolen_share
 from mini_vllm.benchmark.noise import Noise, NoiseWatch, look_around, told_if_loud
 from mini_vllm.benchmark.products import fastest_product_s
 
@@ -54,9 +54,28 @@ def watched(machine, *runs, **cores):
 # ---- the clocks
 
 
+def test_what_the_host_took_is_a_share_of_all_cores(monkeypatch):
+    monkeypatch.setattr("mini_vllm.benchmark.cpu_time.my_cores", lambda: {0, 1})
+    earlier, later = CpuReading(10.0, 0.0, 0.0, stolen_s=3.0), CpuReading(20.0, 0.0, 0.0, stolen_s=5.0)
+    assert stolen_share(earlier, later) == pytest.approx(0.1)
+    assert stolen_share(later, earlier) == 0.0
+
+
+def test_a_watch_takes_over_what_another_has_seen():
+    machine = Machine(1.0)
+    both, other = machine.watch(), machine.watch()
+    with both.over("a"):
+        machine.run(1.0, 1.0, 0.0)
+    with other.over("a"):
+        machine.run(1.0, 0.0, 1.0)
+    both.add(other)
+    assert both.noise().others_cores == pytest.approx(0.5)
+
+
 def test_what_counts_as_busy_is_all_but_idle_and_waiting_for_disks():
     assert busy_s(STAT, {0}, 100) == pytest.approx(1.40)
     assert busy_s(STAT, {0, 1}, 100) == pytest.approx(1.40 + 3.57), "cpu12 and the sum of all are not asked for"
+    assert busy_s(STAT, {0}, 100, fields=(STOLEN_FIELD,)) < busy_s(STAT, {0}, 100)
     old = "cpu0 100 10 20 4000\n"
     assert busy_s(old, {0}, 100) == pytest.approx(1.30)
 

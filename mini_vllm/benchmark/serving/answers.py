@@ -17,6 +17,8 @@ from mini_vllm.benchmark.serving.client import Received
 MAX_FIRST_TOKEN_S, MAX_TOKEN_S = 1.0, 0.150
 #: The part of the answers that must be good.
 GOOD_SHARE = 0.9
+#: A run is only bad if the host of a virtual machine took no more than this part of it.
+MAX_STOLEN = 0.1
 #: The server writes an event at once; none is cut by the framing of a chunked body.
 EVENT = re.compile(rb"data: (\{[^\n]*\})\r?\n\r?\n")
 
@@ -96,6 +98,8 @@ class Load:
     server_cores: float = 0.0
     #: The longest that a call was sent after it was due.
     max_late_s: float = 0.0
+    #: The part of the machine that its host gave to others meanwhile.
+    stolen_share: float = 0.0
 
     @property
     def whole(self) -> list[Answer]:
@@ -108,6 +112,11 @@ class Load:
     @property
     def is_good(self) -> bool:
         return self.good_share >= GOOD_SHARE
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it was bad while the server did not have the machine. What was good all the same counts."""
+        return not self.is_good and self.stolen_share > MAX_STOLEN
 
     @property
     def tokens_per_s(self) -> float:
@@ -128,4 +137,5 @@ class Load:
                 "good_share": self.good_share, "tokens_per_s": self.tokens_per_s, **self.percentiles(),
                 "failures": {failure: failures.count(failure) for failure in sorted(set(failures))},
                 "cached_tokens": sum(answer.num_cached_tokens for answer in self.whole),
-                "client_cores": self.client_cores, "server_cores": self.server_cores, "max_late_s": self.max_late_s}
+                "client_cores": self.client_cores, "server_cores": self.server_cores, "max_late_s": self.max_late_s,
+                "stolen_share": self.stolen_share}

@@ -7,9 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mini_vllm.benchmark.cpu_time import CpuReading, read_cpu
+from mini_vllm.benchmark.cpu_time import CpuReading, read_cpu, stolen_share
 from mini_vllm.benchmark.noise import Noise, NoiseWatch
-from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load, read_answer
+from mini_vllm.benchmark.serving.answers import (
+    GOOD_SHARE,
+    MAX_FIRST_TOKEN_S,
+    MAX_STOLEN,
+    MAX_TOKEN_S,
+    Load,
+    read_answer,
+)
 from mini_vllm.benchmark.serving.client import Received
 from mini_vllm.benchmark.serving.goodput import Goodput, GoodputSearch
 from mini_vllm.benchmark.serving.servers import Server
@@ -19,6 +26,9 @@ from mini_vllm.benchmark.serving.traffic import Call, Traffic, Words
 RUN_S, MIN_CALLS = 20.0, 40
 #: After a run that was broken off, a server is idle again when it answers one token within this time.
 IDLE_S, MAX_SETTLE_S = 0.5, 120.0
+#: A virtual machine's time is looked at for so long, until the host leaves it alone; a search waits and repeats so
+#: long in all, and then takes what it gets.
+QUIET_S, MAX_DISTURBED_S = 2.0, 900.0
 
 #: Told of every run of a search: arm and load.
 OnLoad = Callable[[str, Load], None]
@@ -31,7 +41,11 @@ class Arms:
                  num_calls: int | None = None) -> None:
         """``num_calls``: of a run; None: as many as come in RUN_S."""
         self.servers, self._words, self._num_calls = servers, words, num_calls
-        self._watch = watch or NoiseWatch(read=self._read_cpu)
+        self._watch = watch or self._new_watch()
+        self._patience_s = MAX_DISTURBED_S
+
+    def _new_watch(self) -> NoiseWatch:
+        return NoiseWatch(read=self._read_cpu)
 
     def _read_cpu(self) -> CpuReading:
         """What the servers take is our own."""
@@ -48,15 +62,17 @@ class Arms:
 
     def run(self, server: Server, calls: Sequence[Call], rate: float, may_be_lost: bool = False) -> Load:
         """Send ``calls`` to a server. If it ``may_be_lost``, the run is broken off once it cannot be good any more."""
-        lost = _Lost(len(calls)) if may_be_lost else None
-        with self._watch.over(server.name):
+        lost, watch, before = _Lost(len(calls)) if may_be_lost else None, self._new_watch(), read_cpu()
+        with watch.over(server.name):
             start_s, client_s, server_s = time.perf_counter(), time.process_time(), server.cpu_s() or 0.0
             received = asyncio.run(server.client.send_all(calls, lost))
             seconds = time.perf_counter() - start_s
             client_s, server_s = time.process_time() - client_s, (server.cpu_s() or 0.0) - server_s
         late_s = max((each.sent_s - each.due_s for each in received), default=0.0)
         load = Load(rate, len(calls), list(map(read_answer, received)), seconds, client_s / seconds, server_s / seconds,
-                    late_s)
+                    late_s, stolen_share(before, read_cpu()))
+        if not load.says_nothing:
+            self._watch.add(watch)
         self.settle(server)
         return load
 
@@ -93,12 +109,32 @@ class Arms:
                 rate = search.next_rate
                 if rate is not None:
                     seed = f"{rate:.3f} {search.num_runs_here}"
-                    load = self.run(server, self._calls(traffic, rate, seed), rate, may_be_lost=True)
+                    load = self._undisturbed(server, self._calls(traffic, rate, seed), rate, on_load)
                     search.note(load.is_good)
                     if load.is_good:  # a good one is always higher than those before
                         found[server.name] = Goodput(rate, load.tokens_per_s)
-                    on_load(server.name, load)
         return found
+
+    def _undisturbed(self, server: Server, calls: Sequence[Call], rate: float, on_load: OnLoad) -> Load:
+        """A run that says something, if there is one within our patience."""
+        while True:
+            start_s = time.perf_counter()
+            self._wait_for_quiet()
+            load = self.run(server, calls, rate, may_be_lost=True)
+            on_load(server.name, load)
+            if not load.says_nothing or self._patience_s <= 0:
+                return load
+            self._patience_s -= time.perf_counter() - start_s
+
+    def _wait_for_quiet(self) -> None:
+        """Until the host leaves this machine alone. Asking costs time of a core: only who wants one can be robbed."""
+        while self._patience_s > 0:
+            before = read_cpu()
+            while time.perf_counter() < before.at_s + QUIET_S:
+                pass
+            if stolen_share(before, read_cpu()) <= MAX_STOLEN:
+                return
+            self._patience_s -= QUIET_S
 
     def _calls(self, traffic: Traffic, rate: float, seed: str) -> list[Call]:
         """Texts that no earlier run had, but for what they share: of one seed and rate, always the same."""

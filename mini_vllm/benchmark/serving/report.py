@@ -47,7 +47,10 @@ def _short(number: float) -> str:
 
 def format_try(name: str, load: Load) -> str:
     """One run of a search."""
-    return f"  {name:<10} {load.rate:>6.2f} a second: {load.good_share:>4.0%} good{'' if load.is_good else ', too few'}"
+    told = "" if load.is_good else ", too few"
+    if load.says_nothing:
+        told = f"; the host took {load.stolen_share:.0%}"
+    return f"  {name:<10} {load.rate:>6.2f} a second: {load.good_share:>4.0%} good{told}"
 
 
 def format_goodputs(goodputs: Mapping[str, Goodput], noise: Noise) -> str:

@@ -4,12 +4,13 @@ import asyncio
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from mini_vllm.benchmark.serving import overload, report
 from mini_vllm.benchmark.serving.answers import Answer, Load, read_answer
-from mini_vllm.benchmark.serving.arms import _Lost
+from mini_vllm.benchmark.serving.arms import Arms, _Lost
 from mini_vllm.benchmark.serving.client import Client, Received
 from mini_vllm.benchmark.serving.goodput import MAX_BAD_RUNS, STEP, Goodput, GoodputSearch
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Call, Words, single_token_words
@@ -171,6 +172,28 @@ def test_a_queue_of_one_has_the_goodput_that_its_service_time_allows():
     while (rate := found.next_rate) is not None:
         found.note(run(rate).is_good)
     assert 6.0 < found.goodput < 11.0, "it serves 10 a second; near that, queues grow"
+
+
+def test_a_bad_run_counts_only_if_the_host_left_the_machine_alone(monkeypatch):
+    """Three runs that were bad because the host took half of the machine are repeated; so is no good one."""
+    arms = Arms([SimpleNamespace(name="mini_vllm")], WORDS, num_calls=4)
+    stolen, told, seeds = iter([0.5, 0.5, 0.5]), [], []
+
+    def run(server, calls, rate, may_be_lost):
+        seeds.append([call.prompt for call in calls])
+        share = next(stolen, 0.0)
+        is_good = share == 0 and rate <= 5.0
+        return Load(rate, 4, [answer(first_s=0.1 if is_good else 2.0)] * 4, 1.0, stolen_share=share)
+
+    monkeypatch.setattr(arms, "run", run)
+    monkeypatch.setattr(arms, "_wait_for_quiet", lambda: None)
+    found = arms.goodputs(TRAFFICS["short"], 4.0, lambda name, load: told.append(report.format_try(name, load)))
+    assert 5.0 / STEP < found["mini_vllm"].requests_per_s <= 5.0
+    assert [line.endswith("the host took 50%") for line in told[:4]] == [True, True, True, False]
+    assert seeds[0] == seeds[1] == seeds[2] == seeds[3]
+    arms._patience_s = 0.0
+    stolen = iter([0.5, 0.5])
+    assert arms.goodputs(TRAFFICS["short"], 4.0, lambda *_: None)["mini_vllm"].requests_per_s < 4.0, "at last it counts"
 
 
 # ---- overload
