@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -55,6 +55,14 @@ BROWSER = 1
 browser: $(INSTALLED)
 	BROWSER=$(BROWSER) $(RUN) -m pytest -q -p no:nbval mini_vllm/server/live/browser
 	$(RUN) -m mini_vllm.server.live.browser.redraw
+
+# On a GPU: the kernels against the simple attention, our tokens against mlx-lm's, and the engine's own suites. Products
+# of float32 are computed in float32: by default a GPU of NVIDIA's gives them three digits.
+GPU_SUITES = mini_vllm/gpu mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
+	mini_vllm/test_attention.py mini_vllm/test_async_engine.py mini_vllm/test_sampler.py mini_vllm/test_beam_search.py \
+	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/giving_way mini_vllm/models/test_network.py
+test-gpu: $(INSTALLED)
+	MLX_ENABLE_TF32=0 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
 
 demo: $(ENGINE_INSTALLED)
 	@$(RUN) -m mini_vllm.demo

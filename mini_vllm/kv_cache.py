@@ -103,6 +103,8 @@ class KVCacheManager:
         None: it does not fit, and nothing has changed. Hits in the free queue do not count as free. Shared blocks that
         the new tokens would write into are forked first.
         """
+        if num_new_tokens == 1 and not new_computed_blocks and self._has_own_slot(request):
+            return []
         hits = list(new_computed_blocks or ())
         num_hit_tokens = len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens
         held = self._tables.get(request.request_id, [])
@@ -189,6 +191,20 @@ class KVCacheManager:
                                    f"but {owners[block.block_id]} tables and pending copies name it")
 
     # ---- inside
+
+    def _has_own_slot(self, request: Request) -> bool:
+        """Whether the next token of ``request`` goes into a block of its own that it does not fill, so that nothing is
+        taken, forked or indexed: of all tokens that are decoded, all but one a block."""
+        index, offset = divmod(request.num_computed_tokens, self.block_size)
+        table = self._tables.get(request.request_id, ())
+        if index != len(table) - 1 or offset == self.block_size - 1:
+            return False
+        block = table[index]
+        if block.ref_cnt != 1 or block.block_hash is not None:
+            return False
+        if self.prefix_tree is not None:
+            self._num_written.setdefault(block.block_id, offset)
+        return True
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

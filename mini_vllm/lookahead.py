@@ -1,8 +1,8 @@
 """The next step, begun before it is planned.
 
 Between two steps the device would wait for Python: for tokens to be looked at, and the next step to be planned. But
-when all requests decode, the next step is easy to guess: every request goes on by one token, and nobody comes. So it is
-built and begun while the tokens that it takes in are still being computed:
+when all requests decode, the next step is easy to guess: every request goes on by one token, but for those that have
+their last one now, and nobody comes. So it is built and begun while the tokens that it takes in are still computed:
 
     device   ── step 1 ──┬── step 2 ──┬── step 3 ──┬──
     Python      begin 2  │  tokens 1, │  tokens 2, │
@@ -25,6 +25,7 @@ import numpy as np
 
 from mini_vllm.attention import slot_mapping
 from mini_vllm.backend import mx
+from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.request import Request
@@ -67,8 +68,12 @@ def choose_tokens(sampler: Sampler, logits: mx.array, rows: Sequence[SamplerRow]
     if all(row.params.temperature == 0 for row in rows):
         token_ids = sampler.greedy(logits)  # argmax chooses a NaN where there is one, so it is found below
         return ChosenTokens(token_ids, mx.take_along_axis(logits, token_ids[:, None], axis=-1))
-    largest = mx.where(mx.isnan(logits).any(axis=-1, keepdims=True), mx.nan, logits.max(axis=-1, keepdims=True))
-    return ChosenTokens(sampler.draw(logits, rows, num_ahead), largest)
+    return ChosenTokens(sampler.draw(logits, rows, num_ahead), _largest(logits))
+
+
+@compiled_on_gpu
+def _largest(logits: mx.array) -> mx.array:
+    return mx.where(mx.isnan(logits).any(axis=-1, keepdims=True), mx.nan, logits.max(axis=-1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -103,17 +108,18 @@ class LookAhead:
         chosen.begin()
         if len(requests) <= self.max_requests:
             with contextlib.suppress(Exception):  # if there is something wrong, the step itself will show it
-                if self._is_likely(requests):
-                    self._begin(requests, chosen)
+                places = [index for index, request in enumerate(requests) if not _ends_now(request)]
+                staying = [requests[index] for index in places]
+                if self._is_likely(staying):
+                    all_stay = len(staying) == len(requests)
+                    self._begin(staying, chosen.token_ids if all_stay else chosen.token_ids[mx.array(places)])
 
-    def _is_likely(self, requests: list[Request]) -> bool:
-        """Whether every request may go on, and nobody who waits could come in."""
-        has_seat = sum(request.num_sequences for request in requests) < self.max_num_seqs
-        return not (has_seat and self._scheduler.waiting) and all(
-            len(request.output_token_ids) + 2 <= (request.sampling_params.max_tokens or math.inf)
-            for request in requests)  # 2: this step's token and the next
+    def _is_likely(self, staying: list[Request]) -> bool:
+        """Whether somebody goes on, and nobody who waits could come in."""
+        has_seat = sum(request.num_sequences for request in staying) < self.max_num_seqs
+        return bool(staying) and not (has_seat and self._scheduler.waiting)
 
-    def _begin(self, requests: list[Request], chosen: ChosenTokens) -> None:
+    def _begin(self, requests: list[Request], token_ids: mx.array) -> None:
         """Take a slot for each of ``requests``, and begin the step if there is one for all and nothing to copy. If not,
         the slots taken are kept: the next plan wants the same ones."""
         for request in requests:
@@ -122,7 +128,7 @@ class LookAhead:
         block_tables = [self._kv_cache.get_block_ids(request.request_id) for request in requests]
         context_lens = [request.num_computed_tokens + 1 for request in requests]
         rows = [self._live.sequence(request.request_id).row for request in requests]
-        logits = self._runner.step_ahead(chosen.token_ids, block_tables, context_lens)
+        logits = self._runner.step_ahead(token_ids, block_tables, context_lens)
         following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
         following.begin()
         self.pending = StepAhead(list(requests), block_tables, context_lens, following)
@@ -152,3 +158,8 @@ class LookAhead:
         """The same, if that step computes a token of ``request``, which ends now."""
         if self.pending is not None and request in self.pending.requests:
             self.drop()
+
+
+def _ends_now(request: Request) -> bool:
+    """Whether the token that is being computed is its last, whatever it is."""
+    return len(request.output_token_ids) + 1 >= (request.sampling_params.max_tokens or math.inf)

@@ -53,6 +53,9 @@ class ModelRunner:
     can be shared whatever the window. So a window saves time, not memory.
     """
 
+    #: The kind of its K/V arrays.
+    cache_class: type[PagedKVCache] = FastKVCache
+
     def __init__(self, model: Model, num_blocks: int, block_size: int,
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:
         """``attention`` is a function called like ``attention.paged_attention``, or a class whose instance is."""
@@ -63,8 +66,8 @@ class ModelRunner:
         #: Extra keyword arguments for each layer: ``window`` only where there is one.
         self.options = [{} if window is None else {"window": window}
                         for window in map(config.window, range(config.num_layers))]
-        self.cache: PagedKVCache = FastKVCache(config.num_layers, num_blocks, config.num_kv_heads, block_size,
-                                               config.head_dim, model.model.norm.weight.dtype)
+        self.cache = self.cache_class(config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim,
+                                      model.model.norm.weight.dtype)
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
         """Logits [number of wanted tokens, vocab_size], in the order of ``requests``: of the last token of each that
@@ -83,13 +86,17 @@ class ModelRunner:
                       if r.needs_logits or r.needs_all_logits
                       for token in range(start if r.needs_all_logits else end - 1, end)]
             return self.model.logits(self._forward(token_ids, batch, None)[mx.array(wanted)])
-        return self.model.logits(self._forward(token_ids, batch, [i for i, r in enumerate(requests) if r.needs_logits]))
+        return self._logits(token_ids, batch, [i for i, r in enumerate(requests) if r.needs_logits])
 
     def step_ahead(self, token_ids: mx.array, block_tables: Sequence[Sequence[int]],
                    context_lens: Sequence[int]) -> mx.array:
         """Logits of a step of one token for each request, while these tokens are still being computed."""
         batch = Batch.of(block_tables, context_lens, [1] * len(context_lens))
-        return self.model.logits(self._forward(token_ids, batch, range(len(context_lens))))
+        return self._logits(token_ids, batch, range(len(context_lens)))
+
+    def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
+        """Logits of the last tokens of the ``wanted`` requests."""
+        return self.model.logits(self._forward(token_ids, batch, wanted))
 
     def _forward(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
         """Hidden states of the last tokens of the ``wanted`` requests; of all tokens if that is None."""

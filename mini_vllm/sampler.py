@@ -26,9 +26,11 @@ import numpy as np
 
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
+from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.fast.streams import in_halves
 from mini_vllm.sampling.by_rules import SamplesByRules
-from mini_vllm.sampling.filters import filter_scores
+from mini_vllm.sampling.filters import drops_tokens, filter_scores, relative_scores
+from mini_vllm.sampling.logit_rules import column
 from mini_vllm.sampling.row import SamplerRow
 
 #: Half a step of the generator, which gives multiples of 2 ** -32 from 0 on: no token has infinite noise.
@@ -61,9 +63,17 @@ class Sampler(SamplesByRules):
 
 def _draw(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
     """A token for each row. Rows with equal keys at the same position get the same noise."""
-    keys = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
-    noise = gumbel_noise(mx.array(keys.astype(np.uint32)), logits.shape[1])
-    return mx.argmax(filter_scores(logits, rows) + noise, axis=-1)
+    numbers = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
+    keys = mx.array(numbers.astype(np.uint32))
+    if not any(drops_tokens(row) for row in rows):
+        return _draw_by_temperature(logits, keys, column([row.params.temperature for row in rows]))
+    return mx.argmax(filter_scores(logits, rows) + gumbel_noise(keys, logits.shape[1]), axis=-1)
+
+
+@compiled_on_gpu
+def _draw_by_temperature(logits: mx.array, keys: mx.array, temperature: mx.array) -> mx.array:
+    """Where no filter drops a token; as ``filter_scores`` does it."""
+    return mx.argmax(relative_scores(logits, temperature) + gumbel_noise(keys, logits.shape[1]), axis=-1)
 
 
 def gumbel_noise(keys: mx.array, vocab_size: int) -> mx.array:

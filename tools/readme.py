@@ -30,6 +30,8 @@ PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
     "mini-vllm bench throughput": "--workload decode-16 --arm ours --rounds 1",
+    "mini-vllm bench serve": "--quick",
+    "mini-vllm bench gpu": "--quick --no-peer",
     "mini-vllm serve": "--port 0",
     "course serve": "--port 0",
     "python -m mini_vllm.fuzz": "--seconds 1",

@@ -6,7 +6,7 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
@@ -45,9 +45,11 @@ class PeerGenerator(Protocol):
     def close(self) -> None: ...
 
 
-def make_generator(model: Callable[..., mx.array], drawing: Drawing) -> PeerGenerator:
+def make_generator(model: Callable[..., mx.array], drawing: Drawing, batch_size: int | None = None) -> PeerGenerator:
+    """``batch_size``: requests that decode together; None: as many as it takes by default."""
     from mlx_lm.generate import BatchGenerator
-    generator: PeerGenerator = BatchGenerator(cast(nn.Module, model), sampler=drawing.peer_sampler())
+    options: dict[str, Any] = {} if batch_size is None else {"completion_batch_size": batch_size}
+    generator: PeerGenerator = BatchGenerator(cast(nn.Module, model), sampler=drawing.peer_sampler(), **options)
     return generator
 
 
@@ -75,14 +77,15 @@ def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
 
 
 def serve_by_peer(model: nn.Module, loaded: LoadedModel, workload: Workload, on_token: OnToken,
-                  drawing: Drawing = GREEDY) -> tuple[BenchmarkResult, list[list[int]]]:
-    """Run a workload through mlx-lm's BatchGenerator, at its defaults: as ``throughput.serve``."""
+                  drawing: Drawing = GREEDY, batch_size: int | None = None) -> tuple[BenchmarkResult, list[list[int]]]:
+    """Run a workload through mlx-lm's BatchGenerator, at its defaults unless a ``batch_size`` is given: as
+    ``throughput.serve``."""
     config = loaded.config
     token_bytes = PagedKVCache.block_bytes(config.num_layers, config.num_kv_heads, 1, config.head_dim,
                                            loaded.model.model.norm.weight.dtype)
     counting = CountingModel(model)
     watch = Watch(workload.items, on_token)
-    generator = make_generator(counting, drawing)
+    generator = make_generator(counting, drawing, batch_size)
     index_of: dict[int, int] = {}
     num_cached: dict[int, int] = {}  # of requests in the generator: tokens with K/V
     while watch.num_to_come or index_of:

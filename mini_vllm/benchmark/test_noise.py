@@ -7,7 +7,15 @@ import pytest
 
 from mini_vllm.benchmark import cpu_time
 from mini_vllm.benchmark.__main__ import TIMED, make_parser
-from mini_vllm.benchmark.cpu_time import STOLEN_FIELD, CpuReading, busy_s, others_cores, quota_cores, read_cpu, stolen_share
+from mini_vllm.benchmark.cpu_time import (
+    STOLEN_FIELD,
+    CpuReading,
+    busy_s,
+    others_cores,
+    quota_cores,
+    read_cpu,
+    stolen_share,
+)
 from mini_vllm.benchmark.noise import Noise, NoiseWatch, look_around, told_if_loud
 from mini_vllm.benchmark.products import fastest_product_s
 

@@ -111,6 +111,12 @@ def make_parser() -> argparse.ArgumentParser:
         "at stated rates, the highest rate that each keeps up with, and high priority under overload.")
     options.add_bench_serve_options(served)
     served.set_defaults(run=_bench_serve)
+    gpu = benches.add_parser(
+        "gpu", help="a GPU: is it right, and how fast",
+        description="Try the kernels and compare our tokens with mlx-lm's; then time decode steps of 1, 16, 64 and 256 "
+        "requests, a packed model, and whole workloads, beside mlx-lm and beside what the memory alone would take.")
+    options.add_bench_gpu_options(gpu)
+    gpu.set_defaults(run=_bench_gpu)
 
     trace = commands.add_parser("trace", help="draw a step trace",
                                 description="Draw a trace of steps: requests over steps, how long each took, and the "
@@ -164,6 +170,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _throughput(arguments: argparse.Namespace) -> int:
     from mini_vllm.cli.bench import run_throughput
     return run_throughput(arguments)
+
+
+def _bench_gpu(arguments: argparse.Namespace) -> int:
+    from mini_vllm.cli.bench_gpu import run_gpu_benchmark
+    return run_gpu_benchmark(arguments)
 
 
 def _bench_serve(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
 from mini_vllm.benchmark.products import measure_gflops, product_error
 from mini_vllm.fast.advice import install_commands
+from mini_vllm.gpu.choice import try_kernels
 from mini_vllm.models import catalogue
 
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
@@ -64,12 +65,14 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
     total, available = memory_bytes()
     memory = f"{total / 2**30:.1f} GiB" + (f", {available / 2**30:.1f} GiB available" if available is not None else "")
     blas = backend.blas
+    kernels, to_do_for_kernels = try_kernels()
     rows = [
         ("device", backend.device_name()),
         ("MLX", mx.__version__),  # type: ignore[attr-defined]  # MLX's stubs leave it out
         ("BLAS", f"{blas.name}: {blas.note}" + (f"\n{blas.path}" if blas.path else "")),
         ("speed", "\n".join(f"{measure_gflops(num_rows):7.1f} GFLOP/s at {num_rows} {unit}"
                             for num_rows, unit in ((1, "row"), (64, "rows")))),
+        *([("kernels", kernels)] if kernels else []),
         ("memory", memory),
         ("models", "\n".join(f"{name}: {path}" for name, path in models_at_hand()) or "none yet"),
     ]
@@ -77,6 +80,8 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
     is_right = error < TOLERANCE
     to_do = advice(blas) if is_right else (f"do not trust this BLAS: a product is off by {error:.3g}, allowed is "
                                            f"{TOLERANCE}; set MINI_VLLM_BLAS=none")
+    if to_do_for_kernels:
+        to_do = to_do_for_kernels if to_do == NOTHING_TO_DO else f"{to_do}; {to_do_for_kernels}"
     if complaint is not None:
         rows.insert(0, ("wrong", f"{complaint}\nThe rest is as it would be without it."))
         to_do = "unset MINI_VLLM_BLAS" + (f"; {to_do}" if to_do != NOTHING_TO_DO else "")

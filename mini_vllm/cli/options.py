@@ -119,6 +119,17 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="do as little as shows that it runs, without mlx-lm")
 
 
+def add_bench_gpu_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", default="qwen3-0.6b", choices=["qwen3-0.6b", "llama-3.2-1b", "qwen3-27m"],
+                        help="the model's numbers; its weights are random (default: %(default)s)")
+    parser.add_argument("--workload", action="append", choices=["nano-16", "nano-32", "nano-64", "nano-256"],
+                        help="may be given several times (default: nano-64 and nano-256)")
+    parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the GPU's memory, where we do not know it")
+    parser.add_argument("--no-peer", action="store_true", help="without mlx-lm")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")
+    parser.add_argument("--quick", action="store_true", help="do as little as shows that it runs, on a small model")
+
+
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .svg, or a .png, which needs resvg-py "

@@ -22,6 +22,7 @@ from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
 from mini_vllm.giving_way import with_giving_way
+from mini_vllm.gpu.choice import runner_class
 from mini_vllm.joints.fit import checked, fit, make_kv_cache
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
@@ -79,7 +80,8 @@ class EngineFrame(ABC):
             config.watermark))
         self.scheduler.max_num_chunk_tokens = sizes.max_num_chunk_tokens  # a simpler scheduler need not read it
         self.sampler: Sampler = parts.sampler()
-        self.runner: ModelRunner = checked("model_runner", parts.model_runner(
+        make_runner = runner_class(parts.model_runner, parts.attention, self.loaded.model, config.block_size)
+        self.runner: ModelRunner = checked("model_runner", make_runner(
             self.loaded.model, sizes.num_blocks, config.block_size, parts.attention))
 
     # ---- what makes it an engine

@@ -7,4 +7,6 @@
     paged_kv_cache  keys and values, written faster
     attention       paged attention: plan a step (span, plan, split_plan), then attend
                     requests by themselves (gathered) or block by block (split_kv)
+    compiled        many small operations as one, on a GPU
+    kernels         paged attention, and what stands around it, as kernels of a GPU
 """

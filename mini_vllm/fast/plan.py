@@ -41,8 +41,9 @@ class AttentionPlan:
             self.splits = [splits.at(decodes[end - splits.num_requests:end])
                            for splits, end in zip(before.splits, ends)]
         else:
-            self.splits = [SplitPlan(half, num_heads, num_kv_heads, block_size, window)
-                           for half in _halves(decodes, block_size, may_share=window is None)]
+            self.splits = [SplitPlan(part, num_heads, num_kv_heads, block_size, window)
+                           for half in _halves(decodes, block_size, may_share=window is None)
+                           for part in _within(half, tuning.max_products() // num_heads, block_size)]
         masks = CausalMasks(window)
         #: The others, in the order of the step.
         self.gathered = [GatherPlan(span, num_kv_heads, block_size, masks) for span in chunks]
@@ -60,3 +61,15 @@ def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Seq
     if does_not_pay or (may_share and begin_alike(spans)):
         return [spans]
     return [spans[:cut], spans[cut:]]
+
+
+def _within(spans: Sequence[Span], max_blocks: int, block_size: int) -> list[Sequence[Span]]:
+    """Requests in as few parts as have at most ``max_blocks`` blocks each, or one request."""
+    parts: list[Sequence[Span]] = []
+    start = num_blocks = 0
+    for index, span in enumerate(spans):
+        num_blocks += span.num_blocks(block_size)
+        if num_blocks > max_blocks and index > start:
+            parts.append(spans[start:index])
+            start, num_blocks = index, span.num_blocks(block_size)
+    return [*parts, spans[start:]]

@@ -190,3 +190,20 @@ def test_the_fast_one_is_the_plain_one_but_for_rounding():
                                          [:641] for h in (0, 4)), 0.2)
     np.testing.assert_allclose(np.array(FastAttention()(queries[:1], pool, tables[:1], [641], [0, 1], 0.2)), one,
                                atol=2e-5)
+
+
+@pytest.mark.parametrize("max_products", [1, 7, 24, 10**6])
+def test_no_more_products_at_once_than_the_device_takes(max_products, monkeypatch):
+    """Requests of 1 to 9 blocks, some of which begin alike, in as many parts as that needs."""
+    monkeypatch.setattr(tuning, "max_products", lambda: max_products)
+    tables = [list(range(10 * i, 10 * i + 1 + i % 9)) for i in range(1, 12)] + [[10, 11, 12], [10, 11, 13]]
+    spans = [Span(table, 1, 4 * len(table)) for table in tables]
+    plan = AttentionPlan(spans, 4, 2, 4)
+    assert sum(splits.num_requests for splits in plan.splits) == len(spans)
+    for splits in plan.splits:
+        assert splits.products.keys.shape[0] <= max_products or splits.num_requests == 1
+    rng = np.random.default_rng(0)
+    pool = mx.array(rng.normal(size=(130, 4, 4, 8)).astype(np.float32))
+    queries = mx.array(rng.normal(size=(len(spans), 4, 8)).astype(np.float32))
+    lists = (tables, [4 * len(table) for table in tables], list(range(len(spans) + 1)), 0.3)
+    assert mx.allclose(FastAttention()(queries, pool, *lists), paged_attention(queries, pool, *lists), atol=1e-4)

@@ -9,6 +9,7 @@ The command beside a number measures what the number decides. Run it before and 
 
 from __future__ import annotations
 
+from mini_vllm import backend
 from mini_vllm.backend import blas, is_cpu, mx
 
 # ---- attention
@@ -29,6 +30,8 @@ MAX_PARTIALS_PER_SUM = 16
 #: Tokens a run, on average, from which on writing run by run beats token by token; with 32 it is four times as fast.
 #: ``python -m mini_vllm.benchmark pool``, the line with a prompt.
 MIN_RUN = 8
+#: A ``gather_mm`` of more products does not start on CUDA, which counts thread blocks in 16 bits.
+CUDA_MAX_PRODUCTS, MAX_PRODUCTS = 65_535, 2**31 - 1
 #: Kernels that multiply one vector far faster than two or three. ``python -m mini_vllm.benchmark blas``, M = 1 and 2.
 FAST_WITH_ONE_VECTOR = ("nvpl", "metal", "cuda")
 
@@ -60,6 +63,12 @@ CPU_CHUNK_TOKENS = 96
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
 
 
+def has_gpu() -> bool:
+    """Whether there is a GPU, for what can be done nowhere else: kernels, and ``mx.compile``, which would ask for a C++
+    compiler. A test that sets ``is_cpu`` does not change it."""
+    return not backend.is_cpu()
+
+
 def has_two_streams() -> bool:
     """Whether work that MLX computes on one core is cut in two for two cores; see ``streams``."""
     return is_cpu()
@@ -83,6 +92,11 @@ def exp_by_hand_is_faster(x: mx.array) -> bool:
 def one_vector_is_faster() -> bool:
     """Whether query heads that share a KV head are better multiplied one by one than together."""
     return blas.name in FAST_WITH_ONE_VECTOR
+
+
+def max_products() -> int:
+    """How many products one ``gather_mm`` may have."""
+    return CUDA_MAX_PRODUCTS if blas.name == "cuda" else MAX_PRODUCTS
 
 
 def weights_first_is_faster(num_tokens: int, max_tokens: int) -> bool:

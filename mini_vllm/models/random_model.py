@@ -18,22 +18,32 @@ RANDOM_MODELS: dict[str, dict[str, object]] = {
     "qwen3-27m": dict(model_type="qwen3", vocab_size=16384, hidden_size=512, intermediate_size=1536,
                       num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
                       max_position_embeddings=4096, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True),
+    "qwen3-0.6b": dict(model_type="qwen3", vocab_size=151_936, hidden_size=1024, intermediate_size=3072,
+                       num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
+                       max_position_embeddings=40_960, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True),
+    "llama-3.2-1b": dict(model_type="llama", vocab_size=128_256, hidden_size=2048, intermediate_size=8192,
+                         num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+                         max_position_embeddings=131_072, rms_norm_eps=1e-5, rope_theta=500_000.0,
+                         tie_word_embeddings=True),
 }
 
 
-def load_random(name: str, seed: int = 0) -> LoadedModel:
+def load_random(name: str, seed: int = 0, dtype: mx.Dtype = mx.float32) -> LoadedModel:
     """A model of RANDOM_MODELS; the same seed gives the same weights. Raises ValueError for a name not there."""
     if name not in RANDOM_MODELS:
         raise ValueError(f"there is no random model {name!r}, only {', '.join(RANDOM_MODELS)}")
     with tempfile.TemporaryDirectory() as folder:
-        loaded = load(write_random_checkpoint(Path(folder), RANDOM_MODELS[name], seed))  # computed before the files go
+        # computed before the files go
+        loaded = load(write_random_checkpoint(Path(folder), RANDOM_MODELS[name], seed, dtype))
     return replace(loaded, name=name)
 
 
-def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: int = 0) -> Path:
+def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: int = 0,
+                            dtype: mx.Dtype = mx.float32) -> Path:
     """A checkpoint in the Hugging Face layout, with weights so large that near-ties among its logits are rare."""
     folder.mkdir(parents=True, exist_ok=True)
-    mx.save_safetensors(str(folder / "model.safetensors"), random_weights(config, seed))
+    weights = {name: array.astype(dtype) for name, array in random_weights(config, seed).items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
     (folder / "config.json").write_text(json.dumps(config))
     write_byte_tokenizer(folder)
     return folder

@@ -15,10 +15,20 @@ from mini_vllm.sampling.row import SamplerRow
 NARROW_SORT_WIDTH = 1024
 
 
+def drops_tokens(row: SamplerRow) -> bool:
+    """Whether a filter may drop a token of this row."""
+    return bool(row.params.top_k or row.params.min_p) or row.params.top_p < 1
+
+
+def relative_scores(adjusted: mx.array, temperature: mx.array) -> mx.array:
+    """Logarithms of how likely each token is, relative to the likeliest, before anything is dropped."""
+    return (adjusted - mx.max(adjusted, axis=-1, keepdims=True)) / temperature
+
+
 def filter_scores(adjusted: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
     """Logarithms of how likely each token is, relative to the likeliest; -inf for those that a filter drops."""
     temperature = column([row.params.temperature for row in rows])
-    relative = (adjusted - mx.max(adjusted, axis=-1, keepdims=True)) / temperature
+    relative = relative_scores(adjusted, temperature)
     relative = _keep_top_k_and_top_p(relative, rows)
     if any(row.params.min_p for row in rows):
         min_p = column([row.params.min_p for row in rows], smallest=0)

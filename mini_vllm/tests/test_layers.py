@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1]
 LAYERS = (
     "checks", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool", "caching",
     "prefix_tree", "kv_cache", "scheduler", "giving_way", "stopping", "attention", "fast", "models", "sampling",
-    "sampler", "model_runner", "sequences", "trace", "pictures", "engine_config", "joints", "lookahead", "engine_room",
-    "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream", "engine_thread",
+    "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "joints", "lookahead",
+    "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream", "engine_thread",
     "async_engine", "server", "benchmark", "fuzz", "demo", "cli", "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the

@@ -128,14 +128,16 @@ def test_a_wheel_holds_every_module_and_no_suite(wheel):
     assert len(modules) > len([path for path in modules if not is_suite(path)]) > 50
 
 
-def test_a_wheel_holds_the_model_the_questions_the_page_and_the_mark_that_it_is_typed(wheel):
+def test_a_wheel_holds_the_model_the_questions_the_page_the_kernels_and_the_mark_that_it_is_typed(wheel):
     assets = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm" / "assets").glob("*/*")}
     assert any(name.endswith("model.safetensors") for name in assets)
     page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/server/live/page").iterdir()}
     assert any(name.endswith("index.html") for name in page)
+    kernels = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/fast/kernels/sources").glob("*.h")}
+    assert any(name.endswith("decode.h") for name in kernels)
     others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
     assert {name for name in others if not name.startswith(COURSE)} == {
-        "mini_vllm/py.typed", "mini_vllm/benchmark/quiz.json", *assets, *page}
+        "mini_vllm/py.typed", "mini_vllm/benchmark/quiz.json", *assets, *page, *kernels}
 
 
 def test_a_wheel_holds_the_course(wheel):

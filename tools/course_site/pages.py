@@ -5,7 +5,7 @@
     phase-02-…/README.md           phase-02-…/index
     notebooks/02-….ipynb             below it, before the labs
     phase-02-…/labs/lab-01-…/        phase-02-…/lab-01-…: README, hints and answers on one page
-    docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving
+    docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving, docs/gpu
 
 All comes from the folders: a new lab, notebook or section of the README has its place without a line here.
 """
@@ -26,7 +26,7 @@ FRONT = "docs/site/index.md"
 README = "README.md"
 #: Where a section of the README stands. What is not named here stands at the end of "Start".
 ENGINE_SECTIONS = ("the-engine", "measured")
-ENGINE_DOCS = ("docs/engine", "docs/serving")
+ENGINE_DOCS = ("docs/engine", "docs/serving", "docs/gpu")
 MAKING_SECTIONS = ("for-instructors", "layout")
 START_SECTIONS = ("two-commands", "the-course", "for-students")
 #: Folders that hold no page: built, or not the project's.

@@ -1,0 +1,122 @@
+"""Whether what is fast is also right: our tokens against what mlx-lm thinks of them, with the same weights.
+
+mlx-lm reads each prompt with our output behind it, all at once. Where the token that it likes best is another than
+ours, the question is by how much. In bfloat16 a number has three digits, and every layer rounds: two sums of the same
+numbers in another order differ, and of 151,936 tokens the two best are often nearer to each other than that. How much
+rounding does, mlx-lm says itself: its scores in bfloat16 are held against its own in float32. That is the *noise*;
+tokens whose scores are a few times as far apart are a near-tie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mini_vllm.backend import mx, nn
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
+from mini_vllm.models.loader import LoadedModel
+from mini_vllm.request import SamplingParams
+
+Scores = NDArray[np.float32]
+
+#: Two scores of ours and two of mlx-lm's are compared, each with its noise, so that the difference has twice as much on
+#: average, and among hundreds of tokens one has a few times that.
+MAX_NOISES = 10.0
+#: In float32 there is nothing more exact to compare with. What is nearer than this is a tie.
+FLOAT32_NOISE = 1e-5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A token of ours that is not mlx-lm's first choice."""
+
+    request: int
+    place: int
+    ours: int
+    peers: int
+    #: How much higher mlx-lm's score for its own choice is, and how many times the noise that is.
+    gap: float
+    num_noises: float
+
+    def __str__(self) -> str:
+        return (f"request {self.request}, token {self.place}: ours is {self.ours}, mlx-lm's {self.peers}, whose score "
+                f"is {self.gap:.3f} higher, {self.num_noises:.1f} times the noise")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    num_tokens: int
+    #: Of mlx-lm's own scores.
+    noise: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all that differ are near-ties."""
+        return all(each.num_noises <= MAX_NOISES for each in self.differences)
+
+
+def agree(loaded: LoadedModel, peer: nn.Module, num_requests: int = 12, num_tokens: int = 24) -> Agreement:
+    """Prompts of different lengths, some with a beginning in common: chunks, decoding and copies have their turn."""
+    rng = np.random.default_rng(0)
+    vocab_size = min(loaded.config.vocab_size, 10_000)
+    shared = rng.integers(0, vocab_size, 70).tolist()
+    prompts = [(shared if index % 3 == 0 else []) + rng.integers(0, vocab_size, 5 + 29 * index).tolist()
+               for index in range(num_requests)]
+    return compare(peer, prompts, generate(loaded, prompts, num_tokens))
+
+
+def generate(loaded: LoadedModel, prompts: Sequence[list[int]], num_tokens: int) -> list[list[int]]:
+    """Tokens of each prompt, greedily. Raises RuntimeError if a request fails."""
+    num_blocks = sum(-(-(len(prompt) + num_tokens) // DEFAULT_BLOCK_SIZE) + 1 for prompt in prompts) + 2
+    engine = LLMEngine(EngineConfig(num_blocks=num_blocks), loaded=loaded)
+    params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+    found: dict[str, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        engine.add_request(prompt, params, str(index))
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.error:
+                raise RuntimeError(f"request {output.request_id}: {output.error}")
+            found[output.request_id] = output.token_ids
+    return [found[str(index)] for index in range(len(prompts))]
+
+
+def compare(peer: nn.Module, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> Agreement:
+    """``outputs`` are ours, each the continuation of a prompt."""
+    rounded = [scores_of(peer, prompt, output) for prompt, output in zip(prompts, outputs)]
+    with in_float32(peer):
+        exact = [scores_of(peer, prompt, output) for prompt, output in zip(prompts, outputs)]
+    errors = [float(np.square(one - other).mean()) for one, other in zip(rounded, exact)]
+    noise = max(float(np.sqrt(np.mean(errors))), FLOAT32_NOISE)
+    differences: list[Difference] = []
+    for request, (scores, output) in enumerate(zip(rounded, outputs)):
+        for place in np.flatnonzero(scores.argmax(axis=-1) != np.asarray(output)).tolist():
+            ours, best = output[place], int(scores[place].argmax())
+            gap = float(scores[place, best] - scores[place, ours])
+            differences.append(Difference(request, place, ours, best, gap, gap / noise))
+    return Agreement(sum(map(len, outputs)), noise, tuple(differences))
+
+
+def scores_of(peer: nn.Module, prompt: Sequence[int], output: Sequence[int]) -> Scores:
+    """[len(output), vocab_size]: what mlx-lm thinks of every token in each place of the output."""
+    logits = peer(mx.array([[*prompt, *output[:-1]]]))[0, len(prompt) - 1:]
+    scores: Scores = np.array(logits.astype(mx.float32))
+    return scores
+
+
+@contextlib.contextmanager
+def in_float32(model: nn.Module) -> Iterator[None]:
+    """The model's numbers as float32 while the block runs; packed weights stay packed."""
+    parameters = model.parameters()
+    model.set_dtype(mx.float32)
+    try:
+        yield
+    finally:
+        model.update(parameters)

@@ -1,0 +1,106 @@
+"""``bench gpu`` as far as it goes without a GPU: what is compared with what, and what is told."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mini_vllm.backend import mx, nn
+from mini_vllm.benchmark.gpu import agreement, report, steps, workloads
+from mini_vllm.benchmark.gpu.agreement import MAX_NOISES, Agreement, Difference, compare
+from mini_vllm.benchmark.gpu.steps import StepTimes
+from mini_vllm.benchmark.peer import load_peer
+from mini_vllm.benchmark.workloads import make_workload
+from mini_vllm.cli import main
+from mini_vllm.fast import tuning
+from mini_vllm.models.random_model import load_random
+
+
+class Peer(nn.Module):
+    """Scores tokens by the one before: token t likes t + 1 best, t + 2 a little less. In float32 a little else."""
+
+    def __init__(self, gap=0.1, noise=0.01):
+        super().__init__()
+        self.weight = mx.zeros((1,), mx.bfloat16)
+        self._gap, self._noise = gap, noise
+
+    def __call__(self, token_ids):
+        scores = np.zeros((token_ids.shape[1], 20), dtype=np.float32)
+        for place, token in enumerate(token_ids[0].tolist()):
+            scores[place, (token + 1) % 20], scores[place, (token + 2) % 20] = 1.0, 1.0 - self._gap
+        if self.weight.dtype == mx.float32:
+            scores += self._noise * np.where(np.arange(20) % 2, 1, -1)
+        return mx.array(scores)[None]
+
+
+def test_tokens_that_are_the_first_choice_agree():
+    found = compare(Peer(), [[1, 2], [7]], [[3, 4, 5], [8]])
+    assert found.num_tokens == 4 and not found.differences and found.is_good
+    assert found.noise == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("gap, is_good", [(0.05, True), (0.2, False)])
+def test_what_differs_is_measured_by_the_noise(gap, is_good):
+    peer = Peer(gap)
+    found = compare(peer, [[1], [5]], [[2, 4, 5], [6]])
+    (difference,) = found.differences
+    assert (difference.request, difference.place, difference.ours, difference.peers) == (0, 1, 4, 3)
+    assert difference.num_noises == pytest.approx(gap / 0.01, rel=1e-2) and found.is_good is is_good
+    assert peer.weight.dtype == mx.bfloat16, "it is as it was"
+    told = report.format_agreement(found)
+    assert "4 tokens, 1 of them not mlx-lm's first choice" in told
+    assert "request 0, token 1: ours is 4, mlx-lm's 3" in told
+    assert ("THEY DO NOT AGREE" in told) is not is_good
+
+
+def test_only_the_worst_differences_are_shown():
+    found = Agreement(100, 0.1, tuple(Difference(0, i, 1, 2, i / 10, float(i)) for i in range(9)))
+    told = report.format_agreement(found)
+    assert told.count("request 0") == report.MAX_SHOWN and "and 4 that are nearer" in told and "token 8" in told
+    assert found.is_good and MAX_NOISES > 8
+
+
+def test_a_real_model_agrees_with_mlx_lm():
+    loaded = load_random("qwen3-27m")
+    found = agreement.agree(loaded, load_peer(loaded)[0], 3, 4)
+    assert found.num_tokens == 12 and not found.differences
+
+
+def test_tables_fit_into_80_columns():
+    row = report.format_step(StepTimes(256, 12.3, 29.1, 3.4))
+    assert "2.37x" in row and "28%" in row and len(row) == len(report.STEPS) <= 80
+    assert report.format_step(StepTimes(1, 4.5, None, None)).split() == ["1", "4.50", "-", "-", "-", "-"]
+
+
+def test_a_step_must_read_the_weights_and_the_contexts():
+    loaded = load_random("qwen3-27m")
+    per_token = 2 * 6 * 4 * 64 * loaded.model.model.norm.weight.dtype.size
+    assert steps.bytes_per_step(loaded, 16, 512) == loaded.num_bytes + 16 * 512 * per_token
+
+
+@pytest.mark.parametrize("num_requests", [1, 5])
+def test_prompts_are_different_and_of_one_length(num_requests):
+    found = steps.prompts(num_requests, 5000, 512)
+    assert len({tuple(prompt) for prompt in found}) == num_requests
+    assert {len(prompt) for prompt in found} == {512 - steps.NUM_STEPS - steps.NUM_STEPS // 2}
+
+
+def test_a_workload_has_a_seat_and_room_for_every_request():
+    workload = workloads.sized(make_workload("nano-64", 10_000, 4096))
+    assert workload.settings["max_num_seqs"] == 64
+    tokens = sum(len(item.prompt) + item.num_tokens for item in workload.items)
+    assert workload.settings["num_blocks"] * workloads.BLOCK_SIZE >= tokens
+
+
+def test_on_a_cpu_it_says_what_to_do_instead(capsys, monkeypatch):
+    monkeypatch.setattr(tuning, "has_gpu", lambda: False)
+    assert main(["bench", "gpu"]) == 2
+    assert "this measures a GPU" in capsys.readouterr().err
+
+
+def test_a_quick_run_measures_and_saves(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(steps, "NUM_STEPS", 4)
+    assert main(["bench", "gpu", "--quick", "--no-peer", "--json", str(tmp_path / "gpu.json")]) == 0
+    told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
+    assert "kernels: " in told and "nano-16" in told
+    assert [row["num_requests"] for row in saved["steps"]] == [1, 2] and saved["workloads"][0]["ratio"] is None

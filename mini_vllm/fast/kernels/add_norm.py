@@ -1,0 +1,17 @@
+"""What a layer adds to its input, and the norm of the sum: two operations of every half of a layer in one."""
+
+from __future__ import annotations
+
+from mini_vllm.backend import mx
+from mini_vllm.fast.kernels.kernel import Kernel, constant, constants
+
+ADD_NORM = Kernel("add_norm", ("x", "added", "weight", "eps", "sizes"), ("total", "normed"))
+WARPS = 4
+
+
+def add_norm(x: mx.array, added: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
+    """``x + added`` [num_tokens, hidden_size], and its RMS norm; ``hidden_size`` is a multiple of 8."""
+    num_tokens, hidden_size = x.shape
+    total, normed = ADD_NORM([x, added, weight, constant(eps), constants(hidden_size)], {"T": x.dtype, "WARPS": WARPS},
+                             (num_tokens, 1, 1), WARPS, [(x.shape, x.dtype)] * 2)
+    return total, normed

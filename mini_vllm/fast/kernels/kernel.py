@@ -1,0 +1,89 @@
+"""A kernel: the text of a function's body, compiled by MLX for the GPU at hand when it is first called.
+
+The text is the same for CUDA and Metal. What differs, such as the name of shared memory, is in ``sources/cuda.h`` and
+``sources/metal.h``, to be read side by side. Parameters that decide how much a thread keeps in its registers
+(``HEADS``, ``HEAD_DIM``, …) are known when it is compiled, and each combination is compiled anew, which takes a second
+or so. All others are passed in an array of ``sizes``: the width of the block tables, or how many KV heads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from typing import Any
+
+from mini_vllm.backend import mlx_build, mx
+
+#: Threads that run in step; the same on both.
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What the sources need to be CUDA, or Metal."""
+
+    name: str
+    #: Which thread block this is, and which thread of it.
+    opening: str
+
+
+CUDA = Dialect("cuda", "const uint3 block = blockIdx;\nconst int thread_id = threadIdx.x;\n")
+METAL = Dialect("metal", "const uint3 block = threadgroup_position_in_grid;\n"
+                         "const int thread_id = thread_position_in_threadgroup.x;\n")
+
+
+def dialect_here() -> Dialect:
+    return METAL if mlx_build() == "metal" else CUDA
+
+
+@cache
+def read_source(name: str) -> str:
+    return (resources.files(__package__) / "sources" / f"{name}.h").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One of the sources, and what it is called with."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    #: What it needs beside ``common.h``.
+    headers: tuple[str, ...] = ()
+
+    def header(self, dialect: Dialect) -> str:
+        return "".join(map(read_source, (dialect.name, "common", *self.headers)))
+
+    def source(self, dialect: Dialect) -> str:
+        return dialect.opening + read_source(self.name)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        dialect = dialect_here()
+        make = mx.fast.metal_kernel if dialect is METAL else mx.fast.cuda_kernel
+        return make(name=f"mini_vllm_{self.name}", input_names=list(self.inputs), output_names=list(self.outputs),
+                    source=self.source(dialect), header=self.header(dialect))
+
+    def __call__(self, inputs: Sequence[mx.array], parameters: Mapping[str, object],
+                 thread_blocks: tuple[int, int, int], num_warps: int,
+                 outputs: Sequence[tuple[tuple[int, ...], mx.Dtype]]) -> list[mx.array]:
+        """``thread_blocks`` of ``num_warps`` warps each. ``outputs`` are shapes and types."""
+        num_threads = num_warps * WARP
+        found: list[mx.array] = self._compiled(
+            inputs=list(inputs), template=list(parameters.items()),
+            grid=(thread_blocks[0] * num_threads, *thread_blocks[1:]), threadgroup=(num_threads, 1, 1),
+            output_shapes=[shape for shape, _ in outputs], output_dtypes=[dtype for _, dtype in outputs])
+        return found
+
+
+@lru_cache(maxsize=1024)
+def constants(*numbers: int) -> mx.array:
+    """Whole numbers as an array that is made once."""
+    return mx.array(numbers, dtype=mx.int32)
+
+
+@lru_cache(maxsize=64)
+def constant(number: float) -> mx.array:
+    return mx.array([number], dtype=mx.float32)

@@ -1,0 +1,190 @@
+"""Paged attention by kernels: requests that decode, and chunks of prompts.
+
+A call may have both: requests with one token come first, as everywhere in ``fast``. What is in slots after a context
+does not matter, as with the simple attention: no number of them is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mini_vllm.backend import mx
+from mini_vllm.fast.kernels.kernel import Kernel, constant, constants
+from mini_vllm.fast.kernels.tables import padded_tables, round_width
+
+DECODE = Kernel("decode", ("queries", "pool", "tables", "context_lens", "sizes", "scale"), ("out",))
+MERGE = Kernel("merge", ("partials", "sizes"), ("out",))
+CHUNK = Kernel("chunk", ("queries", "pool", "tables", "context_lens", "query_starts", "tiles", "sizes", "scale"),
+               ("out",))
+
+#: Query heads that a thread block takes at once: what they need is in registers.
+MAX_HEADS = 4
+#: Warps of a thread block that decodes.
+DECODE_WARPS = 8
+#: What they merge in the end lies in shared memory, of which a GPU of Apple's has 32 KiB.
+MAX_SHARED_BYTES = 32 * 1024
+#: Tokens that a seat reads before it computes.
+UNROLL = 2
+#: Thread blocks that keep a large GPU busy, and the tokens from which on a context is worth splitting for that.
+ENOUGH_BLOCKS, TOKENS_PER_SPLIT, MAX_SPLITS = 256, 1024, 32
+ROWS_PER_WARP = 8
+MIN_HEAD_DIM, MAX_HEAD_DIM, HEAD_DIM_STEP = 32, 256, 16
+DTYPES = (mx.float16, mx.bfloat16, mx.float32)
+
+
+def can_attend(head_dim: int, dtype: mx.Dtype) -> bool:
+    """Whether the kernels can be made for such vectors: a thread reads eight numbers of one half of a head."""
+    return MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM and head_dim % HEAD_DIM_STEP == 0 and dtype in DTYPES
+
+
+@dataclass(frozen=True)
+class PoolShape:
+    """What is the same in every call of an engine's attention."""
+
+    num_kv_heads: int
+    #: Query heads that share a KV head.
+    group_size: int
+    head_dim: int
+    block_size: int
+    scale: float
+
+    @classmethod
+    def of(cls, queries: mx.array, pool: mx.array, scale: float) -> PoolShape:
+        num_kv_heads = pool.shape[1] // 2
+        return cls(num_kv_heads, queries.shape[1] // num_kv_heads, pool.shape[3], pool.shape[2], scale)
+
+    @property
+    def heads_per_block(self) -> int:
+        """Query heads of a thread block, if the group is shared out evenly: of 7 heads 4 and 3, of 9 three times 3."""
+        return -(-self.group_size // -(-self.group_size // MAX_HEADS))
+
+    @property
+    def num_parts(self) -> int:
+        return -(-self.group_size // self.heads_per_block)
+
+    @property
+    def decode_warps(self) -> int:
+        """Warps of a thread block that decodes."""
+        warps = DECODE_WARPS
+        while warps * self.heads_per_block * (self.head_dim + 2) * 4 > MAX_SHARED_BYTES:
+            warps //= 2
+        return warps
+
+    def num_splits(self, num_requests: int, longest: int) -> int:
+        """Into how many parts each context of a batch is cut, so that few requests keep a GPU busy: a power of two."""
+        wanted = -(-ENOUGH_BLOCKS // (num_requests * self.num_kv_heads * self.num_parts))
+        most = min(wanted, longest // TOKENS_PER_SPLIT, MAX_SPLITS)
+        return 1 << max(most, 1).bit_length() - 1
+
+
+def decode(queries: mx.array, pool: mx.array, tables: mx.array, context_lens: mx.array, shape: PoolShape,
+           window: int | None = None) -> mx.array:
+    """What the last token of each request sees: ``queries`` [num_requests, num_heads, head_dim], ``tables``
+    [num_requests, width] and ``context_lens`` [num_requests] of int32."""
+    num_requests, num_heads, head_dim = queries.shape
+    width = tables.shape[1]
+    num_splits = shape.num_splits(num_requests, width * shape.block_size)
+    sizes = constants(shape.num_kv_heads, shape.group_size, window or 0, num_splits, width)
+    is_split = num_splits > 1
+    out_shape = (num_requests, num_heads, num_splits, head_dim + 2) if is_split else queries.shape
+    out_dtype = mx.float32 if is_split else queries.dtype
+    thread_blocks = (shape.num_kv_heads * shape.num_parts, num_requests, num_splits)
+    warps = shape.decode_warps
+    parameters = {"T": queries.dtype, "OUT": out_dtype, "HEAD_DIM": head_dim, "HEADS": shape.heads_per_block,
+                  "BLOCK_SIZE": shape.block_size, "WARPS": warps, "UNROLL": UNROLL, "SPLIT": is_split}
+    (out,) = DECODE([queries, pool, tables, context_lens, sizes, constant(shape.scale)], parameters, thread_blocks,
+                    warps, [(out_shape, out_dtype)])
+    if not is_split:
+        return out
+    (merged,) = MERGE([out, sizes], {"HEAD_DIM": head_dim, "OUT": queries.dtype}, (num_requests * num_heads, 1, 1), 1,
+                      [(queries.shape, queries.dtype)])
+    return merged
+
+
+@dataclass(frozen=True)
+class ChunkArrays:
+    """Chunks of a step, as the kernel takes them."""
+
+    tables: mx.array
+    context_lens: mx.array
+    query_starts: mx.array
+    #: [num_tiles, 2]: whose, and from which of its rows on.
+    tiles: mx.array
+
+    @classmethod
+    def of(cls, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], num_queries: Sequence[int],
+           shape: PoolShape) -> ChunkArrays:
+        width = round_width(max(-(-context_len // shape.block_size) for context_len in context_lens))
+        starts = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
+        return cls(mx.array(padded_tables(block_tables, width)), mx.array(np.asarray(context_lens, dtype=np.int32)),
+                   mx.array(starts), mx.array(find_tiles(num_queries, shape)))
+
+
+def chunk_warps(head_dim: int) -> int:
+    """Warps of a thread block: the queries of their rows lie in shared memory, as float32."""
+    return 4 if head_dim <= 128 else 2
+
+
+def find_tiles(num_queries: Sequence[int], shape: PoolShape) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    """Whose rows each thread block takes, and from which on; the last ones of a chunk first, as they see most."""
+    rows = chunk_warps(shape.head_dim) * ROWS_PER_WARP
+    tiles = [(request, first) for request, num in enumerate(num_queries)
+             for first in reversed(range(0, num * shape.group_size, rows))]
+    return np.array(tiles, dtype=np.int32).reshape(-1, 2)
+
+
+def attend_chunks(queries: mx.array, pool: mx.array, chunks: ChunkArrays, shape: PoolShape,
+                  window: int | None = None) -> mx.array:
+    """What each token of the chunks sees, like ``queries`` [num_tokens, num_heads, head_dim]."""
+    head_dim, warps = shape.head_dim, chunk_warps(shape.head_dim)
+    sizes = constants(shape.num_kv_heads, shape.group_size, window or 0, 1, chunks.tables.shape[1])
+    parameters = {"T": queries.dtype, "HEAD_DIM": head_dim, "BLOCK_SIZE": shape.block_size, "WARPS": warps,
+                  "ROWS_PER_WARP": ROWS_PER_WARP}
+    (out,) = CHUNK([queries, pool, chunks.tables, chunks.context_lens, chunks.query_starts, chunks.tiles, sizes,
+                    constant(shape.scale)], parameters, (chunks.tiles.shape[0], shape.num_kv_heads, 1), warps,
+                   [(queries.shape, queries.dtype)])
+    return out
+
+
+class KernelAttention:
+    """Called like ``paged_attention``. It knows a step by the lists that it is given, as ``FastAttention`` does."""
+
+    def __init__(self) -> None:
+        self._step: tuple[object, object, object] | None = None
+        self._decodes: tuple[mx.array, mx.array] | None = None
+        self._chunks: ChunkArrays | None = None
+        self._num_decodes = 0
+
+    def __call__(self, queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
+                 context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
+                 window: int | None = None) -> mx.array:
+        shape = PoolShape.of(queries, pool, scale)
+        known = self._step
+        if (known is None or known[0] is not block_tables or known[1] is not context_lens
+                or known[2] is not query_starts):
+            self._plan(block_tables, context_lens, query_starts, shape)
+        outs = []
+        if self._decodes is not None:
+            outs.append(decode(queries[:self._num_decodes], pool, *self._decodes, shape, window))
+        if self._chunks is not None:
+            outs.append(attend_chunks(queries[self._num_decodes:], pool, self._chunks, shape, window))
+        return outs[0] if len(outs) == 1 else mx.concatenate(outs)
+
+    def _plan(self, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], query_starts: Sequence[int],
+              shape: PoolShape) -> None:
+        num_queries = np.diff(query_starts).tolist()
+        num = next((i for i, queries in enumerate(num_queries) if queries > 1), len(num_queries))
+        if 1 in num_queries[num:]:
+            raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
+                             f"{num_queries}")
+        self._step, self._num_decodes = (block_tables, context_lens, query_starts), num
+        self._decodes = self._chunks = None
+        if num:
+            width = round_width(max(-(-context_len // shape.block_size) for context_len in context_lens[:num]))
+            self._decodes = (mx.array(padded_tables(block_tables[:num], width)),
+                             mx.array(np.asarray(context_lens[:num], dtype=np.int32)))
+        if num < len(num_queries):
+            self._chunks = ChunkArrays.of(block_tables[num:], context_lens[num:], num_queries[num:], shape)

@@ -1,0 +1,163 @@
+"""What of the kernels can be checked without a GPU: their texts, and the arrays that they are given."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mini_vllm.backend import mx
+from mini_vllm.fast.kernels import add_norm, paged, skinny, tables, turn
+from mini_vllm.fast.kernels.kernel import CUDA, METAL, Kernel, read_source
+from mini_vllm.fast.kernels.paged import PoolShape
+
+KERNELS = {kernel.name: kernel for kernel in (paged.DECODE, paged.MERGE, paged.CHUNK, turn.TURN, add_norm.ADD_NORM,
+                                              skinny.SKINNY)}
+BOTH = [(name, dialect) for name in KERNELS for dialect in (CUDA, METAL) if name != "skinny" or dialect is CUDA]
+HEAD_DIMS = range(paged.MIN_HEAD_DIM, paged.MAX_HEAD_DIM + 1, paged.HEAD_DIM_STEP)
+GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 71)
+#: What the text of one may not have of the other.
+FOREIGN = {"cuda": r"threadgroup|simd_|\bdevice\b|metal::", "metal": r"__\w+__|__sync|__shfl|blockIdx|threadIdx|f32\b"}
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*", "", text)
+
+
+class Calls:
+    """Takes down how a kernel is called, in the place of MLX."""
+
+    def __init__(self, monkeypatch):
+        self.calls = []
+        monkeypatch.setattr(Kernel, "__call__", self._note)
+
+    def _note(self, *arguments):
+        inputs, parameters, thread_blocks, num_warps, outputs = arguments[-5:]
+        self.calls.append((parameters, thread_blocks, num_warps, [shape for shape, _ in outputs]))
+        return [mx.zeros(shape, dtype) for shape, dtype in outputs]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    return Calls(monkeypatch).calls
+
+
+@pytest.mark.parametrize("name, dialect", BOTH, ids=str)
+def test_a_source_is_whole_and_speaks_one_language(name, dialect):
+    text = without_comments(KERNELS[name].header(dialect) + KERNELS[name].source(dialect))
+    for opening, closing in ("()", "{}", "[]"):
+        assert text.count(opening) == text.count(closing)
+    assert not re.search(FOREIGN[dialect.name], text)
+    assert not re.search(r"\b(int|float|long)\s+(thread|half|kernel|device)\b", text), "a word of Metal's as a name"
+    for each in (*KERNELS[name].inputs, *KERNELS[name].outputs):
+        assert re.search(rf"\b{each}\b", KERNELS[name].source(dialect)), f"{each} is not used"
+
+
+def test_both_languages_define_the_same_words():
+    words = [re.findall(r"#define (\w+)|FUNCTION float (\w+)", read_source(dialect.name)) for dialect in (CUDA, METAL)]
+    assert words[0] == words[1] and len(words[0]) == 9
+
+
+def given_parameters(calls, head_dim, group, dtype):
+    """The parameters of every kernel for one shape, by its name."""
+    shape = PoolShape(2, group, head_dim, 16, 1.0)
+    queries, pool = mx.zeros((3, 2 * group, head_dim), dtype), mx.zeros((4, 4, 16, head_dim), dtype)
+    lens, table = mx.zeros((3,), mx.int32), mx.zeros((3, 8), mx.int32)
+    paged.decode(queries, pool, table, lens, shape)
+    paged.decode(queries[:1], pool, mx.zeros((1, 4096), mx.int32), lens[:1], shape)
+    paged.attend_chunks(queries, pool, paged.ChunkArrays.of([[1], [2]], [9, 2], [1, 2], shape), shape, window=5)
+    turn.turn_and_write(mx.zeros((3, (2 * group + 4) * head_dim), dtype), pool, lens, lens, lens, None, shape)
+    names = ["decode", "decode", "merge", "chunk", "turn"]
+    assert len(calls) == len(names)
+    return list(zip(names, calls))
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_every_combination_of_parameters(head_dim, calls):
+    for group, dtype in itertools.product(GROUPS, paged.DTYPES):
+        calls.clear()
+        assert paged.can_attend(head_dim, dtype)
+        for name, (parameters, thread_blocks, num_warps, _) in given_parameters(calls, head_dim, group, dtype):
+            used = set(re.findall(r"\b(?:[A-Z][A-Z_]+|T)\b", without_comments(read_source(name))))
+            defined = set(re.findall(r"constexpr int (\w+)|, (\w+) = |#define (\w+)", read_source(name)))
+            known = {word for words in defined for word in words} | {
+                "WARP", "UNSEEN", "DEVICE", "SHARED", "SHARED_POINTER", "BARRIER", "FUNCTION"}
+            assert used - known == set(parameters), name
+            assert all(count > 0 for count in thread_blocks) and num_warps * 32 <= 1024
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_lies_in_shared_memory_fits_into_that_of_a_mac(head_dim, group):
+    shape = PoolShape(1, group, head_dim, 32, 1.0)
+    assert shape.decode_warps * shape.heads_per_block * (head_dim + 2) * 4 <= paged.MAX_SHARED_BYTES
+    rows = paged.chunk_warps(head_dim) * paged.ROWS_PER_WARP
+    staged = 32 * (256 + 16)
+    assert rows * head_dim * 4 + rows * 32 * 4 + staged <= paged.MAX_SHARED_BYTES
+    assert shape.heads_per_block <= paged.MAX_HEADS
+    assert (shape.num_parts - 1) * shape.heads_per_block < group <= shape.num_parts * shape.heads_per_block
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(1, 9), st.sampled_from([32, 128, 160, 256]))
+def test_tiles_have_every_row_once(num_queries, group, head_dim):
+    shape = PoolShape(2, group, head_dim, 16, 1.0)
+    rows = paged.chunk_warps(head_dim) * paged.ROWS_PER_WARP
+    found = paged.find_tiles(num_queries, shape)
+    covered = [(request, row) for request, first in found.tolist()
+               for row in range(first, min(first + rows, num_queries[request] * group))]
+    assert sorted(covered) == [(i, row) for i, num in enumerate(num_queries) for row in range(num * group)]
+
+
+@pytest.mark.parametrize("num_requests, longest, expected", [
+    (1, 512, 1), (1, 1024, 1), (1, 4096, 4), (1, 131_072, 32), (16, 4096, 2), (256, 131_072, 1), (3, 10_000, 8)])
+def test_long_contexts_of_few_requests_are_split(num_requests, longest, expected):
+    assert PoolShape(8, 2, 128, 32, 1.0).num_splits(num_requests, longest) == expected
+
+
+def test_few_sizes_of_steps():
+    assert [tables.round_tokens(n) for n in (1, 2, 3, 5, 9, 16, 17, 33, 250, 256, 257, 2047, 2049)] == [
+        1, 2, 4, 8, 16, 16, 32, 48, 256, 256, 512, 2048, 2304]
+    assert len({tables.round_tokens(n) for n in range(1, 257)}) == 20
+    assert [tables.round_width(n) for n in (1, 8, 9, 16, 17, 1000)] == [8, 8, 16, 16, 32, 1024]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.lists(st.integers(1, 50), max_size=9), max_size=4), max_size=8))
+def test_rows_are_what_a_new_array_would_be(history):
+    rows = tables.TableRows()
+    for block_tables in history:
+        found = rows.update(block_tables, 4, 8)
+        expected = np.zeros((4, 8), dtype=np.int32)
+        expected[:len(block_tables)] = tables.padded_tables(block_tables, 8)
+        assert found.tolist() == expected.tolist()
+
+
+def test_a_table_that_grew_is_not_written_anew():
+    rows, history = tables.TableRows(), [[5, 3], [7]]
+    rows.update(history, 2, 8)
+    for block_id in range(10, 15):
+        history[0] = [*history[0], block_id]
+        assert rows.update(history, 2, 8)[0].tolist()[:len(history[0])] == history[0]
+    assert rows.num_written == 0
+    rows.update([[7], [5]], 2, 8)
+    assert rows.num_written == 2, "two others have their places now"
+
+
+def test_requests_with_one_token_come_first():
+    attention = paged.KernelAttention()
+    with pytest.raises(ValueError, match=r"come first in a step, but the numbers of tokens are \[2, 1\]"):
+        attention(mx.zeros((3, 2, 32)), mx.zeros((3, 4, 4, 32)), [[1], [2]], [2, 1], [0, 2, 3], 1.0)
+
+
+def test_products_of_few_rows_are_for_sixteen_bits_on_cuda(monkeypatch):
+    monkeypatch.setattr(skinny, "dialect_here", lambda: CUDA)
+    assert skinny.can_multiply(16, 4096, 1024, mx.bfloat16) and not skinny.can_multiply(16, 4096, 1024, mx.float32)
+    assert not skinny.can_multiply(1, 4096, 1024, mx.bfloat16) and not skinny.can_multiply(65, 4096, 1024, mx.bfloat16)
+    assert not skinny.can_multiply(16, 4097, 1024, mx.bfloat16) and not skinny.can_multiply(16, 4096, 1000, mx.bfloat16)
+    monkeypatch.setattr(skinny, "dialect_here", lambda: METAL)
+    assert not skinny.can_multiply(16, 4096, 1024, mx.bfloat16)
+    x, weight = mx.random.normal((4, 32)), mx.random.normal((8, 32))
+    assert mx.array_equal(skinny.product(x, weight), x @ weight.T)

@@ -1,0 +1,82 @@
+"""Whether an engine computes by the kernels, and if not, why.
+
+``MINI_VLLM_KERNELS`` is 0 for no, 1 for yes, if they agree. Without it: yes on CUDA; no on Metal, where nobody has seen
+them agree yet. ``mini-vllm doctor`` tries them and says what to set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import cache
+
+from mini_vllm.backend import mlx_build, mx
+from mini_vllm.fast import tuning
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.fast.kernels.paged import can_attend
+from mini_vllm.gpu.proof import find_fault
+from mini_vllm.gpu.runner import GpuRunner
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.network import Model
+
+SWITCH = "MINI_VLLM_KERNELS"
+SWITCHED_OFF = f"switched off by {SWITCH}=0"
+NOT_SEEN_YET = f"not seen to agree on Metal yet: {SWITCH}=1 switches them on, `mini-vllm doctor` tries them"
+NO_GPU = "MLX computes on a CPU"
+#: Of Qwen3-0.6B.
+USUAL_SHAPE = ModelConfig("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960, qk_norm=True)
+USUAL_BLOCK_SIZE = 32
+
+
+def runner_class(wanted: type, attention: object, model: Model, block_size: int) -> type:
+    """The class of an engine's runner: that of a GPU in the place of the plain one, if nobody replaced a part of it and
+    its kernels agree. If they do not, that is told once."""
+    if wanted is not ModelRunner or attention is not FastAttention or why_not_here():
+        return wanted
+    fault = fault_of(_shape_of(model.config), block_size, model.model.norm.weight.dtype)
+    return ModelRunner if fault else GpuRunner
+
+
+def why_not_here() -> str:
+    """Why no engine of this process uses the kernels; empty if they may be used."""
+    asked_for = os.environ.get(SWITCH, "").strip()
+    if not tuning.has_gpu():
+        return NO_GPU
+    if asked_for == "0":
+        return SWITCHED_OFF
+    return NOT_SEEN_YET if mlx_build() == "metal" and asked_for != "1" else ""
+
+
+@cache
+def fault_of(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> str:
+    """What is wrong with the kernels for such a model; looked for, and told, once."""
+    if not can_attend(config.head_dim, dtype) or config.hidden_size % 8:
+        fault = (f"are not made for heads of {config.head_dim} numbers of {dtype} and a width of "
+                 f"{config.hidden_size}")
+    else:
+        fault = find_fault(config, block_size, dtype)
+    if fault:
+        print(f"mini-vllm: the GPU's kernels are not used: {fault}. It goes on without them, slower.", file=sys.stderr,
+              flush=True)
+    return fault
+
+
+def try_kernels() -> tuple[str, str]:
+    """For ``doctor``: what came of trying them on a model of a usual shape, and what to do to have them; both empty
+    where there is no GPU."""
+    why_not = why_not_here()
+    if why_not == NO_GPU:
+        return "", ""
+    fault = find_fault(USUAL_SHAPE, USUAL_BLOCK_SIZE, mx.bfloat16)
+    if fault:
+        return f"do not use them: {fault}", ""
+    if why_not:
+        return "they agree with the simple attention, and are off", f"to switch them on: export {SWITCH}=1"
+    return "they agree with the simple attention, and are used", ""
+
+
+def _shape_of(config: ModelConfig) -> ModelConfig:
+    """Of equal shape, equal: what else a config says does not matter to the kernels, and may not be hashable."""
+    return replace(config, rope_scaling=None, sliding_layers=tuple(config.sliding_layers))

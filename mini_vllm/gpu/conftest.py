@@ -1,0 +1,65 @@
+"""The kernels as plain operations, so that what stands around them can be tested where there is no GPU."""
+
+import numpy as np
+import pytest
+
+from mini_vllm.attention import paged_attention
+from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
+from mini_vllm.gpu import network, proof, runner
+
+collect_ignore = [] if tuning.has_gpu() else ["test_on_gpu.py"]
+
+
+class Emulated:
+    """What each kernel computes, at once: nothing here is lazy. The pool is written in place, as a kernel does it."""
+
+    def __init__(self):
+        self.num_requests = []
+        self.num_tokens = []
+
+    def decode(self, queries, pool, tables, context_lens, shape, window=None):
+        lens = context_lens.tolist()
+        self.num_requests.append(len(lens))
+        return paged_attention(queries, pool, tables.tolist(), lens, list(range(len(lens) + 1)), shape.scale, window)
+
+    def attend_chunks(self, queries, pool, chunks, shape, window=None):
+        self.num_tokens.append(queries.shape[0])
+        return paged_attention(queries, pool, chunks.tables.tolist(), chunks.context_lens.tolist(),
+                               chunks.query_starts.tolist(), shape.scale, window)
+
+    def turn_and_write(self, heads, pool, slots, cosines, sines, norm, shape):
+        num_heads, kv = shape.num_kv_heads * shape.group_size, shape.num_kv_heads
+        x = heads.reshape(heads.shape[0], num_heads + 2 * kv, shape.head_dim)
+        turned = x[:, :num_heads + kv]
+        if norm is not None:
+            turned = mx.fast.rms_norm(turned, None, norm[1]) * norm[0]
+        first, second = mx.split(turned, 2, axis=-1)
+        cos, sin = cosines[:, None], sines[:, None]
+        turned = mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+        written = mx.concatenate([turned[:, num_heads:], x[:, num_heads + kv:]], axis=1)
+        mx.eval(pool, written)
+        view, numbers = np.array(pool, copy=False), np.array(written)
+        for slot, vectors in zip(slots.tolist(), numbers):
+            view[slot // shape.block_size, :, slot % shape.block_size] = vectors
+        return turned[:, :num_heads]
+
+    def add_norm(self, x, added, weight, eps):
+        return x + added, mx.fast.rms_norm(x + added, weight, eps)
+
+    def product(self, x, weight):
+        return x @ weight.T
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    kernels = Emulated()
+    for name in ("decode", "attend_chunks", "turn_and_write", "add_norm"):
+        monkeypatch.setattr(network, name, getattr(kernels, name))
+    monkeypatch.setattr(network, "multiply", lambda layer, x, plain: layer(x))
+    monkeypatch.setattr(network, "compiled_swiglu", lambda: network.swiglu)
+    monkeypatch.setattr(runner.mx, "compile", lambda function: function)
+    monkeypatch.setattr(proof.turn_module, "turn_and_write", kernels.turn_and_write)
+    monkeypatch.setattr(proof.add_norm_module, "add_norm", kernels.add_norm)
+    monkeypatch.setattr(proof.skinny_module, "product", kernels.product)
+    return kernels

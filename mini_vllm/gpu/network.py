@@ -1,0 +1,104 @@
+"""The layers of a ``Model``, with fewer and larger operations than it has by itself. Its parameters stay in place.
+
+    add, norm ─▶ qkv ─▶ turn and write ─▶ attention ─▶ o ─▶ add, norm ─▶ gate, up ─▶ swiglu ─▶ down
+    ╰ kernel ╯          ╰── kernel ──╯    ╰ kernel ╯        ╰ kernel ╯              ╰ compiled ╯
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from mini_vllm.attention import PagedKVCache
+from mini_vllm.backend import mx
+from mini_vllm.fast.kernels.add_norm import add_norm
+from mini_vllm.fast.kernels.paged import ChunkArrays, PoolShape, attend_chunks, decode
+from mini_vllm.fast.kernels.skinny import multiply
+from mini_vllm.fast.kernels.turn import turn_and_write
+from mini_vllm.models.network import MLP, Attention, Linear, Model
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """A step as the kernels take it. All of int32; requests with one token come first."""
+
+    #: [num_tokens] each.
+    positions: mx.array
+    slots: mx.array
+    #: Of requests with one token: tables [num_decodes, width] and context_lens [num_decodes]. None: there are none.
+    decodes: tuple[mx.array, mx.array] | None
+    chunks: ChunkArrays | None
+
+
+@cache
+def compiled_swiglu() -> object:
+    return mx.compile(swiglu)
+
+
+def swiglu(gate_up: mx.array) -> mx.array:
+    gate, up = mx.split(gate_up, 2, axis=-1)
+    return gate * mx.sigmoid(gate) * up
+
+
+class KernelNetwork:
+    """Computes what ``Model`` computes, into the same pools."""
+
+    def __init__(self, model: Model, cache: PagedKVCache) -> None:
+        config = model.config
+        self.model, self.cache = model, cache
+        self.shape = PoolShape(config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim,
+                               cache.block_size, config.head_dim ** -0.5)
+        self.windows = [config.window(layer) for layer in range(config.num_layers)]
+
+    def hidden(self, token_ids: mx.array, step: StepArrays, pools: list[mx.array], wanted: mx.array | None = None,
+               last: tuple[mx.array, mx.array] | None = None) -> tuple[mx.array, mx.array]:
+        """Hidden states of all tokens, or of the ``wanted`` ones, and what the last layer's queries, keys and values
+        were made of. With ``wanted``, ``last`` has their tables and context_lens: each is the last of its request."""
+        body = self.model.model
+        cosines, sines = self._angles(step.positions)
+        x = body.embed_tokens(token_ids)
+        normed = body.layers[0].input_layernorm(x)
+        heads = x
+        for index, layer in enumerate(body.layers):
+            attention: Attention = layer.self_attn
+            heads = multiply(attention.qkv_proj, normed, Linear).astype(pools[index].dtype)
+            queries = turn_and_write(heads, pools[index], step.slots, cosines, sines, _norm_of(attention), self.shape)
+            is_last = index == len(body.layers) - 1
+            if is_last and wanted is not None:
+                x, queries = x[wanted], queries[wanted]
+                assert last is not None
+                seen = decode(queries, pools[index], *last, self.shape, self.windows[index])
+            else:
+                seen = self._attend(queries, pools[index], step, self.windows[index])
+            out = multiply(attention.o_proj, seen.reshape(seen.shape[0], -1), Linear)
+            x, normed = self._add_norm(x, out, layer.post_attention_layernorm)
+            out = self._mlp(layer.mlp, normed)
+            x, normed = self._add_norm(x, out, body.norm if is_last else body.layers[index + 1].input_layernorm)
+        return normed, heads
+
+    def _angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """[num_tokens, head_dim / 2] each."""
+        rope = self.model._rope
+        angles = positions[:, None].astype(mx.float32) * rope.frequencies
+        return mx.cos(angles) * rope.scale, mx.sin(angles) * rope.scale
+
+    def _attend(self, queries: mx.array, pool: mx.array, step: StepArrays, window: int | None) -> mx.array:
+        if step.decodes is None:
+            assert step.chunks is not None
+            return attend_chunks(queries, pool, step.chunks, self.shape, window)
+        num_decodes = step.decodes[1].shape[0]
+        if step.chunks is None:
+            return decode(queries, pool, *step.decodes, self.shape, window)
+        return mx.concatenate([decode(queries[:num_decodes], pool, *step.decodes, self.shape, window),
+                               attend_chunks(queries[num_decodes:], pool, step.chunks, self.shape, window)])
+
+    def _mlp(self, mlp: MLP, x: mx.array) -> mx.array:
+        activated: mx.array = compiled_swiglu()(multiply(mlp.gate_up_proj, x, Linear))  # type: ignore[operator]
+        return multiply(mlp.down_proj, activated, Linear)
+
+    def _add_norm(self, x: mx.array, added: mx.array, norm: object) -> tuple[mx.array, mx.array]:
+        return add_norm(x, added, norm.weight.astype(x.dtype), norm.eps)  # type: ignore[attr-defined]
+
+
+def _norm_of(attention: Attention) -> tuple[mx.array, float] | None:
+    return (attention.qk_norm.weight, attention.qk_norm.eps) if "qk_norm" in attention else None

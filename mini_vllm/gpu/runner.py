@@ -1,0 +1,137 @@
+"""The ModelRunner of a GPU.
+
+A step that only decodes is one compiled function of its arrays, for a few sizes:
+
+    requests   1  2  4  8  16  32  48 … 256  512 …       ``round_tokens``
+    tables     8  16  32 … blocks a request              ``round_width``
+
+Places that are left over are filled with requests of one token, whose keys and values go to the null block, which
+nobody reads. In a step with chunks the tokens left over are one more request, which lives in the null block altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mini_vllm.attention import PagedKVCache, TokenArray, slot_mapping, token_positions
+from mini_vllm.backend import mx
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.fast.kernels.paged import ChunkArrays
+from mini_vllm.fast.kernels.tables import TableArray, TableRows, padded_tables, round_tokens, round_width
+from mini_vllm.gpu.network import KernelNetwork, StepArrays
+from mini_vllm.model_runner import Batch, ModelRunner
+from mini_vllm.models.network import Model
+
+
+class PoolsThatStay(PagedKVCache):
+    """The K/V arrays of a GPU: kernels write into them, so a pool is one array from the first step to the last."""
+
+    def clear_slots(self, slots: TokenArray) -> None:
+        """Nothing: the kernels use no number of a slot after a context."""
+
+
+class GpuRunner(ModelRunner):
+    """As its base class, with other operations. What is in slots after a context is never used in a number, so nothing
+    has to be cleared."""
+
+    cache_class = PoolsThatStay
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int,
+                 attention: type | Callable[..., mx.array] = FastAttention) -> None:
+        super().__init__(model, num_blocks, block_size, attention)
+        self.network = KernelNetwork(model, self.cache)
+        self._rows = TableRows()
+        self._decode = mx.compile(self._decode_logits)
+
+    def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
+        num_requests = len(batch.context_lens)
+        if len(wanted) == num_requests == batch.query_starts[-1]:
+            return self._logits_of_decodes(token_ids, batch)
+        if not wanted:
+            self._hidden(token_ids, batch, [])
+            return mx.zeros((0, self.model.config.vocab_size))
+        return self.model.logits(self._hidden(token_ids, batch, wanted))[:len(wanted)]
+
+    def _forward(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
+        hidden = self._hidden(token_ids, batch, wanted)
+        return hidden[:batch.query_starts[-1] if wanted is None else len(wanted)]
+
+    # ---- steps that only decode
+
+    def _logits_of_decodes(self, token_ids: mx.array, batch: Batch) -> mx.array:
+        num_requests = len(batch.context_lens)
+        num_rows = round_tokens(num_requests)
+        context_lens = np.ones(num_rows, dtype=np.int32)
+        context_lens[:num_requests] = batch.context_lens
+        width = round_width(-(-int(context_lens.max()) // self.cache.block_size))
+        tables = self._rows.update(batch.block_tables, num_rows, width)
+        positions = context_lens - 1
+        slots = last_slots(tables, positions, self.cache.block_size)
+        if num_rows > num_requests:
+            token_ids = mx.pad(token_ids, (0, num_rows - num_requests))
+        logits = self._decode(token_ids, mx.array(positions), mx.array(slots), mx.array(tables),
+                              mx.array(context_lens), self.cache.pools)
+        return logits[:num_requests] if num_rows > num_requests else logits
+
+    def _decode_logits(self, token_ids: mx.array, positions: mx.array, slots: mx.array, tables: mx.array,
+                       context_lens: mx.array, pools: list[mx.array]) -> mx.array:
+        step = StepArrays(positions, slots, (tables, context_lens), None)
+        return self.model.logits(self.network.hidden(token_ids, step, pools)[0])
+
+    # ---- steps with chunks
+
+    def _hidden(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
+        """Hidden states of the last tokens of the ``wanted`` requests, of all tokens if that is None; rounded up."""
+        num_tokens, size = batch.query_starts[-1], self.cache.block_size
+        num_spare = round_tokens(num_tokens) - num_tokens
+        padded = with_spare(batch, num_spare)
+        positions = token_positions(padded.context_lens, padded.query_starts)
+        slots = slot_mapping(padded.block_tables, positions, padded.query_starts, size)
+        step = self._arrays(padded, positions, slots)
+        if num_spare:
+            token_ids = mx.pad(token_ids, (0, num_spare))
+        wanted_tokens = last = None
+        if wanted is not None and len(wanted) < num_tokens:
+            chosen = [*wanted, *[len(batch.context_lens) - 1] * (round_tokens(max(len(wanted), 1)) - len(wanted))]
+            tokens = [batch.query_starts[request + 1] - 1 for request in chosen]
+            wanted_tokens = mx.array(np.asarray(tokens, dtype=np.int32))
+            last = self._decode_arrays([batch.block_tables[request] for request in chosen],
+                                       [batch.context_lens[request] for request in chosen])
+        hidden, heads = self.network.hidden(token_ids, step, self.cache.pools, wanted_tokens, last)
+        is_sound = mx.isfinite(heads[:num_tokens]).all()
+        mx.async_eval(hidden, is_sound)
+        if not is_sound.item():
+            raise ValueError("keys or values contain NaN")
+        return hidden
+
+    def _arrays(self, batch: Batch, positions: TokenArray, slots: TokenArray) -> StepArrays:
+        num_queries = np.diff(batch.query_starts).tolist()
+        num = next((i for i, queries in enumerate(num_queries) if queries > 1), len(num_queries))
+        decodes = self._decode_arrays(batch.block_tables[:num], batch.context_lens[:num]) if num else None
+        chunks = ChunkArrays.of(batch.block_tables[num:], batch.context_lens[num:], num_queries[num:],
+                                self.network.shape) if num < len(num_queries) else None
+        return StepArrays(mx.array(positions.astype(np.int32)), mx.array(slots.astype(np.int32)), decodes, chunks)
+
+    def _decode_arrays(self, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int]
+                       ) -> tuple[mx.array, mx.array]:
+        width = round_width(-(-max(context_lens) // self.cache.block_size))
+        return mx.array(padded_tables(block_tables, width)), mx.array(np.asarray(context_lens, dtype=np.int32))
+
+
+def last_slots(tables: TableArray, positions: TableArray, block_size: int) -> TableArray:
+    """Where the last token of each row is written."""
+    blocks = np.take_along_axis(tables, positions[:, None] // block_size, axis=1)[:, 0]
+    slots: TableArray = blocks * block_size + positions % block_size
+    return slots
+
+
+def with_spare(batch: Batch, num_spare: int) -> Batch:
+    """The batch, and ``num_spare`` tokens more, of a request in the null block. It comes last, as a chunk; if it is one
+    token only, it comes after the chunks all the same, as a chunk of one."""
+    if not num_spare:
+        return batch
+    num_blocks = num_spare  # more than enough: a table may be longer than its context needs
+    return Batch([*batch.block_tables, [0] * num_blocks], [*batch.context_lens, num_spare],
+                 [*batch.query_starts, batch.query_starts[-1] + num_spare])

@@ -1,0 +1,155 @@
+"""When the kernels are used, and what happens when one lies."""
+
+import pytest
+
+from mini_vllm.attention import paged_attention
+from mini_vllm.backend import mx
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.fast.kernels.kernel import Kernel
+from mini_vllm.gpu import choice, proof
+from mini_vllm.gpu.runner import GpuRunner
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import write_random_checkpoint
+from mini_vllm.request import SamplingParams
+
+CONFIG = dict(model_type="qwen3", vocab_size=300, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+              num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512)
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch):
+    monkeypatch.setattr(choice.tuning, "has_gpu", lambda: True)
+    monkeypatch.setattr(choice, "mlx_build", lambda: "cuda")
+    monkeypatch.delenv(choice.SWITCH, raising=False)
+    remembered = choice.fault_of
+    remembered.cache_clear()
+    yield
+    remembered.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    return load(write_random_checkpoint(tmp_path_factory.mktemp("model"), CONFIG))
+
+
+def test_on_a_cpu_nothing_changes(loaded, monkeypatch):
+    monkeypatch.setattr(choice.tuning, "has_gpu", lambda: False)
+    assert choice.why_not_here() == choice.NO_GPU
+    assert choice.runner_class(ModelRunner, FastAttention, loaded.model, 32) is ModelRunner
+
+
+def test_the_switch_and_metal(as_on_cuda, monkeypatch):
+    assert choice.why_not_here() == ""
+    monkeypatch.setattr(choice, "mlx_build", lambda: "metal")
+    assert choice.why_not_here() == choice.NOT_SEEN_YET and f"{choice.SWITCH}=1" in choice.NOT_SEEN_YET
+    monkeypatch.setenv(choice.SWITCH, "1")
+    assert choice.why_not_here() == ""
+    monkeypatch.setenv(choice.SWITCH, "0")
+    assert choice.why_not_here() == choice.SWITCHED_OFF
+
+
+def test_honest_kernels_pass_the_proof(emulated):
+    for config in (CONFIG, {**CONFIG, "model_type": "llama", "num_key_value_heads": 4}):
+        assert proof.find_fault(ModelConfig.from_dict(config), 16, mx.float32, paged_attention) == ""
+
+
+def lies_a_little(queries, pool, *batch):
+    out = paged_attention(queries, pool, *batch)
+    return mx.concatenate([out[:-1], out[-1:] + 0.001])
+
+
+def forgets_the_window(queries, pool, *batch):
+    return paged_attention(queries, pool, *batch[:-1])
+
+
+def sees_the_future(queries, pool, tables, lens, starts, scale, window):
+    table_of = [table for table, start, end in zip(tables, starts, starts[1:]) for _ in range(start, end)]
+    len_of = [length for length, start, end in zip(lens, starts, starts[1:]) for _ in range(start, end)]
+    return paged_attention(queries, pool, table_of, len_of, list(range(len(len_of) + 1)), scale, window)
+
+
+def is_not_a_number(queries, pool, *batch):
+    return paged_attention(queries, pool, *batch) * mx.nan
+
+
+@pytest.mark.parametrize("liar", [lies_a_little, sees_the_future, is_not_a_number])
+def test_a_kernel_that_lies_is_found_out(emulated, liar):
+    assert "attention is off by" in proof.find_fault(ModelConfig.from_dict(CONFIG), 16, mx.float32, liar)
+
+
+def test_one_that_forgets_the_window_is_found_out_where_there_is_one(emulated):
+    windows = {**CONFIG, "model_type": "mistral", "sliding_window": 24}
+    assert "attention" in proof.find_fault(ModelConfig.from_dict(windows), 16, mx.float32, forgets_the_window)
+
+
+def test_the_other_kernels_are_found_out_too(emulated, monkeypatch):
+    monkeypatch.setattr(proof.add_norm_module, "add_norm", lambda x, added, weight, eps: (x + added, x))
+    monkeypatch.setattr(proof.skinny_module, "product", lambda x, weight: (x @ weight.T) * 1.1)
+    monkeypatch.setattr(proof.turn_module, "turn_and_write", lambda heads, pool, *rest: mx.zeros((9, 4, 32)))
+    fault = proof.find_fault(ModelConfig.from_dict(CONFIG), 16, mx.float32, paged_attention)
+    assert all(name in fault for name in ("turn is off", "add_norm is off", "product is off"))
+    assert "attention" not in fault
+
+
+def test_an_engine_whose_kernels_do_not_compile_says_so_once_and_goes_on(as_on_cuda, loaded, capsys, monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("decode.h(17): error: expected a ';'")
+
+    monkeypatch.setattr(Kernel, "__call__", refuse)
+    settings = EngineConfig(block_size=16, num_blocks=30)
+    for _ in range(2):
+        engine = LLMEngine(settings, loaded=loaded)
+        assert type(engine.runner) is ModelRunner
+        engine.add_request([1, 2, 3], SamplingParams(max_tokens=3, temperature=0))
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+        assert outputs[-1].finished and not outputs[-1].error
+    told = capsys.readouterr().err
+    assert told.count("the GPU's kernels are not used: cannot be used: RuntimeError: decode.h(17)") == 1
+    assert "goes on without them" in told
+
+
+def test_an_engine_with_honest_kernels_uses_them(as_on_cuda, emulated, loaded, monkeypatch):
+    monkeypatch.setattr(proof, "KernelAttention", lambda: paged_attention)
+    assert type(LLMEngine(EngineConfig(block_size=16, num_blocks=30), loaded=loaded).runner) is GpuRunner
+
+
+def test_whoever_brings_an_attention_or_a_runner_keeps_it(as_on_cuda, loaded, monkeypatch):
+    class Own(ModelRunner):
+        pass
+
+    monkeypatch.setattr(choice, "fault_of", lambda *shape: "")
+    for parts in (EngineParts(attention=paged_attention), EngineParts(model_runner=Own)):
+        chosen = choice.runner_class(parts.model_runner, parts.attention, loaded.model, 16)
+        assert chosen is parts.model_runner
+
+
+@pytest.mark.parametrize("head_dim, hidden_size", [(24, 64), (264, 64), (16, 64), (32, 36)])
+def test_shapes_that_no_kernel_is_made_for(as_on_cuda, head_dim, hidden_size, capsys):
+    config = ModelConfig.from_dict({**CONFIG, "head_dim": head_dim, "hidden_size": hidden_size})
+    assert f"heads of {head_dim} numbers" in choice.fault_of(config, 16, mx.float32)
+    assert "are not made for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("build, switch, fault, told, to_do", [
+    ("cuda", "", "", "are used", ""),
+    ("cuda", "0", "", "are off", "export MINI_VLLM_KERNELS=1"),
+    ("metal", "", "", "are off", "export MINI_VLLM_KERNELS=1"),
+    ("metal", "1", "", "are used", ""),
+    ("metal", "", "attention is off by 3", "do not use them: attention is off by 3", ""),
+])
+def test_doctor_tries_them_and_says_what_to_set(as_on_cuda, monkeypatch, build, switch, fault, told, to_do):
+    monkeypatch.setattr(choice, "mlx_build", lambda: build)
+    monkeypatch.setenv(choice.SWITCH, switch)
+    monkeypatch.setattr(choice, "find_fault", lambda *shape: fault)
+    found, what = choice.try_kernels()
+    assert told in found and what.endswith(to_do) and bool(what) == bool(to_do)
+
+
+def test_doctor_says_nothing_of_kernels_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(choice.tuning, "has_gpu", lambda: False)
+    assert choice.try_kernels() == ("", "")
