@@ -6,7 +6,8 @@
                                 │                               lease; if that is not enough: 503, ask again later
                                 └── yes ──▶ load
 
-Everything here runs in one event loop: between two ``await`` nobody else changes anything.
+``room.py`` chooses who is let go, ``place.py`` knows how one model leaves. Everything runs in one event loop: between
+two ``await`` nobody else changes anything.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.backend import mx
-from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.request import Priority
-from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.errors import ApiError
 from mini_vllm.server.live.feed import LiveFeed
+from mini_vllm.server.place import Place
+from mini_vllm.server.room import who_must_go
 from mini_vllm.server.seats import Seats
 from mini_vllm.server.served import ServedModel, estimated_bytes, public_names
 from mini_vllm.server.settings import ServerSettings
@@ -34,38 +36,10 @@ log = logging.getLogger("mini_vllm.server")
 
 #: After so many seconds without a request, a model gives memory back.
 IDLE_S = 1.0
-#: What a client is told to wait for a model that others' requests leave no room for.
-RETRY_AFTER_S = 5.0
 
 
 class ModelBusyError(RuntimeError):
     """A model has requests in flight, so it is not restarted. Nothing has changed."""
-
-
-@dataclass
-class _Place:
-    """Where a model stands, whether it is loaded or not."""
-
-    name: str
-    config: EngineConfig
-    seats: Seats
-    num_leases: int = 0
-    #: Of all leases that ended, the number of its last one.
-    last_used: int = 0
-    #: Loading, or loaded. None: neither.
-    loading: asyncio.Task[ServedModel] | None = None
-    #: The engine that was here before, on its way out.
-    leaving: asyncio.Task[None] | None = None
-    #: What it takes, or will take; 0 while it is not there.
-    num_bytes: int = 0
-    #: What it took when it was last loaded with this configuration.
-    measured_bytes: int | None = field(default=None)
-
-    @property
-    def served(self) -> ServedModel | None:
-        """The model, if it is loaded."""
-        task = self.loading
-        return task.result() if task and task.done() and not task.cancelled() and not task.exception() else None
 
 
 class ModelShelf:
@@ -76,8 +50,8 @@ class ModelShelf:
         two models of one name."""
         self._settings, self._make_feed = settings, make_feed or LiveFeed
         self._uses = itertools.count(1)
-        self._places = {name: _Place(name, replace(settings.engine, model=source),
-                                     Seats(settings.engine.max_num_seqs, settings.max_waiting))
+        self._places = {name: Place(name, replace(settings.engine, model=source),
+                                    Seats(settings.engine.max_num_seqs, settings.max_waiting))
                         for name, source in public_names(settings.models).items()}
 
     def names(self) -> list[str]:
@@ -106,7 +80,7 @@ class ModelShelf:
             yield served
         except EngineStoppedError:
             if served is not None and place.served is served:  # its thread has died: the next one gets a new engine
-                self._let_go(place)
+                place.let_go()
             raise
         finally:
             place.num_leases -= 1
@@ -114,10 +88,10 @@ class ModelShelf:
             if not place.num_leases:
                 asyncio.get_running_loop().call_later(IDLE_S, self._rest, place, place.last_used)
 
-    def _rest(self, place: _Place, last_used: int) -> None:
+    def _rest(self, place: Place, last_used: int) -> None:
         """Give memory back, if nobody has come since: MLX keeps freed arrays for the next of the same size, and in time
         there have been many sizes."""
-        if place.served is not None and not place.num_leases and place.last_used == last_used:
+        if place.may_go and place.last_used == last_used:
             mx.clear_cache()
 
     async def restart(self, name: str, *, abort_running: bool = False, **changes: Any) -> ServedModel:
@@ -127,32 +101,28 @@ class ModelShelf:
         config = replace(before, **changes)
         if place.num_leases and not abort_running:
             raise ModelBusyError(f"{name} has {place.num_leases} requests in flight; wait, or abort them")
-        self._let_go(place)
-        self._configure(place, config)
+        place.let_go()
+        place.configure(config)
         try:
             return await self._ready(place)
         except ApiError as error:
-            self._configure(place, before)
+            place.configure(before)
             cause = error.__cause__.__cause__ if error.__cause__ is not None else None
             raise ValueError(f"{name} cannot be started so: {cause or error}") from error
 
     async def close(self, drain: bool = False) -> None:
         """Let all go. What is in flight ends with what it has, or is finished first."""
-        await asyncio.gather(*(self._leave(place, drain) for place in self._places.values()))
+        await asyncio.gather(*(place.leave(drain) for place in self._places.values()))
 
-    # ---- loading and letting go
-
-    def _place(self, name: str) -> _Place:
+    def _place(self, name: str) -> Place:
         if name not in self._places:
             raise ApiError(404, f"there is no model {name[:100]!r} here; there are: {', '.join(self._places)}",
                            param="model", code="model_not_found")
         return self._places[name]
 
-    def _configure(self, place: _Place, config: EngineConfig) -> None:
-        place.config, place.measured_bytes = config, None
-        place.seats.max_num_seqs = config.max_num_seqs
+    # ---- loading
 
-    async def _ready(self, place: _Place) -> ServedModel:
+    async def _ready(self, place: Place) -> ServedModel:
         """Wait until it is loaded. Who leaves meanwhile does not stop the loading: others may wait for it, too."""
         if place.loading is None:
             place.loading = asyncio.create_task(self._load(place))
@@ -168,7 +138,7 @@ class ModelShelf:
             if task.done() and place.loading is task and place.served is None:
                 place.loading, place.num_bytes = None, 0  # the next one tries again
 
-    async def _load(self, place: _Place) -> ServedModel:
+    async def _load(self, place: Place) -> ServedModel:
         needed = place.measured_bytes
         if needed is None:
             needed = await asyncio.to_thread(estimated_bytes, place.config)
@@ -185,51 +155,12 @@ class ModelShelf:
         log.info("%s is loaded: %.0f MB", place.name, served.num_bytes / 1e6)
         return served
 
-    def _make_room(self, place: _Place, num_bytes: int) -> None:
+    def _make_room(self, place: Place, num_bytes: int) -> None:
         """Reserve the memory, and let go what stands in its way. Raises ApiError, and lets nothing go, if there is too
         little even so."""
-        limit = self._settings.max_memory_bytes
         others = [other for other in self._places.values() if other is not place and other.num_bytes]
-        excess = 0 if limit is None else num_bytes + sum(other.num_bytes for other in others) - limit
-        victims = []
-        for other in sorted(others, key=lambda other: other.last_used):
-            if excess > 0 and other.served is not None and not other.num_leases:
-                victims.append(other)
-                excess -= other.num_bytes
-        if limit is not None and num_bytes > limit:
-            raise ApiError(503, f"the model {place.name!r} takes {num_bytes / 1e6:.0f} MB, the server's limit for all "
-                           f"models is {limit / 1e6:.0f} MB", code="model_too_large")
-        if excess > 0:
-            raise retry_later(503, f"there is no room for the model {place.name!r} beside those that are serving "
-                              "requests; ask again later", "no_room", RETRY_AFTER_S)
+        leaving = who_must_go(place.name, num_bytes, others, self._settings.max_memory_bytes)
         place.num_bytes = num_bytes
-        for victim in victims:
-            log.info("%s is let go to make room for %s", victim.name, place.name)
-            self._let_go(victim)
-
-    def _let_go(self, place: _Place) -> None:
-        """From now on it is not there; its engine ends by itself."""
-        task, before = place.loading, place.leaving
-        place.loading, place.num_bytes = None, 0
-        if task is not None:
-            place.leaving = asyncio.create_task(_end(task, before))
-
-    async def _leave(self, place: _Place, drain: bool) -> None:
-        if drain and place.served is not None:
-            await place.served.engine.shutdown()
-        self._let_go(place)
-        if place.leaving is not None:
-            await place.leaving
-
-
-async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | None) -> None:
-    """End what was loaded, once it is loaded: a thread that reads files cannot be stopped."""
-    if before is not None:
-        await before
-    try:
-        served = await asyncio.shield(task)
-    except Exception:
-        return  # whoever waited for it has heard
-    await served.engine.shutdown(drain=False)
-    del served
-    mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it
+        for other in leaving:
+            log.info("%s is let go to make room for %s", other.name, place.name)
+            other.let_go()

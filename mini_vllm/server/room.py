@@ -1,0 +1,49 @@
+"""Which models must go, so that another has room within the memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from mini_vllm.server.errors import ApiError, retry_later
+
+#: What a client is told to wait for a model that others' requests leave no room for.
+RETRY_AFTER_S = 5.0
+
+
+class Tenant(Protocol):
+    """What is asked of a model that takes memory."""
+
+    num_bytes: int
+    #: Grows from use to use.
+    last_used: int
+
+    @property
+    def may_go(self) -> bool:
+        """False while it is loading or in use."""
+
+
+AnyTenant = TypeVar("AnyTenant", bound=Tenant)
+
+
+def who_must_go(name: str, num_bytes: int, others: Sequence[AnyTenant], limit_bytes: int | None) -> list[AnyTenant]:
+    """Those of ``others`` that must go before the model ``name`` may take ``num_bytes``; none, if there is no limit.
+
+    Of those that may go, who was not used for longest goes first, and nobody goes once there is room. Raises ApiError:
+    503 if the model is larger than the limit, or if there is too little room though all went that may.
+    """
+    if limit_bytes is None:
+        return []
+    if num_bytes > limit_bytes:
+        raise ApiError(503, f"the model {name!r} takes {num_bytes / 1e6:.0f} MB, the server's limit for all models is "
+                       f"{limit_bytes / 1e6:.0f} MB", code="model_too_large")
+    excess = num_bytes + sum(other.num_bytes for other in others) - limit_bytes
+    leaving = []
+    for other in sorted(others, key=lambda other: other.last_used):
+        if excess > 0 and other.may_go:
+            leaving.append(other)
+            excess -= other.num_bytes
+    if excess > 0:
+        raise retry_later(503, f"there is no room for the model {name!r} beside those that are serving requests; ask "
+                          "again later", "no_room", RETRY_AFTER_S)
+    return leaving
