@@ -36,24 +36,25 @@ class Metrics:
                               "cached) and of outputs.", ["model", "kind"], registry=registry)
         self.requests = Counter("mini_vllm_requests", "Requests by how they ended.", ["model", "outcome"],
                                 registry=registry)
+        # A handful of values: 400, 404, 429, 500, 503.
+        self.errors = Counter("mini_vllm_errors", "Requests that ended in an error, by its status.",
+                              ["model", "status"], registry=registry)
 
     @contextmanager
     def request(self, model: str) -> Iterator[RequestMeter]:
         """Follow one request until it has ended."""
         meter = RequestMeter(self, model, self._clock)
-        outcome = "disconnected"  # unless something else is seen to happen
         try:
             yield meter
-            outcome = meter.outcome
+            meter.has_ended = True
         except ApiError as error:
-            outcome = "refused" if error.status < 500 else "failed"
+            meter.note_failure(error.status)
             raise
         except Exception:
-            outcome = "failed"
+            meter.note_failure(500)
             raise
         finally:
             meter.close()
-            self.requests.labels(model, outcome).inc()
 
     def render(self, states: Mapping[str, EngineState]) -> bytes:
         """In Prometheus' text format."""
@@ -71,7 +72,15 @@ class RequestMeter:
         #: Of each prompt: when its latest token came, and its usage.
         self._last_s: dict[int, float] = {}
         self._usage: dict[int, tuple[int, int, int]] = {}
-        self.outcome = "answered"
+        #: Whether it was served to its end; else its client has left, unless there is the status of an error.
+        self.has_ended = False
+        self._error_status: int | None = None
+
+    @property
+    def outcome(self) -> str:
+        if self._error_status is None:
+            return "answered" if self.has_ended else "disconnected"
+        return "refused" if self._error_status < 500 else "failed"
 
     def note(self, batch: Batch) -> None:
         """Outputs have come. What came together is one token late: the gap is what a client sees."""
@@ -88,11 +97,14 @@ class RequestMeter:
                                   usage.completion_tokens)
 
     def note_failure(self, status: int) -> None:
-        """It failed after its answer had begun."""
-        self.outcome = "failed"
+        """It ends in an error of this status. A stream that had begun has another one, but would have had this."""
+        self._error_status = status
 
     def close(self) -> None:
-        """Count its tokens: those of a client that has left were computed, too."""
+        """Count how it ended, and its tokens: those of a client that has left were computed, too."""
+        self._metrics.requests.labels(self._model, self.outcome).inc()
+        if self._error_status is not None:
+            self._metrics.errors.labels(self._model, str(self._error_status)).inc()
         for numbers in self._usage.values():
             for kind, number in zip(("prompt", "cached", "output"), numbers):
                 self._metrics.tokens.labels(self._model, kind).inc(number)

@@ -7,6 +7,7 @@ import pytest
 
 from mini_vllm.server import shelf as shelf_module
 from mini_vllm.server.conftest import Client, serve
+from mini_vllm.server.errors import ApiError
 from mini_vllm.server.prometheus import Metrics
 
 PROMPT = list(range(20))
@@ -15,8 +16,12 @@ PROMPT = list(range(20))
 def numbers(text):
     """Name and labels → value, without the labels' model."""
     found = re.findall(r"^mini_vllm_(\w+)(?:{(.*)})? (\S+)$", text, re.MULTILINE)
-    return {(name, *sorted(re.findall(r'(?:state|kind|outcome|le)="([^"]*)"', labels))): float(value)
+    return {(name, *sorted(re.findall(r'(?:state|kind|outcome|status|le)="([^"]*)"', labels))): float(value)
             for name, labels, value in found}
+
+
+def errors_in(found):
+    return {key[1]: value for key, value in found.items() if key[0] == "errors_total"}
 
 
 async def scrape(app):
@@ -47,6 +52,7 @@ def test_every_number_is_right_and_nothing_is_loaded_to_tell_it(writer):
     assert sum(after["blocks", state] for state in ("used", "shared", "cached", "free")) == 399
     assert after["requests_total", "answered"] == 2 and after["requests_total", "disconnected"] == 1
     assert after["requests_total", "refused"] == 1, "what the schema refuses has no model that it could count for"
+    assert errors_in(after) == {"400": 1}
     assert after["tokens_total", "prompt"] == 60 and after["tokens_total", "cached"] >= 32
     assert after["tokens_total", "output"] >= 10
     assert after["time_to_first_token_seconds_count",] == 3
@@ -67,6 +73,34 @@ def test_latencies_are_what_the_clock_says():
     assert found["time_to_first_token_seconds_sum",] == pytest.approx(0.2)
     assert found["inter_token_seconds_sum",] == pytest.approx(0.07) and found["inter_token_seconds_count",] == 2
     assert found["inter_token_seconds_bucket", "0.02"] == 0 and found["inter_token_seconds_bucket", "0.05"] == 2
+
+
+def test_what_fails_is_counted_by_its_status():
+    metrics = Metrics()
+    for error in (ApiError(429, "later"), ApiError(503, "later"), ApiError(503, "later"), ZeroDivisionError()):
+        with pytest.raises(type(error)), metrics.request("m"):
+            raise error
+    with pytest.raises(asyncio.CancelledError), metrics.request("m"):
+        raise asyncio.CancelledError
+    found = numbers(metrics.render({}).decode())
+    assert errors_in(found) == {"429": 1, "503": 2, "500": 1}
+    assert {key[1]: value for key, value in found.items() if key[0] == "requests_total"} == {
+        "refused": 1, "failed": 3, "disconnected": 1}
+
+
+def test_a_stream_that_breaks_off_is_counted_by_the_status_that_it_would_have_had(writer):
+    async def main(app, shelf):
+        client = Client("/v1/completions", {"model": writer.name, "prompt": "x", "max_tokens": 400, "ignore_eos": True,
+                                            "stream": True})
+        task = asyncio.create_task(client.ask(app))
+        await client.has_begun.wait()
+        await shelf.restart(writer.name, abort_running=True, num_blocks=50)
+        await task
+        assert client.status == 200 and "error" in client.events()[-1]
+        return await scrape(app)
+
+    found = serve(main, writer)
+    assert errors_in(found) == {"503": 1} and found["requests_total", "failed"] == 1
 
 
 def test_two_servers_in_a_process_count_apart():
