@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
-from mini_vllm.engine_thread import EngineThread
+from mini_vllm.engine_thread import EngineStoppedError, EngineThread
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.output_stream import Answer, OutputStream, since
@@ -192,6 +192,11 @@ class AsyncLLMEngine:
     async def wait_until_ready(self) -> None:
         """The model is loaded. Raises EngineStoppedError, with the cause, if it cannot be."""
         await self.call(lambda engine: None)
+
+    @property
+    def ended_by(self) -> EngineStoppedError | None:
+        """Why there is no engine any more: it was shut down, or its thread has died. None while there is one."""
+        return self._thread.stopped_error() if self._thread.has_ended else None
 
     def _check_is_running(self) -> None:
         if self._thread.error is not None or self._thread.is_stopping:

@@ -74,14 +74,8 @@ class ModelShelf:
         if there is no room for it or it cannot be loaded."""
         place = self._place(name)
         place.num_leases += 1
-        served = None
         try:
-            served = await self._ready(place)
-            yield served
-        except EngineStoppedError:
-            if served is not None and place.served is served:  # its thread has died: the next one gets a new engine
-                place.let_go()
-            raise
+            yield await self._ready(place)
         finally:
             place.num_leases -= 1
             place.last_used = next(self._uses)
@@ -123,7 +117,11 @@ class ModelShelf:
     # ---- loading
 
     async def _ready(self, place: Place) -> ServedModel:
-        """Wait until it is loaded. Who leaves meanwhile does not stop the loading: others may wait for it, too."""
+        """Wait until it is loaded. Who leaves meanwhile does not stop the loading: others may wait for it, too. An
+        engine that has died is replaced."""
+        if place.served is not None and (end := place.served.engine.ended_by) is not None:
+            log.error("%s is loaded anew: %s", place.name, end)
+            place.let_go()
         if place.loading is None:
             place.loading = asyncio.create_task(self._load(place))
             place.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # it counts as seen

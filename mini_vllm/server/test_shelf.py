@@ -151,6 +151,27 @@ def test_an_engine_that_has_died_is_replaced(folders):
     on_shelf(main, folders[0])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_asks_after_an_engine_has_died_is_answered(folders, stream, caplog):
+    async def main(shelf, a):
+        before = await use(shelf, a)
+        die(before)
+        while before.engine.ended_by is None:
+            await asyncio.sleep(0)
+        client = Client("/v1/completions", {"model": a, "prompt": "x", "max_tokens": 2, "stream": stream})
+        await client.ask(make_app(settings_for(folders[0]), shelf))
+        assert client.status == 200, client.data
+        assert (await use(shelf, a)).engine is not before.engine
+        assert f"{a} is loaded anew: the engine has stopped: a message broke it" in caplog.text
+
+    def die(served):
+        def message(engine):
+            raise ArithmeticError("a message broke it")
+        served.engine._thread.inbox.put(message)
+
+    on_shelf(main, folders[0])
+
+
 def test_a_restart_changes_the_engine_and_its_seats(folders):
     async def main(shelf, a):
         before = await use(shelf, a)
