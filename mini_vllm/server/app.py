@@ -1,7 +1,7 @@
 """The application: routes, and what stands before them.
 
-    Guard ─▶ AccessGate ─▶ BodyBound ─▶ DrainGate ─▶ /v1/completions, /v1/chat/completions, /v1/models,
-                                                     /health, /metrics, the live page
+    Guard ─▶ AccessGate ─▶ Farewell ─▶ BodyBound ─▶ DrainGate ─▶ /v1/completions, /v1/chat/completions, /v1/models,
+                                                                 /health, /metrics, the live page
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mini_vllm.server.access import AccessGate, caller_of, require_admin
 from mini_vllm.server.body import BodyBound
 from mini_vllm.server.chat import ChatResponse
 from mini_vllm.server.completions import CompletionResponse
-from mini_vllm.server.drain import DrainGate
+from mini_vllm.server.drain import DrainGate, Farewell
 from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
 from mini_vllm.server.guard import Guard
@@ -59,6 +59,7 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
     # The last that is added stands outermost.
     app.add_middleware(DrainGate, draining=app.state.draining)
     app.add_middleware(BodyBound, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Farewell, draining=app.state.draining)
     app.add_middleware(AccessGate, keys=keys)
     app.add_middleware(Guard, hosts=(settings.host, *settings.allowed_hosts))
     return app

@@ -1,4 +1,5 @@
-"""A server that was told to stop: who comes now is sent away, and streams without an end come to one."""
+"""A server that was told to stop: who comes now is sent away, streams without an end come to one, and who cannot be
+waited for any longer is told so."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mini_vllm.server.answers import DONE, event
 from mini_vllm.server.errors import retry_later
 
 #: What a client is told to wait: by then another server may be there.
@@ -24,29 +26,60 @@ class DrainGate:
         if self.draining.is_set() and scope["path"] != "/health":
             error = retry_later(503, "the server is stopping; ask again later", "stopping", RETRY_AFTER_S)
             return await error.to_response()(scope, receive, send)
-        try:
-            if scope["method"] == "GET":
-                await self._listen(scope, receive, send)
-            else:
-                await self.app(scope, receive, send)
-        except asyncio.CancelledError:
-            if not self.draining.is_set():
-                raise
-            # It took longer than the server may wait. The connection is closed, which tells the client; no more is
-            # to be said of it, and a traceback would be.
+        if scope["method"] == "GET":
+            await self._listen(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
     async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Whatever the application did with the news, the answer that it began is ended."""
-        is_open = False
-
-        async def watched(message: Message) -> None:
-            nonlocal is_open
-            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
-            await send(message)
-
-        await self.app(scope, _Listener(receive, self.draining), watched)
-        if is_open and self.draining.is_set():
+        answer = _Answer(send)
+        await self.app(scope, _Listener(receive, self.draining), answer)
+        if answer.is_open and self.draining.is_set():
             await send({"type": "http.response.body", "body": b""})
+
+
+class Farewell:
+    """ASGI middleware. Whoever is cut off hears that the server is stopping: as an answer, or as the last event of one.
+
+    A request is cut off by cancelling its task. This middleware stands before whatever waits for a client, so that
+    none of that ends in a traceback in the log.
+    """
+
+    def __init__(self, app: ASGIApp, draining: asyncio.Event) -> None:
+        self.app, self.draining = app, draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        answer = _Answer(send)
+        try:
+            await self.app(scope, receive, answer)
+        except asyncio.CancelledError:
+            if not self.draining.is_set():
+                raise
+            error = retry_later(503, "the server is stopping and could not wait until this was answered; ask again "
+                                "later", "stopping", RETRY_AFTER_S)
+            if not answer.has_begun:
+                await error.to_response()(scope, receive, send)
+            elif answer.is_open and answer.is_stream:
+                await send({"type": "http.response.body", "body": event(error.to_dict()) + DONE})
+
+
+class _Answer:
+    """``send`` that knows how far an answer has got."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = self.is_open = self.is_stream = False
+
+    async def __call__(self, message: Message) -> None:
+        await self._send(message)
+        if message["type"] == "http.response.start":
+            self.has_begun = self.is_open = True
+            self.is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream")
+        else:
+            self.is_open = message.get("more_body", False)
 
 
 class _Listener:

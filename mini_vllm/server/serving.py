@@ -1,11 +1,12 @@
 """A server from its start to its end.
 
 SIGTERM, or Ctrl-C, drains: nobody new is let in, who is being answered gets the whole answer, for at most ``drain_s``
-seconds. A second Ctrl-C does not wait.
+seconds. Who is not done by then is told so, and cut off. A second Ctrl-C does not wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
@@ -18,22 +19,54 @@ from mini_vllm.models.find import find_model
 from mini_vllm.server.app import make_app
 from mini_vllm.server.settings import ServerSettings
 
+log = logging.getLogger("mini_vllm.server")
+
 #: Calls that wait to be taken.
 BACKLOG = 2048
+#: How long whoever is cut off may take to read that.
+FAREWELL_S = 1.0
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn, and the application hears of the end before connections are waited for."""
+    """uvicorn, and the application hears of the end before connections are waited for.
+
+    Requests are cut off here, not by uvicorn: it would answer them with a 500 and fill the log with lines of its own.
+    """
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
-        # No access log: a line for every request costs time, and paths are all that it could tell.
+        # No access log: a line for every request costs time, and paths are all that it could tell. By the time that
+        # uvicorn is given, nobody is left to wait for.
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", server_header=False,
-                                        timeout_graceful_shutdown=max(1, round(settings.drain_s))))
-        self._app = app
+                                        timeout_graceful_shutdown=round(settings.drain_s + 5 * FAREWELL_S)))
+        self._app, self._drain_s = app, settings.drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._app.state.draining.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        limit = asyncio.create_task(self._limit_the_wait())
+        await super().shutdown(sockets)
+        limit.cancel()
+        if self.force_exit:  # uvicorn has waited for nothing, and would tear down what still runs
+            await self._cut_off("told to stop at once")
+            await asyncio.wait({asyncio.create_task(self.lifespan.shutdown())}, timeout=FAREWELL_S)
+
+    async def _limit_the_wait(self) -> None:
+        await asyncio.sleep(self._drain_s)
+        await self._cut_off(f"not answered within {self._drain_s:g} s (--drain)")
+        await asyncio.sleep(FAREWELL_S)
+        for connection in list(self.server_state.connections):  # its client does not even read
+            connection.transport.abort()
+
+    async def _cut_off(self, why: str) -> None:
+        tasks = list(self.server_state.tasks)
+        if not tasks:
+            return
+        log.warning("%d %s cut off: %s", len(tasks), "request was" if len(tasks) == 1 else "requests were", why)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=FAREWELL_S)
 
 
 def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:

@@ -1,19 +1,21 @@
 """``mini-vllm serve`` as a process: what it says, and how it stops."""
 
 import asyncio
-import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from mini_vllm.cli import main
+from mini_vllm.server import serving
 from mini_vllm.server.conftest import Client, running, settings_for
-from mini_vllm.server.drain import DrainGate
+from mini_vllm.server.drain import DrainGate, Farewell
 
 
 def start(model, *options):
@@ -65,15 +67,66 @@ def test_a_server_that_stops_finishes_what_it_began(writer):
         assert not server.thread.is_alive() and not server.shelf.loaded()
 
 
-def test_who_takes_too_long_is_cut_off(writer, caplog):
+def call(url, body, path="/v1/completions", num_bytes_kept_back=0):
+    """A connection over which this was asked, or nearly all of it."""
+    data = json.dumps(body).encode()
+    head = (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\n\r\n")
+    connection = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=30)
+    connection.sendall(head.encode() + data[:len(data) - num_bytes_kept_back])
+    return connection.makefile("rb")
+
+
+def test_who_takes_too_long_is_told_and_cut_off_and_the_log_has_one_line_of_it(writer, caplog, capsys):
+    long = {**body(writer, 500), "n": 16}
     with running(settings_for(writer, drain_s=0)) as server:
-        with ask(server.url, **body(writer, 500), n=16) as stream:
-            stream.readline()
-            server.stop()
-            with pytest.raises(http.client.IncompleteRead):
-                stream.read()
+        stream = call(server.url, long)
+        while not stream.readline().startswith(b"data: "):
+            pass
+        whole, upload = call(server.url, {**long, "stream": False}), call(server.url, long, num_bytes_kept_back=5)
+        while server.shelf.num_in_flight(writer.name) < 2 or len(server.server.server_state.tasks) < 3:
+            pass
+        server.stop()
+        rest, *answers = stream.read(), whole.read(), upload.read()
         server.thread.join(30)
-        assert not server.thread.is_alive() and "Traceback" not in caplog.text
+        assert not server.thread.is_alive()
+    assert b'"code":"stopping"}}\n\n' in rest and rest.endswith(b"0\r\n\r\n"), "the stream comes to its end"
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 503 ") and b"retry-after: 5" in answer and b'"code":"stopping"' in answer
+    assert [line for line in caplog.messages if "cut off" in line] == [
+        "3 requests were cut off: not answered within 0 s (--drain)"]
+    assert capsys.readouterr().err == "", "uvicorn has nothing to say of it"
+
+
+def test_a_second_ctrl_c_does_not_wait_and_leaves_no_traceback(writer, caplog, capsys):
+    with running(settings_for(writer)) as server:
+        stream = call(server.url, {**body(writer, 500), "n": 16})
+        while not stream.readline().startswith(b"data: "):
+            pass
+        for _ in range(2):
+            server.loop.call_soon_threadsafe(server.server.handle_exit, signal.SIGINT, None)
+        assert b'"code":"stopping"' in stream.read()
+        server.thread.join(10)
+        assert not server.thread.is_alive() and not server.shelf.loaded()
+    assert "1 request was cut off: told to stop at once" in caplog.messages and capsys.readouterr().err == ""
+
+
+def test_who_does_not_read_keeps_no_server_from_stopping(writer, monkeypatch, capsys):
+    async def flood(request):
+        async def chunks():
+            while True:
+                yield bytes(2**20)
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    with running(settings_for(writer, drain_s=0)) as server:
+        monkeypatch.setattr(serving, "FAREWELL_S", 0.1)
+        server.server.config.app.router.add_route("/flood", flood, methods=["POST"])
+        stream = call(server.url, {}, "/flood")
+        assert stream.readline().startswith(b"HTTP/1.1 200")
+        server.stop()
+        server.thread.join(10)
+        assert not server.thread.is_alive()
+    assert capsys.readouterr().err == ""
 
 
 def test_who_comes_meanwhile_is_sent_away_and_who_only_listens_hears_the_end(writer):
@@ -100,7 +153,7 @@ def test_who_comes_meanwhile_is_sent_away_and_who_only_listens_hears_the_end(wri
 
 
 @pytest.mark.parametrize("is_draining", [True, False])
-def test_who_is_cut_off_is_no_traceback_in_the_log(is_draining):
+def test_only_a_server_that_stops_says_farewell(is_draining):
     async def main():
         draining, is_in = asyncio.Event(), asyncio.Event()
 
@@ -108,15 +161,17 @@ def test_who_is_cut_off_is_no_traceback_in_the_log(is_draining):
             is_in.set()
             await asyncio.Event().wait()
 
-        task = asyncio.create_task(Client("/v1/completions", {}).ask(DrainGate(app, draining)))
+        client = Client("/v1/completions", {})
+        task = asyncio.create_task(client.ask(Farewell(app, draining)))
         await is_in.wait()
         if is_draining:
             draining.set()
         task.cancel()
-        await task
+        return await task
 
     if is_draining:
-        asyncio.run(main())
+        client = asyncio.run(main())
+        assert client.status == 503 and client.json()["error"]["code"] == "stopping"
     else:
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(main())
@@ -143,7 +198,6 @@ def test_what_cannot_be_served_is_told_in_one_line(options, message, keys_file, 
 
 
 def test_a_port_that_is_taken_is_told(capsys):
-    import socket
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
