@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 #: Fields that cannot be served, and what they may be beside null.
@@ -54,8 +54,13 @@ TokenId = Annotated[int, Field(ge=0)]
 #: JSON has no other keys than texts.
 TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Text = Annotated[str, Field(min_length=1, max_length=256)]
-#: The model knows how many token ids there are.
-Prompt = Annotated[str | list[str] | list[int] | list[list[int]], BeforeValidator(_check_prompt)]
+#: The model knows how many token ids there are, and says so; what is certain beforehand is in the schema.
+PromptTokenId = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+PromptTokenIds = Annotated[list[PromptTokenId], Field(min_length=1)]
+Prompt = Annotated[str | Annotated[list[str], Field(min_length=1)] | PromptTokenIds |
+                   Annotated[list[PromptTokenIds], Field(min_length=1)], BeforeValidator(_check_prompt)]
+LogitBias = Annotated[dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
+                      Field(json_schema_extra={"additionalProperties": False})]
 Stop = Annotated[Text | list[Text] | None, BeforeValidator(_check_stop)]
 PriorityName = Annotated[Literal["high", "normal", "low"] | Literal[0, 1, 2] | None, BeforeValidator(_check_priority)]
 
@@ -81,7 +86,7 @@ class GenerationRequest(BaseModel):
     top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: LogitBias | None = None
     seed: int | None = Field(None, ge=-2**63, le=2**63 - 1)
     stop: Stop = None
     #: Not OpenAI's, but vLLM's, or this server's own.
