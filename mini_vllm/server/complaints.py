@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,10 +54,10 @@ def _dotted(where: Sequence[int | str]) -> str:
 
 
 def _bound(error: Mapping[str, Any]) -> str:
-    message: str = error["msg"]
-    for before, after in (("Input should be ", "must be "), ("Input should ", "must "), ("Value error, ", ""),
-                          ("Assertion failed, ", "")):
-        message = message.replace(before, after)
+    message = re.sub("^(Input|String|List) should ", "must ", error["msg"])
+    message = re.sub(" after validation, not [0-9]+$", "", message)
+    for prefix in ("Value error, ", "Assertion failed, "):
+        message = message.removeprefix(prefix)
     return message[:1].lower() + message[1:]
 
 

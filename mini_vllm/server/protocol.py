@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
+
+from mini_vllm.server.values import Content, LogitBias, PriorityName, Prompt, Stop, Text, TokenId
 
 #: Fields that cannot be served, and what they may be beside null.
 UNSERVED: dict[str, list[Any]] = {
@@ -22,47 +24,6 @@ UNSERVED: dict[str, list[Any]] = {
 
 def _unserved(name: str) -> Any:
     return Field(None, json_schema_extra={"enum": [None, *UNSERVED[name]]})
-
-
-def _check_prompt(value: object) -> object:
-    """One sentence for what is no prompt; pydantic would have one for each thing that it could have been."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value:
-        kinds = {type(item) for item in value}
-        if kinds in ({str}, {int}):
-            return value
-        if kinds == {list} and all(item and {type(token_id) for token_id in item} == {int} for item in value):
-            return value
-    raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids, or a list of such "
-                              "lists, none of them empty")
-
-
-def _check_stop(value: object) -> object:
-    if value is None or isinstance(value, str) or isinstance(value, list) and all(isinstance(t, str) for t in value):
-        return value
-    raise PydanticCustomError("stop", "must be a text or a list of texts")
-
-
-def _check_priority(value: object) -> object:
-    if value is None or value in ("high", "normal", "low") or type(value) is int and 0 <= value <= 2:
-        return value
-    raise PydanticCustomError("priority", "must be high, normal or low (0, 1 or 2)")
-
-
-TokenId = Annotated[int, Field(ge=0)]
-#: JSON has no other keys than texts.
-TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-Text = Annotated[str, Field(min_length=1, max_length=256)]
-#: The model knows how many token ids there are, and says so; what is certain beforehand is in the schema.
-PromptTokenId = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
-PromptTokenIds = Annotated[list[PromptTokenId], Field(min_length=1)]
-Prompt = Annotated[str | Annotated[list[str], Field(min_length=1)] | PromptTokenIds |
-                   Annotated[list[PromptTokenIds], Field(min_length=1)], BeforeValidator(_check_prompt)]
-LogitBias = Annotated[dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-                      Field(json_schema_extra={"additionalProperties": False})]
-Stop = Annotated[Text | list[Text] | None, BeforeValidator(_check_stop)]
-PriorityName = Annotated[Literal["high", "normal", "low"] | Literal[0, 1, 2] | None, BeforeValidator(_check_priority)]
 
 
 class StreamOptions(BaseModel):
@@ -130,20 +91,11 @@ class CompletionRequest(GenerationRequest):
     best_of: Any = _unserved("best_of")
 
 
-class TextPart(BaseModel):
-    """A part of a message. Images and sounds are not understood."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    type: Literal["text"]
-    text: str
-
-
 class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: Content
     name: str | None = None
     refusal: None = None
 

@@ -46,9 +46,13 @@ def error_of(response, status):
     ("max_tokens", True, "max_tokens is true, must be a valid integer"),
     ("n", 129, "n is 129, must be less than or equal to 128"),
     ("n", 20, "n is 20, must be at most max_num_seqs (16)"),
-    ("stop", 5, "stop is 5, must be a text or a list of texts"),
-    ("stop", "", 'stop is "", string should have at least 1 character'),
-    ("logit_bias", {"x": 1}, "logit_bias"),
+    ("stop", 5, "stop is 5, must be a text of 1 to 256 characters, or a list of such texts"),
+    ("stop", "", 'stop is "", must be a text of 1 to 256 characters'),
+    ("stop", [""], 'stop is [""], must be a text of 1 to 256 characters'),
+    ("stop", ["a", "x" * 257], "must be a text of 1 to 256 characters"),
+    ("bad_words", [""], 'bad_words[0] is "", must have at least 1 character'),
+    ("logit_bias", {"x": 1}, 'logit_bias.x is "x", must be a token id'),
+    ("logit_bias", {"": 1}, 'logit_bias is "", must be a token id'),
     ("logit_bias", {"400": 1}, "logit_bias has the token id 400, must be from 0 to 299"),
     ("logprobs", 21, "logprobs is 21, must be less than or equal to 20"),
     ("seed", 0.5, "seed is 0.5, must be a valid integer"),
@@ -79,10 +83,14 @@ def test_a_wrong_value_of_a_completion(http, writer, field, value, message):
 
 
 @pytest.mark.parametrize("field, value, message", [
-    ("messages", [], "messages is [], "),
+    ("messages", [], "messages is [], must have at least 1 item"),
     ("messages", [{"role": "user"}], "messages[0].content is missing"),
     ("messages", [{"role": "bard", "content": "a"}], 'messages[0].role is "bard", must be '),
-    ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content"),
+    ("messages", [{"role": "user", "content": 5}], "messages[0].content is 5, must be a text, or a list of parts like "
+     '{"type": "text", "text": "…"}; images and sounds are not understood'),
+    *(("messages", [{"role": "user", "content": parts}], "messages[0].content is [") for parts in (
+        [], ["a"], [{"type": "image_url", "image_url": {}}], [{"type": "text", "text": 5}], [{"type": "text"}],
+        [{"type": "text", "text": "a", "colour": "red"}])),
     ("messages", "hello", 'messages is "hello", must be a valid list'),
     ("messages", [{"role": "user", "content": "x" * 600}], "the context is 512"),
     ("messages", [{"role": "user", "content": "x" * 9000}], "the context is 512"),
