@@ -98,7 +98,7 @@ def test_the_status_is_that_of_the_file(run_file, text, status):
 def test_the_cpu_limit_ends_it(run_file, wanted):
     sandbox = run_file(choose_level(wanted), HELLO + "\nwhile True: pass", limits=Limits(0.5, 1 << 30, 1 << 16, 64))
     assert say(sandbox) == "hello"
-    assert 0.5 < sandbox.cpu_s() < 1.5
+    assert 0.5 < sandbox.cpu_s() < 5
     assert sandbox.end() == 128 + signal.SIGXCPU
 
 
