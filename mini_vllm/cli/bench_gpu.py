@@ -84,13 +84,15 @@ def _agreement(title: str, loaded: LoadedModel, peer: nn.Module, arguments: argp
 def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: argparse.Namespace,
            few: bool = False) -> list[dict[str, object]]:
     numbers = (1, 2) if arguments.quick else (1, 64) if few else (1, 16, 64, 256)
-    rows, context = [], 2 * steps.NUM_STEPS if arguments.quick else steps.CONTEXT
+    context, num_steps = (32, steps.QUICK_STEPS) if arguments.quick else (steps.CONTEXT, steps.NUM_STEPS)
+    rows = []
     print(f"\n{title} Contexts of {context} tokens.\n{report.STEPS}", flush=True)
     bandwidth = arguments.bandwidth * 1e9 if arguments.bandwidth else _bandwidth()
     for number in numbers:
-        ours_ms = steps.time_ours(loaded, number, context)
+        ours_ms = steps.time_ours(loaded, number, context, num_steps)
         mx.clear_cache()
-        peer_ms = None if peer is None else steps.time_peer(peer, loaded.config.vocab_size, number, context)
+        peer_ms = None if peer is None else steps.time_peer(
+            peer, loaded.config.vocab_size, number, context, num_steps)
         mx.clear_cache()
         floor_ms = steps.bytes_per_step(loaded, number, context) / bandwidth * 1000 if bandwidth else None
         rows.append(steps.StepTimes(number, ours_ms, peer_ms, floor_ms))

@@ -80,9 +80,9 @@ def test_a_step_must_read_the_weights_and_the_contexts():
 
 @pytest.mark.parametrize("num_requests", [1, 5])
 def test_prompts_are_different_and_of_one_length(num_requests):
-    found = steps.prompts(num_requests, 5000, 512)
+    found = steps.prompts(num_requests, 5000, 512, 32)
     assert len({tuple(prompt) for prompt in found}) == num_requests
-    assert {len(prompt) for prompt in found} == {512 - steps.NUM_STEPS - steps.NUM_STEPS // 2}
+    assert {len(prompt) for prompt in found} == {512 - 48}
 
 
 def test_a_workload_has_a_seat_and_room_for_every_request():
@@ -98,8 +98,7 @@ def test_on_a_cpu_it_says_what_to_do_instead(capsys, monkeypatch):
     assert "this measures a GPU" in capsys.readouterr().err
 
 
-def test_a_quick_run_measures_and_saves(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(steps, "NUM_STEPS", 4)
+def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     assert main(["bench", "gpu", "--quick", "--no-peer", "--json", str(tmp_path / "gpu.json")]) == 0
     told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
     assert "kernels: " in told and "nano-16" in told
