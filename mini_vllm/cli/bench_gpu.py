@@ -17,6 +17,7 @@ from mini_vllm.checks import writable_file
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.choice import runner_class, why_not_here
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.random_model import load_random
@@ -62,7 +63,7 @@ def _describe_kernels(loaded: LoadedModel) -> str:
     why_not = why_not_here()
     if why_not:
         return f"not used: {why_not}"
-    chosen = runner_class(ModelRunner, FastAttention, loaded.model, workloads.BLOCK_SIZE)
+    chosen = runner_class(ModelRunner, FastAttention, loaded.model, DEFAULT_BLOCK_SIZE)
     return "not used: they do not agree" if chosen is ModelRunner else "they agree with the simple attention"
 
 

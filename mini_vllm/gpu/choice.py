@@ -17,17 +17,18 @@ from mini_vllm.fast.attention import FastAttention
 from mini_vllm.fast.kernels.paged import can_attend
 from mini_vllm.gpu.proof import find_fault
 from mini_vllm.gpu.runner import GpuRunner
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.network import Model
+from mini_vllm.models.random_model import RANDOM_MODELS
 
 SWITCH = "MINI_VLLM_KERNELS"
 SWITCHED_OFF = f"switched off by {SWITCH}=0"
 NOT_SEEN_YET = f"not seen to agree on Metal yet: {SWITCH}=1 switches them on, `mini-vllm doctor` tries them"
 NO_GPU = "MLX computes on a CPU"
-#: Of Qwen3-0.6B.
-USUAL_SHAPE = ModelConfig("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960, qk_norm=True)
-USUAL_BLOCK_SIZE = 32
+#: One of RANDOM_MODELS.
+USUAL_SHAPE = "qwen3-0.6b"
 
 
 def runner_class(wanted: type, attention: object, model: Model, block_size: int) -> type:
@@ -69,7 +70,7 @@ def try_kernels() -> tuple[str, str]:
     why_not = why_not_here()
     if why_not == NO_GPU:
         return "", ""
-    fault = find_fault(USUAL_SHAPE, USUAL_BLOCK_SIZE, mx.bfloat16)
+    fault = find_fault(ModelConfig.from_dict(RANDOM_MODELS[USUAL_SHAPE]), DEFAULT_BLOCK_SIZE, mx.bfloat16)
     if fault:
         return f"do not use them: {fault}", ""
     if why_not:

@@ -6,6 +6,7 @@ import pytest
 from mini_vllm.attention import paged_attention
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
+from mini_vllm.fast.kernels import paged
 from mini_vllm.gpu import network, proof, runner
 
 collect_ignore = [] if tuning.has_gpu() else ["test_on_gpu.py"]
@@ -54,10 +55,10 @@ class Emulated:
 @pytest.fixture
 def emulated(monkeypatch):
     kernels = Emulated()
-    for name in ("decode", "attend_chunks", "turn_and_write", "add_norm"):
-        monkeypatch.setattr(network, name, getattr(kernels, name))
+    for module, names in ((paged, ("decode", "attend_chunks")), (network, ("turn_and_write", "add_norm"))):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(kernels, name))
     monkeypatch.setattr(network, "multiply", lambda layer, x, plain: layer(x))
-    monkeypatch.setattr(network, "compiled_swiglu", lambda: network.swiglu)
     monkeypatch.setattr(runner.mx, "compile", lambda function: function)
     monkeypatch.setattr(proof.turn_module, "turn_and_write", kernels.turn_and_write)
     monkeypatch.setattr(proof.add_norm_module, "add_norm", kernels.add_norm)

@@ -7,53 +7,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
-from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx
+from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.fast.kernels.add_norm import add_norm
-from mini_vllm.fast.kernels.paged import ChunkArrays, PoolShape, attend_chunks, decode
+from mini_vllm.fast.kernels.paged import PoolShape, StepAttention
 from mini_vllm.fast.kernels.skinny import multiply
 from mini_vllm.fast.kernels.turn import turn_and_write
+from mini_vllm.fast.products import swiglu
 from mini_vllm.models.network import MLP, Attention, Linear, Model
 
 
 @dataclass(frozen=True)
 class StepArrays:
-    """A step as the kernels take it. All of int32; requests with one token come first."""
+    """A step as the kernels take it. All of int32."""
 
     #: [num_tokens] each.
     positions: mx.array
     slots: mx.array
-    #: Of requests with one token: tables [num_decodes, width] and context_lens [num_decodes]. None: there are none.
-    decodes: tuple[mx.array, mx.array] | None
-    chunks: ChunkArrays | None
+    attention: StepAttention
 
 
-@cache
-def compiled_swiglu() -> object:
-    return mx.compile(swiglu)
-
-
-def swiglu(gate_up: mx.array) -> mx.array:
-    gate, up = mx.split(gate_up, 2, axis=-1)
-    return gate * mx.sigmoid(gate) * up
+@compiled_on_gpu
+def _activate(gate_up: mx.array) -> mx.array:
+    return swiglu(*mx.split(gate_up, 2, axis=-1))
 
 
 class KernelNetwork:
     """Computes what ``Model`` computes, into the same pools."""
 
-    def __init__(self, model: Model, cache: PagedKVCache) -> None:
+    def __init__(self, model: Model, block_size: int) -> None:
         config = model.config
-        self.model, self.cache = model, cache
+        self.model = model
         self.shape = PoolShape(config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim,
-                               cache.block_size, config.head_dim ** -0.5)
+                               block_size, config.head_dim ** -0.5)
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
 
     def hidden(self, token_ids: mx.array, step: StepArrays, pools: list[mx.array], wanted: mx.array | None = None,
-               last: tuple[mx.array, mx.array] | None = None) -> tuple[mx.array, mx.array]:
+               last: StepAttention | None = None) -> tuple[mx.array, mx.array]:
         """Hidden states of all tokens, or of the ``wanted`` ones, and what the last layer's queries, keys and values
-        were made of. With ``wanted``, ``last`` has their tables and context_lens: each is the last of its request."""
+        were made of. With ``wanted``, ``last`` says what these see."""
         body = self.model.model
         cosines, sines = self._angles(step.positions)
         x = body.embed_tokens(token_ids)
@@ -63,13 +56,10 @@ class KernelNetwork:
             attention: Attention = layer.self_attn
             heads = multiply(attention.qkv_proj, normed, Linear).astype(pools[index].dtype)
             queries = turn_and_write(heads, pools[index], step.slots, cosines, sines, _norm_of(attention), self.shape)
-            is_last = index == len(body.layers) - 1
-            if is_last and wanted is not None:
-                x, queries = x[wanted], queries[wanted]
-                assert last is not None
-                seen = decode(queries, pools[index], *last, self.shape, self.windows[index])
-            else:
-                seen = self._attend(queries, pools[index], step, self.windows[index])
+            is_last, seen_by = index == len(body.layers) - 1, step.attention
+            if is_last and wanted is not None and last is not None:
+                x, queries, seen_by = x[wanted], queries[wanted], last
+            seen = seen_by.attend(queries, pools[index], self.shape, self.windows[index])
             out = multiply(attention.o_proj, seen.reshape(seen.shape[0], -1), Linear)
             x, normed = self._add_norm(x, out, layer.post_attention_layernorm)
             out = self._mlp(layer.mlp, normed)
@@ -82,19 +72,8 @@ class KernelNetwork:
         angles = positions[:, None].astype(mx.float32) * rope.frequencies
         return mx.cos(angles) * rope.scale, mx.sin(angles) * rope.scale
 
-    def _attend(self, queries: mx.array, pool: mx.array, step: StepArrays, window: int | None) -> mx.array:
-        if step.decodes is None:
-            assert step.chunks is not None
-            return attend_chunks(queries, pool, step.chunks, self.shape, window)
-        num_decodes = step.decodes[1].shape[0]
-        if step.chunks is None:
-            return decode(queries, pool, *step.decodes, self.shape, window)
-        return mx.concatenate([decode(queries[:num_decodes], pool, *step.decodes, self.shape, window),
-                               attend_chunks(queries[num_decodes:], pool, step.chunks, self.shape, window)])
-
     def _mlp(self, mlp: MLP, x: mx.array) -> mx.array:
-        activated: mx.array = compiled_swiglu()(multiply(mlp.gate_up_proj, x, Linear))  # type: ignore[operator]
-        return multiply(mlp.down_proj, activated, Linear)
+        return multiply(mlp.down_proj, _activate(multiply(mlp.gate_up_proj, x, Linear)), Linear)
 
     def _add_norm(self, x: mx.array, added: mx.array, norm: object) -> tuple[mx.array, mx.array]:
         return add_norm(x, added, norm.weight.astype(x.dtype), norm.eps)  # type: ignore[attr-defined]

@@ -18,8 +18,8 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache, TokenArray, slot_mapping, token_positions
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.kernels.paged import ChunkArrays
-from mini_vllm.fast.kernels.tables import TableArray, TableRows, padded_tables, round_tokens, round_width
+from mini_vllm.fast.kernels.paged import StepAttention, decode_arrays
+from mini_vllm.fast.kernels.tables import TableArray, TableRows, round_tokens, round_width
 from mini_vllm.gpu.network import KernelNetwork, StepArrays
 from mini_vllm.model_runner import Batch, ModelRunner
 from mini_vllm.models.network import Model
@@ -41,7 +41,7 @@ class GpuRunner(ModelRunner):
     def __init__(self, model: Model, num_blocks: int, block_size: int,
                  attention: type | Callable[..., mx.array] = FastAttention) -> None:
         super().__init__(model, num_blocks, block_size, attention)
-        self.network = KernelNetwork(model, self.cache)
+        self.network = KernelNetwork(model, block_size)
         self._rows = TableRows()
         self._decode = mx.compile(self._decode_logits)
 
@@ -77,7 +77,7 @@ class GpuRunner(ModelRunner):
 
     def _decode_logits(self, token_ids: mx.array, positions: mx.array, slots: mx.array, tables: mx.array,
                        context_lens: mx.array, pools: list[mx.array]) -> mx.array:
-        step = StepArrays(positions, slots, (tables, context_lens), None)
+        step = StepArrays(positions, slots, StepAttention((tables, context_lens)))
         return self.model.logits(self.network.hidden(token_ids, step, pools)[0])
 
     # ---- steps with chunks
@@ -89,7 +89,8 @@ class GpuRunner(ModelRunner):
         padded = with_spare(batch, num_spare)
         positions = token_positions(padded.context_lens, padded.query_starts)
         slots = slot_mapping(padded.block_tables, positions, padded.query_starts, size)
-        step = self._arrays(padded, positions, slots)
+        step = StepArrays(mx.array(positions.astype(np.int32)), mx.array(slots.astype(np.int32)), StepAttention.of(
+            padded.block_tables, padded.context_lens, np.diff(padded.query_starts).tolist(), self.network.shape))
         if num_spare:
             token_ids = mx.pad(token_ids, (0, num_spare))
         wanted_tokens = last = None
@@ -97,27 +98,14 @@ class GpuRunner(ModelRunner):
             chosen = [*wanted, *[len(batch.context_lens) - 1] * (round_tokens(max(len(wanted), 1)) - len(wanted))]
             tokens = [batch.query_starts[request + 1] - 1 for request in chosen]
             wanted_tokens = mx.array(np.asarray(tokens, dtype=np.int32))
-            last = self._decode_arrays([batch.block_tables[request] for request in chosen],
-                                       [batch.context_lens[request] for request in chosen])
+            last = StepAttention(decode_arrays([batch.block_tables[request] for request in chosen],
+                                               [batch.context_lens[request] for request in chosen], size))
         hidden, heads = self.network.hidden(token_ids, step, self.cache.pools, wanted_tokens, last)
         is_sound = mx.isfinite(heads[:num_tokens]).all()
         mx.async_eval(hidden, is_sound)
         if not is_sound.item():
             raise ValueError("keys or values contain NaN")
         return hidden
-
-    def _arrays(self, batch: Batch, positions: TokenArray, slots: TokenArray) -> StepArrays:
-        num_queries = np.diff(batch.query_starts).tolist()
-        num = next((i for i, queries in enumerate(num_queries) if queries > 1), len(num_queries))
-        decodes = self._decode_arrays(batch.block_tables[:num], batch.context_lens[:num]) if num else None
-        chunks = ChunkArrays.of(batch.block_tables[num:], batch.context_lens[num:], num_queries[num:],
-                                self.network.shape) if num < len(num_queries) else None
-        return StepArrays(mx.array(positions.astype(np.int32)), mx.array(slots.astype(np.int32)), decodes, chunks)
-
-    def _decode_arrays(self, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int]
-                       ) -> tuple[mx.array, mx.array]:
-        width = round_width(-(-max(context_lens) // self.cache.block_size))
-        return mx.array(padded_tables(block_tables, width)), mx.array(np.asarray(context_lens, dtype=np.int32))
 
 
 def last_slots(tables: TableArray, positions: TableArray, block_size: int) -> TableArray:

@@ -13,10 +13,10 @@ from mini_vllm.benchmark.gpu.quantised import quantise
 from mini_vllm.benchmark.peer import load_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.fast.attention import FastAttention
 from mini_vllm.fast.kernels.paged import DTYPES, KernelAttention
 from mini_vllm.gpu.proof import TOLERANCES, ProofCase, attention_error, find_fault
 from mini_vllm.gpu.runner import GpuRunner
-from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import load_random, write_random_checkpoint
@@ -86,15 +86,18 @@ def test_packed_weights_stay_packed_and_give_the_same_tokens(folders):
     assert found.is_good, [str(each) for each in found.differences]
 
 
-@pytest.mark.parametrize("runner", [None, ModelRunner], ids=["kernels", "without"])
+class OwnAttention(FastAttention):
+    """Of whoever brings an attention of one's own, so that no kernel is used."""
+
+
+@pytest.mark.parametrize("parts", [EngineParts(), EngineParts(attention=OwnAttention)], ids=["kernels", "without"])
 @pytest.mark.parametrize("num_requests, length", [(256, 300), (1024, 40)])
-def test_many_requests_at_once(folders, runner, num_requests, length):
+def test_many_requests_at_once(folders, parts, num_requests, length):
     """Without kernels, too: more than 65,535 products of blocks in a step."""
     loaded = load(folders["qwen3", mx.float32])
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 1000, length).tolist() for _ in range(num_requests)]
     num_blocks = num_requests * (length // 8 + 2) + 2
-    parts = EngineParts() if runner is None else EngineParts(attention=type("Own", (_own(),), {}))
     engine = LLMEngine(EngineConfig(num_blocks=num_blocks, max_num_seqs=num_requests, block_size=8), parts, loaded)
     for index, prompt in enumerate(prompts):
         engine.add_request(prompt, SamplingParams(max_tokens=6, temperature=0, ignore_eos=True), str(index))
@@ -105,11 +108,6 @@ def test_many_requests_at_once(folders, runner, num_requests, length):
             found[int(output.request_id)] = output.token_ids
     few = [0, 100, num_requests - 1]
     assert [found[index] for index in few] == generate(loaded, [prompts[index] for index in few], 6)
-
-
-def _own():
-    from mini_vllm.fast.attention import FastAttention
-    return FastAttention
 
 
 def test_a_context_of_the_models_limit(folders):
@@ -144,9 +142,7 @@ def test_forks_preemptions_and_copies_give_the_tokens_of_one_request_alone(folde
 
 
 def test_the_proof_passes_for_the_shapes_of_real_models():
-    for name in ("qwen3-27m",):
-        config = load_random(name).config
-        assert find_fault(config, 32, mx.bfloat16) == ""
+    assert find_fault(load_random("qwen3-27m").config, 32, mx.bfloat16) == ""
     smol = ModelConfig.from_dict({"model_type": "llama", **SMALL, "hidden_size": 576, "num_attention_heads": 9,
                                   "num_key_value_heads": 3, "head_dim": 64, "intermediate_size": 1536})
     assert find_fault(smol, 32, mx.float16) == ""

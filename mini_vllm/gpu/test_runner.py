@@ -88,9 +88,10 @@ def test_pools_stay_the_same_arrays(models, emulated):
     assert all(one is other for one, other in zip(before, engine.runner.cache.pools))
 
 
-def test_nobody_but_the_spare_tokens_writes_into_the_null_block(models, emulated):
+def test_what_spare_tokens_leave_in_the_null_block_are_numbers(models, emulated):
     _, engine = serve(models["qwen3"], GpuRunner, num_requests=5)
-    assert all(mx.isfinite(pool).all().item() for pool in engine.runner.cache.pools)
+    for pool in engine.runner.cache.pools:
+        assert mx.isfinite(pool).all().item() and mx.abs(pool[0]).max().item() > 0
 
 
 def test_a_model_that_computes_nan_fails_its_requests_and_the_engine_lives(models, emulated):

@@ -15,6 +15,7 @@ from mini_vllm.benchmark.drawing import GREEDY
 from mini_vllm.benchmark.peer import make_generator
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import SamplingParams
 
@@ -48,7 +49,7 @@ def prompts(num_requests: int, vocab_size: int, context: int, num_steps: int) ->
 
 def time_ours(loaded: LoadedModel, num_requests: int, context: int = CONTEXT, num_steps: int = NUM_STEPS) -> float:
     """Milliseconds a step of our engine."""
-    num_blocks = num_requests * -(-(context + 3 * num_steps) // 32) + 2
+    num_blocks = num_requests * -(-(context + 3 * num_steps) // DEFAULT_BLOCK_SIZE) + 2
     engine = LLMEngine(EngineConfig(num_blocks=num_blocks, max_num_seqs=num_requests), loaded=loaded)
     params = SamplingParams(max_tokens=4 * num_steps, temperature=0, ignore_eos=True)
     for index, prompt in enumerate(prompts(num_requests, loaded.config.vocab_size, context, num_steps)):

@@ -13,6 +13,7 @@ from mini_vllm.benchmark.peer import load_peer
 from mini_vllm.benchmark.workloads import make_workload
 from mini_vllm.cli import main
 from mini_vllm.fast import tuning
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.random_model import load_random
 
 
@@ -89,7 +90,7 @@ def test_a_workload_has_a_seat_and_room_for_every_request():
     workload = workloads.sized(make_workload("nano-64", 10_000, 4096))
     assert workload.settings["max_num_seqs"] == 64
     tokens = sum(len(item.prompt) + item.num_tokens for item in workload.items)
-    assert workload.settings["num_blocks"] * workloads.BLOCK_SIZE >= tokens
+    assert workload.settings["num_blocks"] * DEFAULT_BLOCK_SIZE >= tokens
 
 
 def test_on_a_cpu_it_says_what_to_do_instead(capsys, monkeypatch):

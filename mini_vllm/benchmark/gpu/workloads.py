@@ -10,11 +10,11 @@ from mini_vllm.benchmark.peer import serve_by_peer
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 from mini_vllm.benchmark.throughput import serve
 from mini_vllm.benchmark.workloads import Settings, Workload, make_workload
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import LoadedModel
 
 #: As nano-vllm, whose workload nano-256 is, draws its tokens.
 DRAWING = Drawing(temperature=0.6)
-BLOCK_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class WorkloadPair:
 
 def sized(workload: Workload) -> Workload:
     """With a seat for every request, and a pool that holds them all."""
-    num_blocks = sum(-(-(len(item.prompt) + item.num_tokens + 1) // BLOCK_SIZE) for item in workload.items)
+    num_blocks = sum(-(-(len(item.prompt) + item.num_tokens + 1) // DEFAULT_BLOCK_SIZE) for item in workload.items)
     settings = Settings(num_blocks=int(num_blocks * 1.02) + 2, max_num_seqs=len(workload.items))
     return replace(workload, settings=settings)
 

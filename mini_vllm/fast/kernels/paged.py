@@ -14,6 +14,7 @@ import numpy as np
 from mini_vllm.backend import mx
 from mini_vllm.fast.kernels.kernel import Kernel, constant, constants
 from mini_vllm.fast.kernels.tables import padded_tables, round_width
+from mini_vllm.fast.streams import joined
 
 DECODE = Kernel("decode", ("queries", "pool", "tables", "context_lens", "sizes", "scale"), ("out",))
 MERGE = Kernel("merge", ("partials", "sizes"), ("out",))
@@ -149,14 +150,48 @@ def attend_chunks(queries: mx.array, pool: mx.array, chunks: ChunkArrays, shape:
     return out
 
 
+@dataclass(frozen=True)
+class StepAttention:
+    """Who attends to what in a step: requests with one token, which come first, and chunks."""
+
+    #: Tables [num_decodes, width] and context_lens [num_decodes]. None: nobody has one token.
+    decodes: tuple[mx.array, mx.array] | None
+    chunks: ChunkArrays | None = None
+
+    @classmethod
+    def of(cls, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], num_queries: Sequence[int],
+           shape: PoolShape) -> StepAttention:
+        """A request with one token that stands after a chunk is a chunk of one."""
+        num = next((i for i, queries in enumerate(num_queries) if queries > 1), len(num_queries))
+        decodes = decode_arrays(block_tables[:num], context_lens[:num], shape.block_size) if num else None
+        has_chunks = num < len(num_queries)
+        return cls(decodes, ChunkArrays.of(block_tables[num:], context_lens[num:], num_queries[num:], shape)
+                   if has_chunks else None)
+
+    def attend(self, queries: mx.array, pool: mx.array, shape: PoolShape, window: int | None = None) -> mx.array:
+        """What each token of the step sees, like ``queries`` [num_tokens, num_heads, head_dim]."""
+        outs, num = [], 0
+        if self.decodes is not None:
+            num = self.decodes[1].shape[0]
+            outs.append(decode(queries[:num], pool, *self.decodes, shape, window))
+        if self.chunks is not None:
+            outs.append(attend_chunks(queries[num:], pool, self.chunks, shape, window))
+        return joined(outs)
+
+
+def decode_arrays(block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], block_size: int
+                  ) -> tuple[mx.array, mx.array]:
+    """What ``decode`` takes: tables and context_lens."""
+    width = round_width(-(-max(context_lens) // block_size))
+    return mx.array(padded_tables(block_tables, width)), mx.array(np.asarray(context_lens, dtype=np.int32))
+
+
 class KernelAttention:
     """Called like ``paged_attention``. It knows a step by the lists that it is given, as ``FastAttention`` does."""
 
     def __init__(self) -> None:
         self._step: tuple[object, object, object] | None = None
-        self._decodes: tuple[mx.array, mx.array] | None = None
-        self._chunks: ChunkArrays | None = None
-        self._num_decodes = 0
+        self._plan = StepAttention(None)
 
     def __call__(self, queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                  context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
@@ -165,26 +200,10 @@ class KernelAttention:
         known = self._step
         if (known is None or known[0] is not block_tables or known[1] is not context_lens
                 or known[2] is not query_starts):
-            self._plan(block_tables, context_lens, query_starts, shape)
-        outs = []
-        if self._decodes is not None:
-            outs.append(decode(queries[:self._num_decodes], pool, *self._decodes, shape, window))
-        if self._chunks is not None:
-            outs.append(attend_chunks(queries[self._num_decodes:], pool, self._chunks, shape, window))
-        return outs[0] if len(outs) == 1 else mx.concatenate(outs)
-
-    def _plan(self, block_tables: Sequence[Sequence[int]], context_lens: Sequence[int], query_starts: Sequence[int],
-              shape: PoolShape) -> None:
-        num_queries = np.diff(query_starts).tolist()
-        num = next((i for i, queries in enumerate(num_queries) if queries > 1), len(num_queries))
-        if 1 in num_queries[num:]:
-            raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
-                             f"{num_queries}")
-        self._step, self._num_decodes = (block_tables, context_lens, query_starts), num
-        self._decodes = self._chunks = None
-        if num:
-            width = round_width(max(-(-context_len // shape.block_size) for context_len in context_lens[:num]))
-            self._decodes = (mx.array(padded_tables(block_tables[:num], width)),
-                             mx.array(np.asarray(context_lens[:num], dtype=np.int32)))
-        if num < len(num_queries):
-            self._chunks = ChunkArrays.of(block_tables[num:], context_lens[num:], num_queries[num:], shape)
+            num_queries = np.diff(query_starts).tolist()
+            if num_queries != sorted(num_queries, key=lambda num: num > 1):
+                raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
+                                 f"{num_queries}")
+            self._plan = StepAttention.of(block_tables, context_lens, num_queries, shape)
+            self._step = block_tables, context_lens, query_starts
+        return self._plan.attend(queries, pool, shape, window)
