@@ -16,7 +16,7 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test thorough test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
@@ -25,6 +25,8 @@ SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_worklo
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
+# Large arrays in large pages, where Linux has them: a pool of K/V is then there in half the time.
+test: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 # What the capstone says of the small workloads, the check of the labs has said already.
 # nbval, where it is not needed, would cost seconds in each of pytest's processes.
 test: $(INSTALLED)
@@ -37,6 +39,10 @@ test: $(INSTALLED)
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
 NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
+
+# Four times as many of the random examples and schedules as `make test` tries.
+thorough: $(INSTALLED)
+	THOROUGH=4 $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval mini_vllm
 
 # Every hostile submission at every level of sandbox that this machine offers. It takes minutes; `make test` has some.
 hostile: $(INSTALLED)

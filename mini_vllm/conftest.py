@@ -1,6 +1,7 @@
 """Small random checkpoints in Hugging Face layout, for the suites of the engine."""
 
 import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,13 @@ ARCHITECTURES = {
     "qwen2": dict(model_type="qwen2"),
     "qwen3": dict(model_type="qwen3", head_dim=32),
 }
+#: How often what is drawn at random is tried, as a multiple: `make thorough` tries more of it.
+THOROUGH = int(os.environ.get("THOROUGH", "1"))
+
+
+def examples(number: int) -> int:
+    """So many random examples, or a multiple of it in a thorough run."""
+    return number * THOROUGH
 
 
 def write_checkpoint(folder: Path, seed: int = 0, shards: int = 1, **changes: object) -> Path:

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE, KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
@@ -676,8 +677,9 @@ class TreeManagerMachine(ManagerMachine):
         assert [block.block_hash for block in self.manager.block_pool.blocks if block.ref_cnt] == in_use
 
 
-TreeManagerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None,
+TreeManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None,
                                                 derandomize=True)
 test_the_manager_with_a_tree_agrees_with_a_memory_of_tokens = TreeManagerMachine.TestCase
-ManagerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None, derandomize=True)
+ManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None,
+                                            derandomize=True)
 test_the_manager_agrees_with_a_memory_of_tokens = ManagerMachine.TestCase

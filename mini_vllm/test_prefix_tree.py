@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mini_vllm.block_pool import BlockHash, BlockPool
+from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request
@@ -123,7 +124,8 @@ class TreesInLockstep(RuleBasedStateMachine):
             self.patch.stop()
 
 
-TreesInLockstep.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+TreesInLockstep.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None,
+                                             derandomize=True)
 test_the_tree_chooses_what_comparing_with_all_children_chooses = TreesInLockstep.TestCase
 
 
@@ -153,7 +155,7 @@ class Siblings:
         return block
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), num_children=st.integers(1, 300), block_size=st.integers(2, 7))
 def test_among_many_children_the_longest_is_found(seed, num_children, block_size):
     """More children share a beginning here than a lookup looks at."""

@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mini_vllm.backend import mx
+from mini_vllm.conftest import examples
 from mini_vllm.fuzz.sampler import chi_square_bound
 from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
@@ -98,7 +99,7 @@ def params_of(vocab_size):
     })
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_any_mix_of_parameters_draws_like_the_reference(data):
     vocab_size = data.draw(st.integers(11, 50))

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from mini_vllm.conftest import examples
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
@@ -426,4 +427,4 @@ class Stream(RuleBasedStateMachine):
 
 
 TestStream = Stream.TestCase
-TestStream.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestStream.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)

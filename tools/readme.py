@@ -30,7 +30,7 @@ PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
     "mini-vllm bench throughput": "--workload decode-16 --arm ours --rounds 1",
-    "mini-vllm bench serve": "--quick",
+    "mini-vllm bench serve": "--quick --part rates",
     "mini-vllm bench gpu": "--quick --no-peer",
     "mini-vllm serve": "--port 0",
     "course serve": "--port 0",

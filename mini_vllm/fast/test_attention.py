@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mini_vllm.attention import PagedKVCache, paged_attention
 from mini_vllm.backend import blas, mx
+from mini_vllm.conftest import examples
 from mini_vllm.fast import attention as fast_attention
 from mini_vllm.fast import split_kv, tuning
 from mini_vllm.fast.attention import FastAttention
@@ -47,13 +48,13 @@ def check_every_way(data, step):
         step.check(attention)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(st.data())
 def test_every_way_to_compute_a_ragged_batch(data):
     check_every_way(data, draw_mixed_step(data))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(st.data())
 def test_every_way_to_compute_shared_beginnings(data):
     check_every_way(data, draw_families(data))

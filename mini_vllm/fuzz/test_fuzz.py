@@ -7,6 +7,7 @@ import pytest
 
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.block_pool import BlockPool
+from mini_vllm.conftest import THOROUGH, examples
 from mini_vllm.engine_thread import EngineThread
 from mini_vllm.fuzz import async_engine, engine, sampler
 from mini_vllm.fuzz.__main__ import FUZZERS, fuzz, main
@@ -20,15 +21,15 @@ from mini_vllm.scheduler import Scheduler
 
 
 def test_the_first_schedules_give_what_each_request_gives_alone():
-    assert fuzz("engine", engine.run_case, 0, range(12), seconds=60) == 0
+    assert fuzz("engine", engine.run_case, 0, range(examples(5)), seconds=60 * THOROUGH) == 0
 
 
 def test_the_first_streams_get_their_own_tokens():
-    assert fuzz("async", async_engine.run_case, 0, range(2), seconds=60) == 0
+    assert fuzz("async", async_engine.run_case, 0, range(examples(1)), seconds=60 * THOROUGH) == 0
 
 
 def test_the_first_draws_are_those_of_numpy():
-    assert fuzz("sampler", sampler.run_case, 0, range(4), seconds=60) == 0
+    assert fuzz("sampler", sampler.run_case, 0, range(examples(2)), seconds=60 * THOROUGH) == 0
 
 
 def fails(run_case, seed=0, num_cases=80):

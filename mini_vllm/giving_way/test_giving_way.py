@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from mini_vllm import EngineConfig, EngineParts, LLMEngine
+from mini_vllm.conftest import examples
 from mini_vllm.giving_way import with_giving_way
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.models.loader import load
@@ -302,7 +303,7 @@ class Giving(Stream):
                 assert any(b.request_id in last.num_scheduled_tokens for b in better)
 
 
-Giving.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Giving.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
 TestGiving = Giving.TestCase
 
 

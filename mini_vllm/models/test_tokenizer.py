@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from mini_vllm.conftest import examples
 from mini_vllm.models.detokenizer import StreamingDetokenizer
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
 from mini_vllm.models.gguf_tokenizer import tokenizer_from_gguf
@@ -250,7 +251,7 @@ def test_any_streamed_text_equals_the_decoded_one(tokenizer, text):
 
 
 @every_tokenizer
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 @given(data=st.data(), skip_special_tokens=st.booleans())
 def test_any_streamed_ids_equal_the_decoded_ones(tokenizer, data, skip_special_tokens):
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from mini_vllm.conftest import examples
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
@@ -36,7 +37,7 @@ def decode_alone(loaded):
     return decode
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_a_random_mix(loaded, decode_alone, seed):
     rng = random.Random(seed)
     block_size, max_num_seqs = rng.choice([1, 3, 4, 8, 8, 16, 32]), rng.choice([1, 2, 4, 8])

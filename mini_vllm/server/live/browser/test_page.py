@@ -12,8 +12,9 @@ from mini_vllm.server.conftest import KEYS, running, settings_for
 
 TALE = ("Once upon a time there was a king who had three sons, and the youngest of them was so kind that all the birds "
         "in the forest knew his name.")
-#: A whole lesson may wait for a queue to age, on a machine that is busy.
-LESSON_MS = 90_000
+#: How long an answer is waited for. A whole lesson may wait for a queue to age, on a machine that is busy.
+PATIENCE_MS = 90_000
+expect.set_options(timeout=PATIENCE_MS)
 LESSONS = ["share", "copy"] if os.environ.get("BROWSER") == "short" else ["preempt", "share", "copy", "evict", "starve"]
 SIZES = {"num_blocks": 48, "block_size": 16}
 
@@ -31,7 +32,7 @@ def visit(browser):
 
     def open_page(url, **options):
         page = browser.new_context(**{"viewport": {"width": 1400, "height": 1000}, **options}).new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: errors.append(str(error)))
         pages.append(page)
         page.goto(url)
@@ -76,7 +77,7 @@ def test_two_prompts_share_blocks_while_they_run_and_release_them(page):
     assert page.locator('#tree [data-state="shared"]').count() == 2
     assert page.locator("#tables [data-table]").count() == 2
     for number in (1, 2):
-        expect(pane(page, number).locator(".note")).to_contain_text("40 new", timeout=LESSON_MS)
+        expect(pane(page, number).locator(".note")).to_contain_text("40 new")
         assert pane(page, number).locator(".chip").inner_text() in "AB"
     expect(pane(page, 2).locator(".note")).to_contain_text("32 found in the cache")
     expect(shared(page)).to_have_count(0)
@@ -145,7 +146,7 @@ def test_a_lesson_notices_that_it_was_done(page, lesson):
     assert "done" not in card.get_attribute("class")
     page.select_option("#speed", "0")
     page.click("#send-all")
-    expect(card).to_have_class(re.compile("done"), timeout=LESSON_MS)
+    expect(card).to_have_class(re.compile("done"))
     proof = card.locator(".progress").inner_text()
     assert proof.startswith("Done. ") and re.search(r"\d", proof)
     page.click("#stop-all")
@@ -204,7 +205,7 @@ def test_everything_has_a_name_and_can_be_reached_and_the_focus_is_seen(page):
     for picture in page.locator("svg[role=img], canvas[role=img]").all():
         if picture.is_visible():
             assert picture.get_attribute("aria-label")
-    expect(page.locator("#sentence")).to_contain_text("0 requests run", timeout=10_000)
+    expect(page.locator("#sentence")).to_contain_text("0 requests run")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
