@@ -21,6 +21,7 @@ SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_worklo
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
 # tests that are neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
+# The tools come first: one of their tests, the README from top to bottom, takes two minutes.
 # With a worker on each core, one thread for a worker's products is enough; two would wait for each other.
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
@@ -32,7 +33,7 @@ test: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 test: $(INSTALLED)
 	$(BATCH) $(MAKE) --no-print-directory -j2 lint check
 	$(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval --deselect $(SAID_ALREADY) \
-		mini_vllm course tools phase-05-mlx-engine/capstone
+		tools mini_vllm course phase-05-mlx-engine/capstone
 	$(NBVAL)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
