@@ -43,6 +43,8 @@ def runner_class(wanted: type, attention: object, model: Model, block_size: int)
 def why_not_here() -> str:
     """Why no engine of this process uses the kernels; empty if they may be used."""
     asked_for = os.environ.get(SWITCH, "").strip()
+    if asked_for not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} is {asked_for!r}, must be 0 or 1")
     if not tuning.has_gpu():
         return NO_GPU
     if asked_for == "0":

@@ -50,6 +50,9 @@ def test_the_switch_and_metal(as_on_cuda, monkeypatch):
     assert choice.why_not_here() == ""
     monkeypatch.setenv(choice.SWITCH, "0")
     assert choice.why_not_here() == choice.SWITCHED_OFF
+    monkeypatch.setenv(choice.SWITCH, "off")
+    with pytest.raises(ValueError, match="MINI_VLLM_KERNELS is 'off', must be 0 or 1"):
+        choice.why_not_here()
 
 
 def test_honest_kernels_pass_the_proof(emulated):

@@ -92,6 +92,7 @@ def _add_model_routes(app: FastAPI, shelf: ModelShelf) -> None:
 
 
 def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
+    @app.head("/health", include_in_schema=False)  # as those ask who watch over servers
     @app.get("/health", response_model=Health, responses=ERRORS)
     async def health() -> Response:
         if app.state.draining.is_set():

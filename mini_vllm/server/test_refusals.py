@@ -169,6 +169,13 @@ def test_our_own_page_is_not(http, writer, headers):
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.parametrize("path", ["/health", "/"])
+def test_who_only_asks_whether_somebody_is_there_gets_no_body(http, path):
+    answer = http.head(path)
+    assert answer.status_code == 200 and answer.content == b""
+    assert answer.headers["content-length"] == str(len(http.get(path).content))
+
+
 def test_another_name_of_the_server_can_be_allowed(writer):
     from mini_vllm.server.app import make_app
     app = make_app(settings_for(writer, allowed_hosts=("models.example",)))

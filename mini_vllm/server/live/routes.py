@@ -53,6 +53,7 @@ def live_router(shelf: ModelShelf) -> APIRouter:
     router, admin = APIRouter(include_in_schema=False), [Depends(require_admin)]
     hand = _Hand(shelf)
 
+    @router.head("/")
     @router.get("/")
     async def page() -> Response:
         return _file("index.html")
