@@ -16,12 +16,11 @@ BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
 SITE_INSTALLED := .venv/.installed-site
 SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
 
-.PHONY: test thorough test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test thorough readme test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
 # mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
 # tests that are neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
-# The tools come first: one of their tests, the README from top to bottom, takes two minutes.
 # With a worker on each core, one thread for a worker's products is enough; two would wait for each other.
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
@@ -33,13 +32,17 @@ test: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 test: $(INSTALLED)
 	$(BATCH) $(MAKE) --no-print-directory -j2 lint check
 	$(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval --deselect $(SAID_ALREADY) \
-		tools mini_vllm course phase-05-mlx-engine/capstone
+		mini_vllm course tools phase-05-mlx-engine/capstone
 	$(NBVAL)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
 NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
+
+# Every command and snippet of the README, from top to bottom, as a reader would run them; the long ones shortened.
+readme: $(INSTALLED)
+	$(RUN) tools/readme.py
 
 # Four times as many of the random examples and schedules as `make test` tries.
 thorough: $(INSTALLED)

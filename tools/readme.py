@@ -1,6 +1,8 @@
 """The commands and snippets of the README, run from top to bottom in the order written, as a reader would.
 
-    python tools/readme.py [FOLDER]    # in a copy of the tree, which is made in FOLDER; default: a temporary one
+    python tools/readme.py [--show] [FOLDER]    # in a copy of the tree, made in FOLDER; default: a temporary one
+
+Without ``--show``, what the commands print is shown only of one that fails.
 
 A command is a line of a fenced block without a language, or the first cell of a table's row. ``git clone`` stands for
 the copy. What would take minutes is shortened by an option; see ``SHORTENED``. Whoever waits for a person gets a
@@ -9,6 +11,7 @@ script: ``SCRIPTS``.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -61,8 +64,10 @@ WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
                "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
 #: Commands that need a model which is fetched once; they run where it is here.
 NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python -m mini_vllm.benchmark quiz")
-#: It is looked up, not run: it runs this.
+#: It is looked up, not run: it takes minutes, or runs this.
 BY_NAME = ("make test",)
+#: What is silent when all is well.
+SILENT = ("git clone", "cd", "source")
 TIMEOUT_S = 300
 
 
@@ -196,14 +201,34 @@ class Reader:
         return ""
 
 
+def run_all(readme: str, folder: Path, is_shown: bool = False) -> int:
+    """How many steps were run. Raises AssertionError for the first that fails, or prints nothing where it should."""
+    reader, steps = Reader(folder), [*steps_of(readme)]
+    for step in steps:
+        start_s = time.perf_counter()
+        printed = reader.run(step)
+        if is_shown:
+            print(printed, end="")
+        print(f"{time.perf_counter() - start_s:6.1f} s  {step}", flush=True)
+        assert printed or any(begins_with(step.text, words) for words in SILENT), f"{step}\nprints nothing"
+        for picture in re.findall(r"--trace (\S+)", step.text):
+            assert (reader.folder / picture).is_file(), f"{step}\n{picture} was promised, and is not there"
+    return len(steps)
+
+
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="readme", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", nargs="?", type=Path, help="where the copy is made; default: a temporary one")
+    parser.add_argument("--show", action="store_true", help="show what the commands print")
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        reader = Reader(Path(arguments[0] if arguments else scratch))
-        for step in steps_of((ROOT / "README.md").read_text(encoding="utf-8")):
-            start_s = time.perf_counter()
-            print(f"--- {step}", flush=True)
-            print(reader.run(step), end="")
-            print(f"--- {time.perf_counter() - start_s:.1f} s", flush=True)
+        try:
+            num_steps = run_all((ROOT / "README.md").read_text(encoding="utf-8"), options.folder or Path(scratch),
+                                options.show)
+        except AssertionError as error:
+            print(error)
+            return 1
+    print(f"{num_steps} commands and snippets of the README run as written")
     return 0
 
 

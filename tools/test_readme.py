@@ -1,4 +1,4 @@
-"""The README holds what it says: every command and snippet runs, from top to bottom; options and names are there."""
+"""What the README names is there; and how `make readme` runs it, from top to bottom."""
 
 import re
 import shutil
@@ -8,23 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from readme import ROOT, SCRIPTS, Reader, Step, begins_with, steps_of, without_comment
+from readme import ROOT, SCRIPTS, Reader, Step, begins_with, run_all, steps_of, without_comment
 
 from course.cli import COMMANDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-STEPS = list(steps_of(README))
-#: What is silent when all is well.
-SILENT = ("git clone", "cd", "source")
 PROGRAM = {"mini-vllm": "mini_vllm.cli", "course": "course.cli"}
-
-
-def test_the_readme_runs_from_top_to_bottom(tmp_path):
-    reader = Reader(tmp_path)
-    for step in STEPS:
-        printed = reader.run(step)
-        assert printed or any(begins_with(step.text, words) for words in SILENT), f"{step} prints nothing"
-    assert (reader.folder / "run.svg").is_file(), "a picture was promised"
 
 
 def test_commands_are_read_from_fences_and_tables_and_snippets_whole():
@@ -60,6 +49,17 @@ print(1)  # kept
 def test_a_command_that_fails_is_told_with_its_line(command, complaint, tmp_path):
     with pytest.raises(AssertionError, match=rf"README\.md:7: {re.escape(command)}\n{complaint}"):
         Reader(tmp_path).run(Step(7, command))
+
+
+def test_all_of_it_runs_and_the_first_that_fails_or_says_nothing_ends_it(tmp_path, capsys):
+    assert run_all("```\npython --version\n```\n", tmp_path) == 1
+    assert capsys.readouterr().out.endswith(" s  README.md:2: python --version\n")
+    with pytest.raises(AssertionError, match=r"README\.md:3: python -c pass\nprints nothing"):
+        run_all("```\ncd .\npython -c pass\npython --version\n```\n", tmp_path)
+    assert "version" not in capsys.readouterr().out
+    with pytest.raises(AssertionError, match=r"fox\.svg was promised"):
+        run_all("```\npython -c 'print(1)' --trace fox.svg\n```\n", tmp_path, is_shown=True)
+    assert capsys.readouterr().out.startswith("1\n")
 
 
 def test_the_shell_keeps_folder_and_environment(tmp_path):
