@@ -10,12 +10,14 @@ import pytest
 from mini_vllm.backend import mx
 from mini_vllm.beam_search import Beam, beam_search
 from mini_vllm.conftest import write_checkpoint
+from mini_vllm.fast.tuning import max_num_batched_tokens
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.test_engine import make_engine, make_llm, run
 
 VOCAB_SIZE, MAX_TOKENS, PROMPT = 5, 5, [3, 1, 4, 2]
+MOST = max_num_batched_tokens()
 PENALTIES = [0, 1, 2, -1, 0.5, -3.0]
 
 
@@ -179,7 +181,7 @@ def test_the_token_that_ends_a_beam_is_none_of_its_text(monkeypatch, loaded):
 
 @pytest.mark.parametrize("name, value, complaint", [
     ("beam_width", 0, "beam_width is 0, must be a whole number, at least 1"),
-    ("beam_width", 10**7, "beam_width is 10000000, must be at most max_num_batched_tokens (256)"),
+    ("beam_width", 10**7, f"beam_width is 10000000, must be at most max_num_batched_tokens ({MOST})"),
     ("beam_width", 10**7, "beam_width is 10000000, must be"),
     ("beam_width", True, "beam_width is True, must be"),
     ("beam_width", 2.0, "beam_width is 2.0, must be"),

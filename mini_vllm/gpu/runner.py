@@ -43,7 +43,7 @@ class GpuRunner(ModelRunner):
         super().__init__(model, num_blocks, block_size, attention)
         self.network = KernelNetwork(model, block_size)
         self._rows = TableRows()
-        self._decode = mx.compile(self._decode_logits)
+        self._decode = compiled_decode(model, self.network)
 
     def _logits(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int]) -> mx.array:
         num_requests = len(batch.context_lens)
@@ -75,11 +75,6 @@ class GpuRunner(ModelRunner):
                               mx.array(context_lens), self.cache.pools)
         return logits[:num_requests] if num_rows > num_requests else logits
 
-    def _decode_logits(self, token_ids: mx.array, positions: mx.array, slots: mx.array, tables: mx.array,
-                       context_lens: mx.array, pools: list[mx.array]) -> mx.array:
-        step = StepArrays(positions, slots, StepAttention((tables, context_lens)))
-        return self.model.logits(self.network.hidden(token_ids, step, pools)[0])
-
     # ---- steps with chunks
 
     def _hidden(self, token_ids: mx.array, batch: Batch, wanted: Sequence[int] | None) -> mx.array:
@@ -106,6 +101,18 @@ class GpuRunner(ModelRunner):
         if not is_sound.item():
             raise ValueError("keys or values contain NaN")
         return hidden
+
+
+def compiled_decode(model: Model, network: KernelNetwork) -> Callable[..., mx.array]:
+    """The logits of a step that only decodes. It knows no runner: one that knew itself would keep its pools until the
+    garbage collector comes."""
+    def logits(token_ids: mx.array, positions: mx.array, slots: mx.array, tables: mx.array, context_lens: mx.array,
+               pools: list[mx.array]) -> mx.array:
+        step = StepArrays(positions, slots, StepAttention((tables, context_lens)))
+        return model.logits(network.hidden(token_ids, step, pools)[0])
+
+    found: Callable[..., mx.array] = mx.compile(logits)
+    return found
 
 
 def last_slots(tables: TableArray, positions: TableArray, block_size: int) -> TableArray:

@@ -1,5 +1,8 @@
 """What stands around the kernels: shapes rounded up, requests that fill the rest, and the tokens that come of it."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -140,3 +143,16 @@ def test_spare_tokens_are_a_request_in_the_null_block():
 def test_the_last_slot_of_a_row():
     tables, positions = np.array([[7, 9, 0], [2, 0, 0]], dtype=np.int32), np.array([5, 0], dtype=np.int32)
     assert last_slots(tables, positions, 4).tolist() == [9 * 4 + 1, 2 * 4]
+
+
+def test_a_runner_nobody_holds_gives_its_memory_back_at_once(models, emulated):
+    """A compiled step that knew its runner would keep the pools until the garbage collector comes."""
+    _, engine = serve(models["qwen3"], GpuRunner, num_requests=2)
+    gone = weakref.ref(engine.runner), weakref.ref(engine.runner.cache)
+    gc.collect()
+    gc.disable()
+    try:
+        del engine
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
