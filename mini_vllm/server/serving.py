@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from mini_vllm.fast.garbage import leave_what_is_there_alone
 from mini_vllm.models.find import find_model
 from mini_vllm.server.app import make_app
 from mini_vllm.server.settings import ServerSettings
@@ -78,6 +79,7 @@ def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:
     listener = listen(settings)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     say_where(address_of(listener))
+    leave_what_is_there_alone()
     try:
         DrainingServer(app, settings).run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises the signal again when all is done

@@ -67,6 +67,15 @@ def test_a_server_that_stops_finishes_what_it_began(writer):
         assert not server.thread.is_alive() and not server.shelf.loaded()
 
 
+def test_before_it_serves_the_garbage_collector_is_told_what_stays(writer, monkeypatch):
+    """Else a stream stands still, now and then, while it goes through every object of every library."""
+    told = []
+    monkeypatch.setattr(serving, "leave_what_is_there_alone", lambda: told.append("alone"))
+    monkeypatch.setattr(serving.DrainingServer, "run", lambda self, sockets: told.append("run"))
+    serving.serve(settings_for(writer), lambda address: told.append("listens"))
+    assert told == ["listens", "alone", "run"]
+
+
 def call(url, body, path="/v1/completions", num_bytes_kept_back=0):
     """A connection over which this was asked, or nearly all of it."""
     data = json.dumps(body).encode()

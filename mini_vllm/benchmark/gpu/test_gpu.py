@@ -104,3 +104,12 @@ def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
     assert "kernels: " in told and "nano-16" in told
     assert [row["num_requests"] for row in saved["steps"]] == [1, 2] and saved["workloads"][0]["ratio"] is None
+
+
+def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch):
+    """With mlx-lm's libraries one takes hundreds of milliseconds."""
+    told, loaded = [], load_random("qwen3-27m")
+    monkeypatch.setattr(workloads, "leave_what_is_there_alone", lambda: told.append("alone"))
+    monkeypatch.setattr(workloads, "serve", lambda *arguments: told.append("serve") or (None, None))
+    workloads.measure("nano-16", loaded, None, is_quick=True)
+    assert told == ["alone", "serve", "serve"]
