@@ -46,6 +46,7 @@ class Emulated:
         return turned[:, :num_heads]
 
     def add_norm(self, x, added, weight, eps):
+        added = added.sum(axis=0).astype(x.dtype) if added.ndim == 3 else added
         return x + added, mx.fast.rms_norm(x + added, weight, eps)
 
     def product(self, x, weight):
@@ -58,9 +59,13 @@ def emulated(monkeypatch):
     for module, names in ((paged, ("decode", "attend_chunks")), (network, ("turn_and_write", "add_norm"))):
         for name in names:
             monkeypatch.setattr(module, name, getattr(kernels, name))
-    monkeypatch.setattr(network, "multiply", lambda layer, x, plain: layer(x))
+    for name in ("multiply", "multiply_in_parts"):
+        monkeypatch.setattr(network, name, lambda layer, x, plain: layer(x))
+    monkeypatch.setattr(network, "multiply_gated", lambda layer, x, plain: None)
     monkeypatch.setattr(runner.mx, "compile", lambda function: function)
     monkeypatch.setattr(proof.turn_module, "turn_and_write", kernels.turn_and_write)
     monkeypatch.setattr(proof.add_norm_module, "add_norm", kernels.add_norm)
-    monkeypatch.setattr(proof.skinny_module, "product", kernels.product)
+    for name in ("product", "product_in_parts"):
+        monkeypatch.setattr(proof.skinny_module, name, kernels.product)
+    monkeypatch.setattr(proof.skinny_module, "gated_product", lambda x, weight: None)
     return kernels

@@ -1,7 +1,7 @@
 """The layers of a ``Model``, with fewer and larger operations than it has by itself. Its parameters stay in place.
 
-    add, norm ─▶ qkv ─▶ turn and write ─▶ attention ─▶ o ─▶ add, norm ─▶ gate, up ─▶ swiglu ─▶ down
-    ╰ kernel ╯          ╰── kernel ──╯    ╰ kernel ╯        ╰ kernel ╯              ╰ compiled ╯
+    add, norm ─▶ qkv ─▶ turn and write ─▶ attention ─▶ o ─▶ add, norm ─▶ gate, up, swiglu ─▶ down
+    ╰ kernel ╯          ╰── kernel ──╯    ╰ kernel ╯        ╰ kernel ╯
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mini_vllm.backend import mx
 from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.fast.kernels.add_norm import add_norm
 from mini_vllm.fast.kernels.paged import PoolShape, StepAttention
-from mini_vllm.fast.kernels.skinny import multiply
+from mini_vllm.fast.kernels.skinny import multiply, multiply_gated, multiply_in_parts
 from mini_vllm.fast.kernels.turn import turn_and_write
 from mini_vllm.fast.products import swiglu
 from mini_vllm.models.network import MLP, Attention, Linear, Model
@@ -60,7 +60,7 @@ class KernelNetwork:
             if is_last and wanted is not None and last is not None:
                 x, queries, seen_by = x[wanted], queries[wanted], last
             seen = seen_by.attend(queries, pools[index], self.shape, self.windows[index])
-            out = multiply(attention.o_proj, seen.reshape(seen.shape[0], -1), Linear)
+            out = multiply_in_parts(attention.o_proj, seen.reshape(seen.shape[0], -1), Linear)
             x, normed = self._add_norm(x, out, layer.post_attention_layernorm)
             out = self._mlp(layer.mlp, normed)
             x, normed = self._add_norm(x, out, body.norm if is_last else body.layers[index + 1].input_layernorm)
@@ -73,7 +73,11 @@ class KernelNetwork:
         return mx.cos(angles) * rope.scale, mx.sin(angles) * rope.scale
 
     def _mlp(self, mlp: MLP, x: mx.array) -> mx.array:
-        return multiply(mlp.down_proj, _activate(multiply(mlp.gate_up_proj, x, Linear)), Linear)
+        """What it adds; or several that do together."""
+        activated = multiply_gated(mlp.gate_up_proj, x, Linear)
+        if activated is None:
+            activated = _activate(multiply(mlp.gate_up_proj, x, Linear))
+        return multiply_in_parts(mlp.down_proj, activated, Linear)
 
     def _add_norm(self, x: mx.array, added: mx.array, norm: object) -> tuple[mx.array, mx.array]:
         return add_norm(x, added, norm.weight.astype(x.dtype), norm.eps)  # type: ignore[attr-defined]

@@ -131,27 +131,39 @@ def _turn_error(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> float:
 
 def _add_norm_error(config: ModelConfig, dtype: mx.Dtype) -> float:
     rng = np.random.default_rng(0)
-    x, added = (random_array(rng, (5, config.hidden_size), dtype) for _ in range(2))
+    x, whole = (random_array(rng, (5, config.hidden_size), dtype) for _ in range(2))
+    parts = random_array(rng, (3, 5, config.hidden_size), mx.float32)
     weight = random_array(rng, (config.hidden_size,), dtype)
-    total, normed = add_norm_module.add_norm(x, added, weight, config.rms_norm_eps)
-    mx.eval(total, normed)
-    with on_cpu():
-        expected = x.astype(mx.float32) + added.astype(mx.float32)
-        expected_norm = mx.fast.rms_norm(expected, weight.astype(mx.float32), config.rms_norm_eps)
-        return _worst([_difference(total, expected), _difference(normed, expected_norm)])
+    errors = []
+    for added in (whole, parts):
+        total, normed = add_norm_module.add_norm(x, added, weight, config.rms_norm_eps)
+        mx.eval(total, normed)
+        with on_cpu():
+            expected = x.astype(mx.float32) + (added.sum(axis=0) if added.ndim == 3 else added.astype(mx.float32))
+            expected_norm = mx.fast.rms_norm(expected, weight.astype(mx.float32), config.rms_norm_eps)
+            errors += [_difference(total, expected), _difference(normed, expected_norm)]
+    return _worst(errors)
 
 
 def _product_error(config: ModelConfig, dtype: mx.Dtype) -> float:
-    """Of few rows and of as many as the kernel takes, relative to the size of the sums."""
+    """Of few rows and of as many as the kernel takes, relative to the size of the sums; and of what else it does."""
     rng = np.random.default_rng(0)
     weight = random_array(rng, (config.hidden_size, config.intermediate_size), dtype)
+    both = random_array(rng, (2 * config.intermediate_size, config.hidden_size), dtype)
     errors = []
     for num_rows in (2, 16, 33, 64):
         x = random_array(rng, (num_rows, config.intermediate_size), dtype) * config.intermediate_size ** -0.5
-        found = skinny_module.product(x, weight)
-        mx.eval(found)
+        y = random_array(rng, (num_rows, config.hidden_size), dtype) * config.hidden_size ** -0.5
+        found, parts = skinny_module.product(x, weight), skinny_module.product_in_parts(x, weight)
+        gated = skinny_module.gated_product(y, both)
+        mx.eval(found, parts, gated)
         with on_cpu():
-            errors.append(_difference(found, x.astype(mx.float32) @ weight.astype(mx.float32).T))
+            expected = x.astype(mx.float32) @ weight.astype(mx.float32).T
+            added_up = parts.sum(axis=0) if parts.ndim == 3 else parts
+            errors += [_difference(found, expected), _difference(added_up, expected)]
+            if gated is not None:
+                gate, up = mx.split(y.astype(mx.float32) @ both.astype(mx.float32).T, 2, axis=-1)
+                errors.append(_difference(gated, gate * mx.sigmoid(gate) * up))
     return _worst(errors)
 
 

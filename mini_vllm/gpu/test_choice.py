@@ -98,6 +98,14 @@ def test_the_other_kernels_are_found_out_too(emulated, monkeypatch):
     assert "attention" not in fault
 
 
+@pytest.mark.parametrize("name, liar", [
+    ("product_in_parts", lambda x, weight: mx.stack([x @ weight.T] * 2)),
+    ("gated_product", lambda x, weight: (x @ weight.T)[:, :weight.shape[0] // 2])])
+def test_so_is_a_product_that_does_more_than_multiply(emulated, monkeypatch, name, liar):
+    monkeypatch.setattr(proof.skinny_module, name, liar)
+    assert "product is off" in proof.find_fault(ModelConfig.from_dict(CONFIG), 16, mx.float32, paged_attention)
+
+
 def test_an_engine_whose_kernels_do_not_compile_says_so_once_and_goes_on(as_on_cuda, loaded, capsys, monkeypatch):
     def refuse(*arguments):
         raise RuntimeError("decode.h(17): error: expected a ';'")

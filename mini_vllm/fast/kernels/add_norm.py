@@ -10,8 +10,11 @@ WARPS = 4
 
 
 def add_norm(x: mx.array, added: mx.array, weight: mx.array, eps: float) -> tuple[mx.array, mx.array]:
-    """``x + added`` [num_tokens, hidden_size], and its RMS norm; ``hidden_size`` is a multiple of 8."""
+    """``x + added`` [num_tokens, hidden_size], and its RMS norm; ``hidden_size`` is a multiple of 8. ``added`` may be
+    in parts, [num_parts, num_tokens, hidden_size]."""
     num_tokens, hidden_size = x.shape
-    total, normed = ADD_NORM([x, added, weight, constant(eps), constants(hidden_size)], {"T": x.dtype, "WARPS": WARPS},
-                             (num_tokens, 1, 1), WARPS, [(x.shape, x.dtype)] * 2)
+    sizes = constants(hidden_size, added.shape[0] if added.ndim == 3 else 1, num_tokens)
+    total, normed = ADD_NORM([x, added, weight, constant(eps), sizes],
+                             {"T": x.dtype, "ADDED": added.dtype, "WARPS": WARPS}, (num_tokens, 1, 1), WARPS,
+                             [(x.shape, x.dtype)] * 2)
     return total, normed

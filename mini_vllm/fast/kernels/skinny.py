@@ -2,36 +2,89 @@
 
 MLX hands such products to cuBLAS, which makes 1000 rows fast. To hand one over takes a CPU about three times as long as
 to start a kernel of ours; and 28 layers have 112 of them, so that with few requests the GPU waits for that. Each weight
-is read once, and 16 rows cost as much as one.
+is read once. What comes after a product is done by the same kernel, or the next:
+
+    product            alone
+    gated_product      of two matrices, gate and up, and ``gate * sigmoid(gate) * up`` of both
+    product_in_parts   of a matrix with few columns, too few thread blocks for a large GPU: each sum is cut into parts,
+                       which ``add_norm`` adds up
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.fast.kernels.kernel import CUDA, Kernel, constants, dialect_here
 
 SKINNY = Kernel("skinny", ("x", "weight", "sizes"), ("out",), headers=("tensor_cores",))
-WARPS = 8
 ROWS_PER_TILE, COLUMNS, DEPTH_STEP = 16, 8, 32
 #: Fewer are a vector, for which MLX has its own kernel; more are worth cuBLAS's while. So are very many columns, for
 #: each eight of which the rows are read anew.
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS = 2, 64, 16_384
 
 
-def can_multiply(num_rows: int, num_columns: int, depth: int, dtype: mx.Dtype) -> bool:
-    return (MIN_ROWS <= num_rows <= MAX_ROWS and num_columns <= MAX_COLUMNS and num_columns % COLUMNS == 0
-            and depth % DEPTH_STEP == 0 and dtype in (mx.float16, mx.bfloat16) and dialect_here() is CUDA)
+@dataclass(frozen=True)
+class Tiling:
+    """How a product is shared out: times eight columns a thread block, its warps, and the parts of each sum."""
+
+    groups: int
+    warps: int
+    splits: int = 1
+
+    @classmethod
+    def of(cls, num_rows: int, is_gated: bool = False, in_parts: bool = False) -> Tiling:
+        """Of many rows a thread block takes two times eight columns, since reading them takes longest."""
+        tiles = num_tiles(num_rows)
+        groups = 1 if tiles == 1 and not is_gated else 2
+        return cls(groups, 4 if in_parts or tiles > 2 else 8, 4 if in_parts else 1)
+
+
+def num_tiles(num_rows: int) -> int:
+    return -(-num_rows // ROWS_PER_TILE)
+
+
+def can_multiply(num_rows: int, num_columns: int, depth: int, dtype: mx.Dtype, tiling: Tiling | None = None) -> bool:
+    tiling = tiling or Tiling.of(num_rows)
+    return (MIN_ROWS <= num_rows <= MAX_ROWS and num_columns <= MAX_COLUMNS
+            and num_columns % (COLUMNS * tiling.groups) == 0 and depth % (DEPTH_STEP * tiling.splits) == 0
+            and dtype in (mx.float16, mx.bfloat16) and dialect_here() is CUDA)
 
 
 def product(x: mx.array, weight: mx.array) -> mx.array:
     """``x @ weight.T``, [num_rows, depth] and [num_columns, depth] → [num_rows, num_columns]."""
+    tiling = Tiling.of(x.shape[0])
+    return _run(x, weight, tiling) if _can_run(x, weight, tiling) else x @ weight.T
+
+
+def gated_product(x: mx.array, weight: mx.array) -> mx.array | None:
+    """``swiglu`` of both halves of ``x @ weight.T``: [num_rows, num_columns / 2]. None: it has to be done otherwise."""
+    tiling = Tiling.of(x.shape[0], is_gated=True)
+    return _run(x, weight, tiling, is_gated=True) if _can_run(x, weight, tiling) else None
+
+
+def product_in_parts(x: mx.array, weight: mx.array) -> mx.array:
+    """What adds up to ``x @ weight.T``: [num_parts, num_rows, num_columns] of float32; or the product itself."""
+    tiling = Tiling.of(x.shape[0], in_parts=True)
+    return _run(x, weight, tiling) if _can_run(x, weight, tiling) else product(x, weight)
+
+
+def _can_run(x: mx.array, weight: mx.array, tiling: Tiling) -> bool:
+    num_columns, depth = weight.shape
+    return weight.dtype == x.dtype and can_multiply(x.shape[0], num_columns, depth, x.dtype, tiling)
+
+
+def _run(x: mx.array, weight: mx.array, tiling: Tiling, is_gated: bool = False) -> mx.array:
     (num_rows, depth), num_columns = x.shape, weight.shape[0]
-    if weight.dtype != x.dtype or not can_multiply(num_rows, num_columns, depth, x.dtype):
-        return x @ weight.T
-    tiles = -(-num_rows // ROWS_PER_TILE)
-    parameters = {"T": x.dtype, "TILES": tiles, "WARPS": WARPS}
-    (out,) = SKINNY([x, weight, constants(num_rows, num_columns, depth)], parameters, (num_columns // COLUMNS, 1, 1),
-                    WARPS, [((num_rows, num_columns), x.dtype)])
+    in_parts = tiling.splits > 1
+    out_dtype = mx.float32 if in_parts else x.dtype
+    shape = (num_rows, num_columns // 2 if is_gated else num_columns)
+    parameters = {"T": x.dtype, "OUT": out_dtype, "TILES": num_tiles(num_rows), "GROUPS": tiling.groups,
+                  "WARPS": tiling.warps, "GATED": is_gated}
+    sizes = constants(num_rows, num_columns, depth, tiling.splits)
+    thread_blocks = (num_columns // (COLUMNS * tiling.groups), tiling.splits, 1)
+    (out,) = SKINNY([x, weight, sizes], parameters, thread_blocks, tiling.warps,
+                    [((tiling.splits, *shape) if in_parts else shape, out_dtype)])
     return out
 
 
@@ -42,3 +95,15 @@ def multiply(layer: nn.Module, x: mx.array, plain: type) -> mx.array:
         return found
     out = product(x, layer.weight)
     return out + layer.bias if "bias" in layer else out
+
+
+def multiply_in_parts(layer: nn.Module, x: mx.array, plain: type) -> mx.array:
+    """The same, or what adds up to it."""
+    if type(layer) is plain and "bias" not in layer:
+        return product_in_parts(x, layer.weight)
+    return multiply(layer, x, plain)
+
+
+def multiply_gated(layer: nn.Module, x: mx.array, plain: type) -> mx.array | None:
+    """``swiglu`` of both halves of ``layer(x)``. None: it has to be done otherwise."""
+    return gated_product(x, layer.weight) if type(layer) is plain and "bias" not in layer else None

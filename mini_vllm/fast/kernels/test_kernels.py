@@ -162,3 +162,39 @@ def test_products_of_few_rows_are_for_sixteen_bits_on_cuda(monkeypatch):
     assert not skinny.can_multiply(16, 4096, 1024, mx.bfloat16)
     x, weight = mx.random.normal((4, 32)), mx.random.normal((8, 32))
     assert mx.array_equal(skinny.product(x, weight), x @ weight.T)
+
+
+@pytest.mark.parametrize("num_rows", [2, 16, 17, 32, 33, 64])
+@pytest.mark.parametrize("how", ["alone", "gated", "in parts"])
+def test_a_product_of_few_rows_is_shared_out(calls, monkeypatch, num_rows, how):
+    """Every column, every part of the depth and, if gated, both halves have a thread block, and what its warps found
+    fits into 48 KiB of shared memory, which is what a kernel has that does not ask for more."""
+    monkeypatch.setattr(skinny, "dialect_here", lambda: CUDA)
+    x, weight = mx.zeros((num_rows, 1024), mx.bfloat16), mx.zeros((4096, 1024), mx.bfloat16)
+    multiply = {"alone": skinny.product, "gated": skinny.gated_product, "in parts": skinny.product_in_parts}[how]
+    found = multiply(x, weight)
+    ((parameters, (column_blocks, splits, _), warps, shapes),) = calls
+    assert column_blocks * 8 * parameters["GROUPS"] == 4096 and 1024 % (32 * splits) == 0
+    assert parameters["TILES"] * 16 >= num_rows and parameters["GATED"] == (how == "gated")
+    assert warps * parameters["TILES"] * 16 * parameters["GROUPS"] * 8 * 4 <= 48 * 1024
+    assert tuple(found.shape) == shapes[0] == {"alone": (num_rows, 4096), "gated": (num_rows, 2048),
+                                               "in parts": (splits, num_rows, 4096)}[how]
+    assert (splits > 1) == (how == "in parts") and (parameters["OUT"] == mx.float32) == (how == "in parts")
+    if how == "gated":
+        assert parameters["GROUPS"] == 2, "eight columns of the gate, and eight of what it lets through"
+
+
+def test_products_that_the_kernel_does_not_do_are_done_otherwise(calls, monkeypatch):
+    monkeypatch.setattr(skinny, "dialect_here", lambda: CUDA)
+    x, weight = mx.random.normal((65, 64)).astype(mx.bfloat16), mx.random.normal((32, 64)).astype(mx.bfloat16)
+    assert mx.array_equal(skinny.product(x, weight), x @ weight.T) and skinny.gated_product(x, weight) is None
+    assert mx.array_equal(skinny.product_in_parts(x, weight), x @ weight.T) and not calls
+    assert skinny.product_in_parts(x[:20], weight).shape == (20, 32), "64 is too little to be cut into four"
+    assert calls[0][0]["OUT"] == mx.bfloat16
+
+
+def test_what_is_added_may_be_in_parts(calls):
+    x = mx.zeros((5, 64), mx.bfloat16)
+    for added in (x, mx.zeros((4, 5, 64))):
+        add_norm.add_norm(x, added, x[0], 1e-6)
+    assert [parameters["ADDED"] for parameters, *_ in calls] == [mx.bfloat16, mx.float32]
