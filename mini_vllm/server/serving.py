@@ -78,11 +78,11 @@ def serve(settings: ServerSettings, say_where: Callable[[str], None]) -> None:
     app = make_app(settings)
     listener = listen(settings)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    say_where(address_of(listener))
     leave_what_is_there_alone()
     try:
+        say_where(address_of(listener))
         DrainingServer(app, settings).run(sockets=[listener])
-    except KeyboardInterrupt:  # uvicorn raises the signal again when all is done
+    except KeyboardInterrupt:  # before it serves, or after: uvicorn raises the signal again when all is done
         pass
 
 

@@ -73,7 +73,14 @@ def test_before_it_serves_the_garbage_collector_is_told_what_stays(writer, monke
     monkeypatch.setattr(serving, "leave_what_is_there_alone", lambda: told.append("alone"))
     monkeypatch.setattr(serving.DrainingServer, "run", lambda self, sockets: told.append("run"))
     serving.serve(settings_for(writer), lambda address: told.append("listens"))
-    assert told == ["listens", "alone", "run"]
+    assert told == ["alone", "listens", "run"]
+
+
+def test_ctrl_c_as_soon_as_it_has_said_where_it_is_ends_it_in_peace(writer):
+    def stop(address):
+        raise KeyboardInterrupt
+
+    assert serving.serve(settings_for(writer), stop) is None
 
 
 def call(url, body, path="/v1/completions", num_bytes_kept_back=0):
