@@ -37,7 +37,7 @@ test: $(INSTALLED)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
-NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 60 \
+NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 240 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
 
 # Every command and snippet of the README, from top to bottom, as a reader would run them; the long ones shortened.
