@@ -1,5 +1,5 @@
-"""All notebooks together are meant to run in two minutes on two cores; pytest says how long they took. A machine that is
-busy with other things takes longer, so it fails nothing."""
+"""All notebooks together are meant to run in two minutes on two cores; pytest says how long they took. On a
+machine that is busy with other things it is longer, and fails nothing."""
 
 import pytest
 
