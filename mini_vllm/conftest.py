@@ -1,5 +1,7 @@
 """Small random checkpoints in Hugging Face layout, for the suites of the engine."""
 
+import contextlib
+import gc
 import json
 import os
 import shutil
@@ -29,6 +31,17 @@ THOROUGH = int(os.environ.get("THOROUGH", "1"))
 def examples(number: int) -> int:
     """So many random examples, or a multiple of it in a thorough run."""
     return number * THOROUGH
+
+
+@contextlib.contextmanager
+def without_garbage_collector():
+    """What is freed here is freed because nobody holds it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def checkpoint_width() -> int:

@@ -1,7 +1,6 @@
 """The engine: many requests at once give what each gives alone, and bad input costs nobody else anything."""
 
 import dataclasses
-import gc
 import weakref
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.beam_search import beam_search
-from mini_vllm.conftest import checkpoint_width, make_talker
+from mini_vllm.conftest import checkpoint_width, make_talker, without_garbage_collector
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.gpu.runner import PoolsThatStay
@@ -847,10 +846,6 @@ def test_an_engine_nobody_holds_gives_its_memory_back_at_once(loaded, lookahead)
     engine.add_request("hello", SamplingParams(max_tokens=4, temperature=0))
     run(engine)
     gone = weakref.ref(engine), weakref.ref(engine.runner), weakref.ref(engine.runner.cache)
-    gc.collect()
-    gc.disable()
-    try:
+    with without_garbage_collector():
         del engine
         assert [ref() for ref in gone] == [None, None, None]
-    finally:
-        gc.enable()

@@ -1,12 +1,12 @@
 """What stands around the kernels: shapes rounded up, requests that fill the rest, and the tokens that come of it."""
 
-import gc
 import weakref
 
 import numpy as np
 import pytest
 
 from mini_vllm.backend import mx
+from mini_vllm.conftest import without_garbage_collector
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.gpu.runner import GpuRunner, last_slots, with_spare
@@ -149,10 +149,6 @@ def test_a_runner_nobody_holds_gives_its_memory_back_at_once(models, emulated):
     """A compiled step that knew its runner would keep the pools until the garbage collector comes."""
     _, engine = serve(models["qwen3"], GpuRunner, num_requests=2)
     gone = weakref.ref(engine.runner), weakref.ref(engine.runner.cache)
-    gc.collect()
-    gc.disable()
-    try:
+    with without_garbage_collector():
         del engine
         assert [ref() for ref in gone] == [None, None]
-    finally:
-        gc.enable()

@@ -26,7 +26,8 @@ MIN_ROWS, MAX_ROWS, MAX_COLUMNS = 2, 64, 16_384
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is shared out: times eight columns a thread block, its warps, and the parts of each sum."""
+    """How a product is shared out: a thread block has ``groups`` times eight columns and so many warps, and each sum is
+    cut into ``splits``."""
 
     groups: int
     warps: int
@@ -44,8 +45,7 @@ def num_tiles(num_rows: int) -> int:
     return -(-num_rows // ROWS_PER_TILE)
 
 
-def can_multiply(num_rows: int, num_columns: int, depth: int, dtype: mx.Dtype, tiling: Tiling | None = None) -> bool:
-    tiling = tiling or Tiling.of(num_rows)
+def can_multiply(num_rows: int, num_columns: int, depth: int, dtype: mx.Dtype, tiling: Tiling) -> bool:
     return (MIN_ROWS <= num_rows <= MAX_ROWS and num_columns <= MAX_COLUMNS
             and num_columns % (COLUMNS * tiling.groups) == 0 and depth % (DEPTH_STEP * tiling.splits) == 0
             and dtype in (mx.float16, mx.bfloat16) and dialect_here() is CUDA)

@@ -154,12 +154,15 @@ def test_requests_with_one_token_come_first():
 
 
 def test_products_of_few_rows_are_for_sixteen_bits_on_cuda(monkeypatch):
+    def can_multiply(num_rows, num_columns=4096, depth=1024, dtype=mx.bfloat16):
+        return skinny.can_multiply(num_rows, num_columns, depth, dtype, skinny.Tiling.of(num_rows))
+
     monkeypatch.setattr(skinny, "dialect_here", lambda: CUDA)
-    assert skinny.can_multiply(16, 4096, 1024, mx.bfloat16) and not skinny.can_multiply(16, 4096, 1024, mx.float32)
-    assert not skinny.can_multiply(1, 4096, 1024, mx.bfloat16) and not skinny.can_multiply(65, 4096, 1024, mx.bfloat16)
-    assert not skinny.can_multiply(16, 4097, 1024, mx.bfloat16) and not skinny.can_multiply(16, 4096, 1000, mx.bfloat16)
+    assert can_multiply(16) and not can_multiply(16, dtype=mx.float32)
+    assert not can_multiply(1) and can_multiply(2) and can_multiply(64) and not can_multiply(65)
+    assert not can_multiply(16, num_columns=4097) and not can_multiply(16, depth=1000)
     monkeypatch.setattr(skinny, "dialect_here", lambda: METAL)
-    assert not skinny.can_multiply(16, 4096, 1024, mx.bfloat16)
+    assert not can_multiply(16)
     x, weight = mx.random.normal((4, 32)), mx.random.normal((8, 32))
     assert mx.array_equal(skinny.product(x, weight), x @ weight.T)
 
