@@ -50,8 +50,9 @@ MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
 #: In the grader: what a test may compute here while the file under test may compute once that in its sandbox, and how
-#: long both may take by the clock: longer than the sandbox is waited for, of which it is known that it only waited.
-FAR_CPU_FACTOR, FAR_WALL_FACTOR = 3.0, 15.0
+#: long both may take by the clock: longer than the sandbox is waited for, of which it is known that it only waited, and
+#: longer by what starting it may take on a busy machine.
+FAR_CPU_FACTOR, FAR_WALL_FACTOR, FAR_START_S = 3.0, 15.0, 60.0
 #: What the grader's own process may take, whatever a file makes it compute.
 FAR_MEMORY_BYTES = 4 << 30
 #: How long it may take to find out what an exception says, in CPU time.
@@ -253,7 +254,8 @@ class LabSession:
 
     def _time_limit(self, item: pytest.Item) -> contextlib.AbstractContextManager[None]:
         if self.far is not None:  # what the sandbox uses up is counted there; here it is the price of talking to it
-            return time_limit(FAR_CPU_FACTOR * self._seconds(item), FAR_WALL_FACTOR * self._seconds(item))
+            seconds = self._seconds(item)
+            return time_limit(FAR_CPU_FACTOR * seconds, FAR_WALL_FACTOR * seconds + FAR_START_S)
         return time_limit(self._seconds(item))
 
     def _seconds(self, item: pytest.Item) -> float:

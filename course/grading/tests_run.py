@@ -27,7 +27,8 @@ from course.grading.sandbox import Level
 from course.grading.settings import FILE_BYTES, MAX_REPORT_BYTES, WALL_FACTOR, Settings, limits_for
 from course.labs import Lab
 
-#: Pytest has this long to start, and between two of its lines the longest test's time beyond its limit.
+#: Pytest has this long to start, or to start a sandbox; between two of its lines the longest test's time comes to it,
+#: twice.
 STARTUP_S = 120.0
 #: An error of these kinds is something for an instructor to look at.
 FLAGGED = {"CanaryPassed": "a wrong solution passes beside this file: it meddles with how it is measured",
@@ -105,7 +106,7 @@ class TestsRun:
         limits = limits_for(self._lab)
         test_s = WALL_FACTOR * self._settings.time_limit_s * self._lab.time_factor
         deadline = time.monotonic() + WALL_FACTOR * limits.cpu_s
-        for event in _events(report, max(STARTUP_S, 2 * test_s), deadline):
+        for event in _events(report, STARTUP_S + 2 * test_s, deadline):
             if event is None:
                 ended.why_again = "The machine was too busy, or the file waits for something that never comes."
                 return False
