@@ -5,11 +5,15 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from rich.console import Console
 
 from course.commands import Course
 from course.labs import discover
 from course.starters import shipped_starter
+
+settings.register_profile("no clock", settings.default, deadline=None)  # a busy machine is nobody's fault
+settings.load_profile("no clock")
 
 SOLUTION = '''
     """Sums."""

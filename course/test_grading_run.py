@@ -62,13 +62,22 @@ DEADLY = {
 }
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Who was started in the background ignores Ctrl-C, and so does all that is started from there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def hostile_file(lab, folder, name, top, double):
     write_starter(lab, double=double or "return add(a, a)", top=top and f"{top}\n")
     return lab.starter.rename(folder / f"{name}.py")
 
 
 @pytest.mark.parametrize("name", DEADLY)
-def test_a_file_that_takes_its_process_along_keeps_what_it_earned(lab1, forked, tmp_path, monkeypatch, name):
+def test_a_file_that_takes_its_process_along_keeps_what_it_earned(lab1, forked, heeds_ctrl_c, tmp_path, monkeypatch,
+                                                                  name):
     monkeypatch.setattr("course.child.MAX_FILE_BYTES", 1 << 20)
     top, double, points, said = DEADLY[name]
     (impl,) = Choice([str(hostile_file(lab1, tmp_path, name, top, double))], tmp_path).impls(lab1)
@@ -238,7 +247,7 @@ def test_a_folder_may_be_a_course_or_any_part_of_it(project, lab1, lab2, inside)
     assert second.path.is_file() == (not inside.endswith("adder")), "the folder of one lab is not another's"
 
 
-def test_ctrl_c_is_no_failure_of_the_file():
+def test_ctrl_c_is_no_failure_of_the_file(heeds_ctrl_c):
     with pytest.raises(KeyboardInterrupt), tamed():
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(EndsPytest), tamed():

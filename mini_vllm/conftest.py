@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 SHAPE = dict(vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8,
              num_key_value_heads=4, max_position_embeddings=512, rms_norm_eps=1e-5, rope_theta=10000.0,
@@ -26,6 +27,9 @@ ARCHITECTURES = {
 }
 #: How often what is drawn at random is tried, as a multiple: `make thorough` tries more of it.
 THOROUGH = int(os.environ.get("THOROUGH", "1"))
+
+settings.register_profile("no clock", settings.default, deadline=None)  # a busy machine is nobody's fault
+settings.load_profile("no clock")
 
 
 def examples(number: int) -> int:

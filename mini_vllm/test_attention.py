@@ -129,14 +129,14 @@ def draw_families(data):
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 @given(data=st.data())
 def test_a_ragged_batch_sees_what_each_request_sees_alone(attention, data):
     draw_mixed_step(data).check(ATTENTIONS[attention]())
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 @given(data=st.data())
 def test_requests_that_share_beginnings_see_what_each_sees_alone(attention, data):
     draw_families(data).check(ATTENTIONS[attention]())
@@ -144,7 +144,7 @@ def test_requests_that_share_beginnings_see_what_each_sees_alone(attention, data
 
 @pytest.mark.parametrize("dtype, atol", [(mx.float16, 5e-3), (mx.bfloat16, 4e-2)])
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@settings(max_examples=examples(20), deadline=None, derandomize=True)
+@settings(max_examples=examples(20), derandomize=True)
 @given(data=st.data())
 def test_half_precision_is_half_as_precise_and_no_less(attention, dtype, atol, data):
     with pytest.MonkeyPatch.context() as patch:

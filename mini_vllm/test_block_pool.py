@@ -687,6 +687,6 @@ class PoolMachine(RuleBasedStateMachine):
             assert (found.block_id in holders) if found else not holders
 
 
-PoolMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None,
+PoolMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=40,
                                          derandomize=True)
 test_the_pool_agrees_with_a_simple_model = PoolMachine.TestCase

@@ -677,9 +677,9 @@ class TreeManagerMachine(ManagerMachine):
         assert [block.block_hash for block in self.manager.block_pool.blocks if block.ref_cnt] == in_use
 
 
-TreeManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None,
+TreeManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30,
                                                 derandomize=True)
 test_the_manager_with_a_tree_agrees_with_a_memory_of_tokens = TreeManagerMachine.TestCase
-ManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None,
+ManagerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30,
                                             derandomize=True)
 test_the_manager_agrees_with_a_memory_of_tokens = ManagerMachine.TestCase

@@ -124,7 +124,7 @@ class TreesInLockstep(RuleBasedStateMachine):
             self.patch.stop()
 
 
-TreesInLockstep.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None,
+TreesInLockstep.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40,
                                              derandomize=True)
 test_the_tree_chooses_what_comparing_with_all_children_chooses = TreesInLockstep.TestCase
 
@@ -155,7 +155,7 @@ class Siblings:
         return block
 
 
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 @given(seed=st.integers(0, 10**6), num_children=st.integers(1, 300), block_size=st.integers(2, 7))
 def test_among_many_children_the_longest_is_found(seed, num_children, block_size):
     """More children share a beginning here than a lookup looks at."""

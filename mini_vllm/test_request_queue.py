@@ -121,7 +121,7 @@ OPERATIONS = st.lists(st.tuples(st.sampled_from(["put", "put", "get", "requeue",
                                 st.integers(0, 40), st.integers(0, 10**6)), max_size=80)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(OPERATIONS, st.sampled_from([0.0, 0.125, 0.25, 1.0]))
 def test_it_serves_as_the_naive_queue_does(operations, rate):
     """Times and rates are exact in binary, so that equal means equal."""
@@ -152,7 +152,7 @@ def test_it_serves_as_the_naive_queue_does(operations, rate):
     assert len(queue._heap) <= 2 * len(queue) + 9
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_nobody_is_overtaken_by_who_comes_later_than_the_bound(data):
     """Under any stream: once ``priority / rate`` seconds have passed, whoever arrives is served after."""

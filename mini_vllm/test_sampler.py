@@ -99,7 +99,7 @@ def params_of(vocab_size):
     })
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(40))
+@settings(derandomize=True, max_examples=examples(40))
 @given(st.data())
 def test_any_mix_of_parameters_draws_like_the_reference(data):
     vocab_size = data.draw(st.integers(11, 50))

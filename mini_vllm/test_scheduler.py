@@ -427,4 +427,4 @@ class Stream(RuleBasedStateMachine):
 
 
 TestStream = Stream.TestCase
-TestStream.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
+TestStream.settings = settings(max_examples=examples(50), stateful_step_count=30)

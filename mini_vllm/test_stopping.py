@@ -187,7 +187,7 @@ def undecided_end(text, stop_strings):
                 if any(stop != text[start:] and stop.startswith(text[start:]) for stop in stop_strings)), key=len)
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(200))
+@settings(derandomize=True, max_examples=examples(200))
 @given(st.lists(st.text("ab", max_size=4), max_size=12), st.lists(st.text("abc", min_size=1, max_size=5), min_size=1,
        max_size=3), st.integers(0, 4))
 def test_shown_is_the_text_before_the_first_match_and_held_is_what_may_still_match(pieces, stop, min_tokens):
@@ -211,7 +211,7 @@ def test_shown_is_the_text_before_the_first_match_and_held_is_what_may_still_mat
     assert shown + checker.finish() == text
 
 
-@settings(derandomize=True, deadline=None, max_examples=examples(100))
+@settings(derandomize=True, max_examples=examples(100))
 @given(st.text("ab#", max_size=30), st.sampled_from(["#", "##", "a#a", "abab"]), st.data())
 def test_one_stop_string_cuts_the_text_at_the_same_place_however_it_is_split(text, stop, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=10)))

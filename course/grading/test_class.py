@@ -277,7 +277,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
 # ---- any order of kills
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 3)), max_size=4), st.randoms())
 def test_any_order_of_kills_and_resumes_ends_in_the_same_results(tmp_path_factory, kills, random):
     """Each kill: after so many results, before or after the write's rename, in a run with that many parts."""

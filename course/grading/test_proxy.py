@@ -145,7 +145,7 @@ def same(a, b):
     return a == b
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(value=data)
 def test_data_crosses_and_comes_back_as_it_was(value):
     ends = socket.socketpair()

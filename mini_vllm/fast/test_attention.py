@@ -48,13 +48,13 @@ def check_every_way(data, step):
         step.check(attention)
 
 
-@settings(max_examples=examples(50), deadline=None, derandomize=True)
+@settings(max_examples=examples(50), derandomize=True)
 @given(st.data())
 def test_every_way_to_compute_a_ragged_batch(data):
     check_every_way(data, draw_mixed_step(data))
 
 
-@settings(max_examples=examples(50), deadline=None, derandomize=True)
+@settings(max_examples=examples(50), derandomize=True)
 @given(st.data())
 def test_every_way_to_compute_shared_beginnings(data):
     check_every_way(data, draw_families(data))

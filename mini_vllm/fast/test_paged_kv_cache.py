@@ -13,7 +13,7 @@ from mini_vllm.fast.paged_kv_cache import FastKVCache, WritePlan, find_runs
 
 @pytest.mark.parametrize("min_run", [1, 99])
 @pytest.mark.parametrize("on_cpu", [True, False])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(block_size=st.sampled_from([1, 3, 8]),
        requests=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=5))
 def test_a_step_is_written_as_token_by_token(on_cpu, min_run, block_size, requests):

@@ -303,7 +303,7 @@ class Giving(Stream):
                 assert any(b.request_id in last.num_scheduled_tokens for b in better)
 
 
-Giving.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
+Giving.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30)
 TestGiving = Giving.TestCase
 
 

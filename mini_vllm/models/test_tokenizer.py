@@ -168,7 +168,6 @@ def test_sentencepiece_text_comes_back_with_its_spaces(text):
     assert LLAMA_2.decode(LLAMA_2.encode(text)) == text
 
 
-@settings(deadline=None)
 @given(plain_text)
 def test_any_text_comes_back(text):
     assert BYTE_LEVEL.decode(BYTE_LEVEL.encode(text)) == text
@@ -243,7 +242,6 @@ def test_a_streamed_text_equals_the_decoded_one(tokenizer, text):
 
 
 @every_tokenizer
-@settings(deadline=None)
 @given(text=st.text())
 def test_any_streamed_text_equals_the_decoded_one(tokenizer, text):
     ids = tokenizer.encode(text)
@@ -251,7 +249,7 @@ def test_any_streamed_text_equals_the_decoded_one(tokenizer, text):
 
 
 @every_tokenizer
-@settings(deadline=None, max_examples=examples(100))
+@settings(max_examples=examples(100))
 @given(data=st.data(), skip_special_tokens=st.booleans())
 def test_any_streamed_ids_equal_the_decoded_ones(tokenizer, data, skip_special_tokens):
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
@@ -280,7 +278,6 @@ def test_a_broken_character_comes_out_as_soon_as_something_follows():
     assert stream(BYTE_LEVEL, ids) == ["", "�a", "", "�", "é", ""]
 
 
-@settings(deadline=None)
 @given(plain_text)
 def test_no_chunk_ends_in_half_a_character(text):
     """As many characters are out as the bytes so far have whole ones, neither fewer nor more."""

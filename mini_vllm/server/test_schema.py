@@ -87,7 +87,7 @@ def fuzzed(server, operation, mode, num_examples, kind="", change=lambda body: b
     with requests.Session() as session:
 
         @seed(18)
-        @settings(max_examples=num_examples, deadline=None, phases=[Phase.generate], database=None,
+        @settings(max_examples=num_examples, phases=[Phase.generate], database=None,
                   suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def fuzz(case):

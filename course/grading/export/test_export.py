@@ -207,7 +207,7 @@ def test_a_class_of_none_is_written_too(tmp_path, provenance):
     assert rows_of(tmp_path / "grades.csv") == [] and "0 students" in (tmp_path / "report.md").read_text()
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(NASTY), max_size=6).map("".join))
 def test_hostile_text_breaks_no_file(tmp_path, provenance, text):
     lab = replace(a_lab(half=True, message=text, printed=text), reason=text, flags=(text,))

@@ -43,7 +43,7 @@ NASTY = ("<script>alert(1)</script>", "]]>", "<!--", "&amp;", "`", "```", "~~~",
          "> ", "    ", "***", "___", "</pre>", "\n```\n", "\\", "$x$", "\ufffe", "\n\n", "==", "---", "a")
 texts = st.one_of(st.lists(st.sampled_from(NASTY), max_size=8).map("".join),
                   st.text(st.characters(exclude_categories=()), max_size=40))
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=40)
 
 
 @quick

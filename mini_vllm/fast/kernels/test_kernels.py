@@ -101,7 +101,7 @@ def test_what_lies_in_shared_memory_fits_into_that_of_a_mac(head_dim, group):
     assert (shape.num_parts - 1) * shape.heads_per_block < group <= shape.num_parts * shape.heads_per_block
 
 
-@settings(max_examples=examples(40), deadline=None, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(1, 9), st.sampled_from([32, 128, 160, 256]))
 def test_tiles_have_every_row_once(num_queries, group, head_dim):
     shape = PoolShape(2, group, head_dim, 16, 1.0)
@@ -125,7 +125,7 @@ def test_few_sizes_of_steps():
     assert [tables.round_width(n) for n in (1, 8, 9, 16, 17, 1000)] == [8, 8, 16, 16, 32, 1024]
 
 
-@settings(max_examples=examples(30), deadline=None, derandomize=True)
+@settings(max_examples=examples(30), derandomize=True)
 @given(st.lists(st.lists(st.lists(st.integers(1, 50), max_size=9), max_size=4), max_size=8))
 def test_rows_are_what_a_new_array_would_be(history):
     rows = tables.TableRows()
