@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import types
 from collections.abc import Generator, Iterable
 from pathlib import Path
@@ -96,6 +97,10 @@ def pytest_configure(config: pytest.Config) -> None:
         limit_files(file_limit)
         if config.getoption("--far") is not None:
             limit_memory(FAR_MEMORY_BYTES)
+    if config.getoption("--report") is not None:
+        # A process that reports is out of a terminal's reach. Begun from the background, it would ignore SIGINT, and a
+        # file that sends it to itself would earn more there than elsewhere.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LabSession(config), "lab-session")
 
 
