@@ -23,6 +23,8 @@ _LAB = re.compile(r"lab-(\d+)-[\w-]+")
 
 NO_COURSE = ("There is no course here. `course init my-course` lays one down in a new folder; then work inside that "
              "folder.")
+APART = ("{folder} is a clone of the course, but the command `course` was installed apart from it, without labs: run "
+         "`pip install -e .` in that folder.")
 
 
 class LabError(Exception):
@@ -202,9 +204,16 @@ def find_root(start: Path | None = None) -> Path:
     for folder in (start, *start.parents):
         if (folder / MARKER).is_file():
             return folder
-    if not any(PROJECT_ROOT.glob("phase-*/labs")):
-        raise LabError(NO_COURSE)
-    return PROJECT_ROOT
+    if _has_labs(PROJECT_ROOT):
+        return PROJECT_ROOT
+    for folder in (start, *start.parents):
+        if _has_labs(folder):
+            raise LabError(APART.format(folder=folder))
+    raise LabError(NO_COURSE)
+
+
+def _has_labs(folder: Path) -> bool:
+    return any(folder.glob("phase-*/labs"))
 
 
 def discover(root: Path | None = None) -> list[Lab]:

@@ -13,9 +13,9 @@ from functools import partial
 import pytest
 
 from course.cli import COMMANDS, main, make_parser
-from course.commands import NO_COURSE, Course
+from course.commands import Course
 from course.graded import graded_tests
-from course.labs import PROJECT_ROOT, LabError
+from course.labs import APART, NO_COURSE, PROJECT_ROOT, LabError
 from course.progress import _fingerprint
 from course.running import Wish
 from course.showing import VerdictLines
@@ -607,13 +607,15 @@ def test_without_labs_the_command_says_how_to_get_them(tmp_path):
     shutil.copytree(PROJECT_ROOT / "course", tmp_path / "site" / "course", ignore=ignored)
     (tmp_path / "site" / "mini_vllm").symlink_to(PROJECT_ROOT / "mini_vllm")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "a clone" / "phase-01-sums" / "labs").mkdir(parents=True)
     script = ("import sys; sys.modules['pytest'] = None\nimport course\nprint(course.__file__)\n"
               "from course.cli import main; sys.exit(main(['next']))")
-    run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path / "empty", capture_output=True, text=True,
-                         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
-    assert run.stdout.startswith(str(tmp_path / "site"))
-    assert (run.returncode, run.stderr) == (2, f"{NO_COURSE}\n")
-    assert "`course init my-course`" in NO_COURSE
+    for folder, expected in ("empty", NO_COURSE), ("a clone/phase-01-sums", APART.format(folder=tmp_path / "a clone")):
+        run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True,
+                             env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
+        assert run.stdout.startswith(str(tmp_path / "site"))
+        assert (run.returncode, run.stderr) == (2, f"{expected}\n")
+    assert "`course init my-course`" in NO_COURSE and "`pip install -e .`" in APART
 
 
 @pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}])
