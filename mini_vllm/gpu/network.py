@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_vllm.backend import mx
+from mini_vllm.backend import mx, nn
 from mini_vllm.fast.compiled import compiled_on_gpu
 from mini_vllm.fast.kernels.add_norm import add_norm
 from mini_vllm.fast.kernels.paged import PoolShape, StepAttention
@@ -42,6 +42,10 @@ class KernelNetwork:
         self.shape = PoolShape(config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim,
                                block_size, config.head_dim ** -0.5)
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
+        #: Weights of the norms, two a layer and the last: of a copy in the GPU's own memory. As they were read from a
+        #: file, small as they are, they may lie in a page that the CPU writes to in every step.
+        self._norms = list(mx.stack([norm.weight for norm in norms_of(model)]))
+        mx.eval(self._norms)
 
     def hidden(self, token_ids: mx.array, step: StepArrays, pools: list[mx.array], wanted: mx.array | None = None,
                last: StepAttention | None = None) -> tuple[mx.array, mx.array]:
@@ -61,9 +65,9 @@ class KernelNetwork:
                 x, queries, seen_by = x[wanted], queries[wanted], last
             seen = seen_by.attend(queries, pools[index], self.shape, self.windows[index])
             out = multiply_in_parts(attention.o_proj, seen.reshape(seen.shape[0], -1), Linear)
-            x, normed = self._add_norm(x, out, layer.post_attention_layernorm)
+            x, normed = self._add_norm(x, out, 2 * index + 1)
             out = self._mlp(layer.mlp, normed)
-            x, normed = self._add_norm(x, out, body.norm if is_last else body.layers[index + 1].input_layernorm)
+            x, normed = self._add_norm(x, out, 2 * index + 2)
         return normed, heads
 
     def _angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
@@ -79,8 +83,15 @@ class KernelNetwork:
             activated = _activate(multiply(mlp.gate_up_proj, x, Linear))
         return multiply_in_parts(mlp.down_proj, activated, Linear)
 
-    def _add_norm(self, x: mx.array, added: mx.array, norm: object) -> tuple[mx.array, mx.array]:
-        return add_norm(x, added, norm.weight.astype(x.dtype), norm.eps)  # type: ignore[attr-defined]
+    def _add_norm(self, x: mx.array, added: mx.array, norm: int) -> tuple[mx.array, mx.array]:
+        return add_norm(x, added, self._norms[norm].astype(x.dtype), self.model.config.rms_norm_eps)
+
+
+def norms_of(model: Model) -> list[nn.RMSNorm]:
+    """In the order in which a token passes them."""
+    body = model.model
+    return [norm for layer in body.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)] + [
+        body.norm]
 
 
 def _norm_of(attention: Attention) -> tuple[mx.array, float] | None:

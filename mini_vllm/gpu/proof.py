@@ -16,7 +16,7 @@ from mini_vllm.backend import mx, on_cpu
 from mini_vllm.fast.kernels import add_norm as add_norm_module
 from mini_vllm.fast.kernels import skinny as skinny_module
 from mini_vllm.fast.kernels import turn as turn_module
-from mini_vllm.fast.kernels.paged import KernelAttention, PoolShape
+from mini_vllm.fast.kernels.paged import FEW_BLOCKS, KernelAttention, PoolShape
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.rope import Rope
 
@@ -40,9 +40,11 @@ class ProofCase:
 
 
 def cases(block_size: int, window: int | None) -> list[ProofCase]:
-    """Requests that decode, short and long, one of them split; and chunks with and without something before them."""
-    long = 2 * block_size + 2100
+    """Requests that decode, short and long, one of them split, and many; and chunks with and without something before
+    them."""
+    long, many = 2 * block_size + 2100, FEW_BLOCKS + 1
     found = [ProofCase((1, 1, 1), (1, block_size + 3, 5 * block_size)), ProofCase((1,), (long,)),
+             ProofCase((1,) * many, tuple(1 + request % (2 * block_size) for request in range(many))),
              ProofCase((1, 7, 70), (4, 7, 3 * block_size + 70))]
     return found + [ProofCase(case.num_queries, case.context_lens, window) for case in found if window is not None]
 
@@ -146,12 +148,13 @@ def _add_norm_error(config: ModelConfig, dtype: mx.Dtype) -> float:
 
 
 def _product_error(config: ModelConfig, dtype: mx.Dtype) -> float:
-    """Of few rows and of as many as the kernel takes, relative to the size of the sums; and of what else it does."""
+    """Of few rows and of as many as the kernel takes, so that each of its tilings has its turn; relative to the size of
+    the sums. And of what else it does."""
     rng = np.random.default_rng(0)
     weight = random_array(rng, (config.hidden_size, config.intermediate_size), dtype)
     both = random_array(rng, (2 * config.intermediate_size, config.hidden_size), dtype)
     errors = []
-    for num_rows in (2, 16, 33, 64):
+    for num_rows in (1, 32, 33, 64):
         x = random_array(rng, (num_rows, config.intermediate_size), dtype) * config.intermediate_size ** -0.5
         y = random_array(rng, (num_rows, config.hidden_size), dtype) * config.hidden_size ** -0.5
         found, parts = skinny_module.product(x, weight), skinny_module.product_in_parts(x, weight)

@@ -20,6 +20,7 @@ from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.fast.kernels.paged import StepAttention, decode_arrays
 from mini_vllm.fast.kernels.tables import TableArray, TableRows, round_tokens, round_width
+from mini_vllm.fast.kernels.upload import slices, upload, uploaded
 from mini_vllm.gpu.network import KernelNetwork, StepArrays
 from mini_vllm.model_runner import Batch, ModelRunner
 from mini_vllm.models.network import Model
@@ -67,12 +68,10 @@ class GpuRunner(ModelRunner):
         context_lens[:num_requests] = batch.context_lens
         width = round_width(-(-int(context_lens.max()) // self.cache.block_size))
         tables = self._rows.update(batch.block_tables, num_rows, width)
-        positions = context_lens - 1
-        slots = last_slots(tables, positions, self.cache.block_size)
+        numbers = step_numbers(tables, context_lens, self.cache.block_size)
         if num_rows > num_requests:
             token_ids = mx.pad(token_ids, (0, num_rows - num_requests))
-        logits = self._decode(token_ids, mx.array(positions), mx.array(slots), mx.array(tables),
-                              mx.array(context_lens), self.cache.pools)
+        logits = self._decode(token_ids, mx.array(numbers), self.cache.pools)
         return logits[:num_requests] if num_rows > num_requests else logits
 
     # ---- steps with chunks
@@ -84,7 +83,8 @@ class GpuRunner(ModelRunner):
         padded = with_spare(batch, num_spare)
         positions = token_positions(padded.context_lens, padded.query_starts)
         slots = slot_mapping(padded.block_tables, positions, padded.query_starts, size)
-        step = StepArrays(mx.array(positions.astype(np.int32)), mx.array(slots.astype(np.int32)), StepAttention.of(
+        positions_there, slots_there = uploaded([positions.astype(np.int32), slots.astype(np.int32)])
+        step = StepArrays(positions_there, slots_there, StepAttention.of(
             padded.block_tables, padded.context_lens, np.diff(padded.query_starts).tolist(), self.network.shape))
         if num_spare:
             token_ids = mx.pad(token_ids, (0, num_spare))
@@ -106,13 +106,21 @@ class GpuRunner(ModelRunner):
 def compiled_decode(model: Model, network: KernelNetwork) -> Callable[..., mx.array]:
     """The logits of a step that only decodes. It knows no runner: one that knew itself would keep its pools until the
     garbage collector comes."""
-    def logits(token_ids: mx.array, positions: mx.array, slots: mx.array, tables: mx.array, context_lens: mx.array,
-               pools: list[mx.array]) -> mx.array:
+    def logits(token_ids: mx.array, numbers: mx.array, pools: list[mx.array]) -> mx.array:
+        num_rows = token_ids.shape[0]
+        width = numbers.shape[0] // num_rows - 3
+        positions, slots, context_lens, tables = slices(upload(numbers), [(num_rows,)] * 3 + [(num_rows, width)])
         step = StepArrays(positions, slots, StepAttention((tables, context_lens)))
         return model.logits(network.hidden(token_ids, step, pools)[0])
 
     found: Callable[..., mx.array] = mx.compile(logits)
     return found
+
+
+def step_numbers(tables: TableArray, context_lens: TableArray, block_size: int) -> TableArray:
+    """What a step that only decodes has to know, one after the other: positions, slots, context_lens, tables."""
+    positions = context_lens - 1
+    return np.concatenate([positions, last_slots(tables, positions, block_size), context_lens, tables.reshape(-1)])
 
 
 def last_slots(tables: TableArray, positions: TableArray, block_size: int) -> TableArray:

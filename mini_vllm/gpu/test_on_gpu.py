@@ -14,7 +14,8 @@ from mini_vllm.benchmark.peer import load_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.kernels.paged import DTYPES, KernelAttention
+from mini_vllm.fast.kernels.paged import DTYPES, FEW_BLOCKS, KernelAttention
+from mini_vllm.fast.kernels.upload import uploaded
 from mini_vllm.gpu.proof import TOLERANCES, ProofCase, attention_error, find_fault
 from mini_vllm.gpu.runner import GpuRunner
 from mini_vllm.models.config import ModelConfig
@@ -27,7 +28,7 @@ BLOCK_SIZES = (1, 3, 8, 16, 32, 64)
 SMALL = dict(vocab_size=1000, hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4,
              num_key_value_heads=2, head_dim=32, max_position_embeddings=70_000, rms_norm_eps=1e-6)
 MODELS = {
-    "qwen3": {"model_type": "qwen3", **SMALL, "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", **SMALL, "head_dim": 64, "tie_word_embeddings": True},  # by tensor cores
     "qwen2": {"model_type": "qwen2", **SMALL},
     "llama": {"model_type": "llama", **SMALL, "num_key_value_heads": 4},
 }
@@ -54,6 +55,23 @@ def test_a_random_batch_is_attended_as_by_the_simple_attention(head_dim, group, 
 def test_long_contexts_are_split_and_merged(dtype, window):
     case = ProofCase((1, 1), (20_011, 5), window)
     assert attention_error(case, 8, 4, 64, 32, dtype, KernelAttention()) <= TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("head_dim, group", itertools.product((64, 128), (1, 2, 6, 8, 9)))
+@pytest.mark.parametrize("dtype", (mx.float16, mx.bfloat16), ids=str)
+def test_many_requests_are_decoded_by_tensor_cores(head_dim, group, dtype):
+    """Contexts of all lengths around a tile's, each third with a window."""
+    rng = np.random.default_rng(head_dim + group)
+    num_requests, block_size = FEW_BLOCKS + 20, int(rng.choice((16, 32)))
+    case = ProofCase((1,) * num_requests, tuple(int(n) for n in rng.integers(1, 200, num_requests)),
+                     40 if group % 3 == 0 else None)
+    error = attention_error(case, 2 * group, 2, head_dim, block_size, dtype, KernelAttention(), group)
+    assert error <= TOLERANCES[dtype]
+
+
+def test_a_steps_arrays_arrive_whole():
+    arrays = [np.arange(7, dtype=np.int32), -np.arange(300_000, dtype=np.int32).reshape(3, -1), np.ones(1, np.int32)]
+    assert all(np.array_equal(np.array(found), array) for found, array in zip(uploaded(arrays), arrays))
 
 
 @pytest.fixture(scope="module")

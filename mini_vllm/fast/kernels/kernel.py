@@ -2,17 +2,23 @@
 
 The text is the same for CUDA and Metal. What differs, such as the name of shared memory, is in ``sources/cuda.h`` and
 ``sources/metal.h``, to be read side by side. Parameters that decide how much a thread keeps in its registers
-(``HEADS``, ``HEAD_DIM``, …) are known when it is compiled, and each combination is compiled anew, which takes a second
-or so. All others are passed in an array of ``sizes``: the width of the block tables, or how many KV heads there are.
+(``HEADS``, ``HEAD_DIM``, …) are known when it is compiled, and so are a model's own numbers; each combination is
+compiled anew, which takes a second or so. All others are shapes of what it is given: ``tables_shape[1]``, the width of
+the block tables, or ``num_blocks``, how many thread blocks there are. Both come to the GPU with the call.
+
+No number comes in an array of its own. MLX keeps arrays of up to eight bytes in the CPU's memory, and others that the
+CPU has made wherever they were touched last; there every thread block would fetch them, over and over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
+
+import numpy as np
 
 from mini_vllm.backend import mlx_build, mx
 
@@ -25,12 +31,14 @@ class Dialect:
     """What the sources need to be CUDA, or Metal."""
 
     name: str
-    #: Which thread block this is, and which thread of it.
+    #: Which thread block this is, of how many, and which thread of it.
     opening: str
 
 
-CUDA = Dialect("cuda", "const uint3 block = blockIdx;\nconst int thread_id = threadIdx.x;\n")
+CUDA = Dialect("cuda", "const uint3 block = blockIdx;\nconst dim3 num_blocks = gridDim;\n"
+                       "const int thread_id = threadIdx.x;\n")
 METAL = Dialect("metal", "const uint3 block = threadgroup_position_in_grid;\n"
+                         "const uint3 num_blocks = threadgroups_per_grid;\n"
                          "const int thread_id = thread_position_in_threadgroup.x;\n")
 
 
@@ -45,19 +53,26 @@ def read_source(name: str) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One of the sources, and what it is called with."""
+    """One of the sources, or several that make up one, and what it is called with."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     #: What it needs beside ``common.h``.
     headers: tuple[str, ...] = ()
+    #: The texts before and after its own, which it shares with another.
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     def header(self, dialect: Dialect) -> str:
         return "".join(map(read_source, (dialect.name, "common", *self.headers)))
 
     def source(self, dialect: Dialect) -> str:
-        return dialect.opening + read_source(self.name)
+        return dialect.opening + self.body
+
+    @property
+    def body(self) -> str:
+        return "".join(map(read_source, (*self.before, self.name, *self.after)))
 
     @cached_property
     def _compiled(self) -> Any:
@@ -78,12 +93,6 @@ class Kernel:
         return found
 
 
-@lru_cache(maxsize=1024)
-def constants(*numbers: int) -> mx.array:
-    """Whole numbers as an array that is made once."""
-    return mx.array(numbers, dtype=mx.int32)
-
-
-@lru_cache(maxsize=64)
-def constant(number: float) -> mx.array:
-    return mx.array([number], dtype=mx.float32)
+def bits_of(number: float) -> int:
+    """The four bytes of a float32 as a whole number, which is what a parameter can be: ``as_float`` in the sources."""
+    return int(np.float32(number).view(np.int32))

@@ -7,24 +7,30 @@ does not matter, as with the simple attention: no number of them is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from mini_vllm.backend import mx
-from mini_vllm.fast.kernels.kernel import Kernel, constant, constants
+from mini_vllm.fast.kernels.kernel import CUDA, Kernel, bits_of, dialect_here
 from mini_vllm.fast.kernels.tables import padded_tables, round_width
+from mini_vllm.fast.kernels.upload import uploaded
 from mini_vllm.fast.streams import joined
 
-DECODE = Kernel("decode", ("queries", "pool", "tables", "context_lens", "sizes", "scale"), ("out",))
-MERGE = Kernel("merge", ("partials", "sizes"), ("out",))
-CHUNK = Kernel("chunk", ("queries", "pool", "tables", "context_lens", "query_starts", "tiles", "sizes", "scale"),
-               ("out",))
+DECODE = Kernel("decode", ("queries", "pool", "tables", "context_lens"), ("out",),
+                before=("own_tokens",), after=("join_warps",))
+DECODE_TILES = replace(DECODE, name="decode_tiles", headers=("tensor_cores",))
+MERGE = Kernel("merge", ("partials",), ("out",))
+CHUNK = Kernel("chunk", ("queries", "pool", "tables", "context_lens", "query_starts", "tiles"), ("out",))
 
-#: Query heads that a thread block takes at once: what they need is in registers.
-MAX_HEADS = 4
-#: Warps of a thread block that decodes.
-DECODE_WARPS = 8
+#: Query heads that a thread block takes at once, and its warps: what the heads need is in registers. With tensor cores
+#: they are the columns of a tile.
+MAX_HEADS, MAX_TILE_HEADS, DECODE_WARPS = 4, 8, 8
+#: With tensor cores a warp needs so many registers that of many thread blocks more run at once if each has fewer warps.
+FEW_BLOCKS, TILE_WARPS_OF_FEW, TILE_WARPS_OF_MANY = 128, 8, 3
+#: What tensor cores are used for: such numbers, such heads, and blocks that are a multiple of so many tokens.
+TILE_DTYPES, TILE_HEAD_DIMS, TILE_TOKENS = (mx.float16, mx.bfloat16), (64, 128), 16
 #: What they merge in the end lies in shared memory, of which a GPU of Apple's has 32 KiB.
 MAX_SHARED_BYTES = 32 * 1024
 #: Tokens that a seat reads before it computes.
@@ -57,26 +63,36 @@ class PoolShape:
         num_kv_heads = pool.shape[1] // 2
         return cls(num_kv_heads, queries.shape[1] // num_kv_heads, pool.shape[3], pool.shape[2], scale)
 
-    @property
-    def heads_per_block(self) -> int:
-        """Query heads of a thread block, if the group is shared out evenly: of 7 heads 4 and 3, of 9 three times 3."""
-        return -(-self.group_size // -(-self.group_size // MAX_HEADS))
 
-    @property
-    def num_parts(self) -> int:
-        return -(-self.group_size // self.heads_per_block)
+@dataclass(frozen=True)
+class Decoding:
+    """How requests of a shape are decoded."""
 
-    @property
-    def decode_warps(self) -> int:
-        """Warps of a thread block that decodes."""
-        warps = DECODE_WARPS
-        while warps * self.heads_per_block * (self.head_dim + 2) * 4 > MAX_SHARED_BYTES:
+    kernel: Kernel
+    #: Of a thread block: its warps, and the query heads that it takes.
+    warps: int
+    heads: int
+    #: Thread blocks that share a KV head.
+    num_parts: int
+
+    @classmethod
+    @cache
+    def of(cls, shape: PoolShape, dtype: mx.Dtype, num_requests: int) -> Decoding:
+        """By tensor cores, where they can. A group is shared out evenly: of 7 heads 4 and 3, of 9 three times 3."""
+        by_tiles = (dialect_here() is CUDA and dtype in TILE_DTYPES and shape.head_dim in TILE_HEAD_DIMS
+                    and shape.block_size % TILE_TOKENS == 0)
+        num_parts = -(-shape.group_size // (MAX_TILE_HEADS if by_tiles else MAX_HEADS))
+        heads = -(-shape.group_size // num_parts)
+        are_few = num_requests * shape.num_kv_heads * num_parts <= FEW_BLOCKS
+        warps = DECODE_WARPS if not by_tiles else TILE_WARPS_OF_FEW if are_few else TILE_WARPS_OF_MANY
+        while warps * heads * (shape.head_dim + 2) * 4 > MAX_SHARED_BYTES:
             warps //= 2
-        return warps
+        return cls(DECODE_TILES if by_tiles else DECODE, warps, heads, -(-shape.group_size // heads))
 
-    def num_splits(self, num_requests: int, longest: int) -> int:
-        """Into how many parts each context of a batch is cut, so that few requests keep a GPU busy: a power of two."""
-        wanted = -(-ENOUGH_BLOCKS // (num_requests * self.num_kv_heads * self.num_parts))
+    def num_splits(self, num_pairs: int, longest: int) -> int:
+        """Into how many parts each context of a batch is cut, so that few requests keep a GPU busy: a power of two.
+        ``num_pairs`` of a request and a KV head."""
+        wanted = -(-ENOUGH_BLOCKS // (num_pairs * self.num_parts))
         most = min(wanted, longest // TOKENS_PER_SPLIT, MAX_SPLITS)
         return 1 << max(most, 1).bit_length() - 1
 
@@ -86,21 +102,22 @@ def decode(queries: mx.array, pool: mx.array, tables: mx.array, context_lens: mx
     """What the last token of each request sees: ``queries`` [num_requests, num_heads, head_dim], ``tables``
     [num_requests, width] and ``context_lens`` [num_requests] of int32."""
     num_requests, num_heads, head_dim = queries.shape
-    width = tables.shape[1]
-    num_splits = shape.num_splits(num_requests, width * shape.block_size)
-    sizes = constants(shape.num_kv_heads, shape.group_size, window or 0, num_splits, width)
+    width, how = tables.shape[1], Decoding.of(shape, queries.dtype, num_requests)
+    num_splits = how.num_splits(num_requests * shape.num_kv_heads, width * shape.block_size)
     is_split = num_splits > 1
     out_shape = (num_requests, num_heads, num_splits, head_dim + 2) if is_split else queries.shape
     out_dtype = mx.float32 if is_split else queries.dtype
-    thread_blocks = (shape.num_kv_heads * shape.num_parts, num_requests, num_splits)
-    warps = shape.decode_warps
-    parameters = {"T": queries.dtype, "OUT": out_dtype, "HEAD_DIM": head_dim, "HEADS": shape.heads_per_block,
-                  "BLOCK_SIZE": shape.block_size, "WARPS": warps, "UNROLL": UNROLL, "SPLIT": is_split}
-    (out,) = DECODE([queries, pool, tables, context_lens, sizes, constant(shape.scale)], parameters, thread_blocks,
-                    warps, [(out_shape, out_dtype)])
+    parameters = {"T": queries.dtype, "OUT": out_dtype, "HEAD_DIM": head_dim, "HEADS": how.heads,
+                  "BLOCK_SIZE": shape.block_size, "WARPS": how.warps, "SPLIT": is_split,
+                  "SCALE": bits_of(shape.scale), "WINDOW": window or 0}
+    if how.kernel is DECODE:
+        parameters["UNROLL"] = UNROLL
+    (out,) = how.kernel([queries, pool, tables, context_lens], parameters,
+                        (shape.num_kv_heads * how.num_parts, num_requests, num_splits), how.warps,
+                        [(out_shape, out_dtype)])
     if not is_split:
         return out
-    (merged,) = MERGE([out, sizes], {"HEAD_DIM": head_dim, "OUT": queries.dtype}, (num_requests * num_heads, 1, 1), 1,
+    (merged,) = MERGE([out], {"HEAD_DIM": head_dim, "OUT": queries.dtype}, (num_requests * num_heads, 1, 1), 1,
                       [(queries.shape, queries.dtype)])
     return merged
 
@@ -120,8 +137,8 @@ class ChunkArrays:
            shape: PoolShape) -> ChunkArrays:
         width = round_width(max(-(-context_len // shape.block_size) for context_len in context_lens))
         starts = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
-        return cls(mx.array(padded_tables(block_tables, width)), mx.array(np.asarray(context_lens, dtype=np.int32)),
-                   mx.array(starts), mx.array(find_tiles(num_queries, shape)))
+        return cls(*uploaded([padded_tables(block_tables, width), np.asarray(context_lens, dtype=np.int32), starts,
+                              find_tiles(num_queries, shape)]))
 
 
 def chunk_warps(head_dim: int) -> int:
@@ -141,12 +158,10 @@ def attend_chunks(queries: mx.array, pool: mx.array, chunks: ChunkArrays, shape:
                   window: int | None = None) -> mx.array:
     """What each token of the chunks sees, like ``queries`` [num_tokens, num_heads, head_dim]."""
     head_dim, warps = shape.head_dim, chunk_warps(shape.head_dim)
-    sizes = constants(shape.num_kv_heads, shape.group_size, window or 0, 1, chunks.tables.shape[1])
     parameters = {"T": queries.dtype, "HEAD_DIM": head_dim, "BLOCK_SIZE": shape.block_size, "WARPS": warps,
-                  "ROWS_PER_WARP": ROWS_PER_WARP}
-    (out,) = CHUNK([queries, pool, chunks.tables, chunks.context_lens, chunks.query_starts, chunks.tiles, sizes,
-                    constant(shape.scale)], parameters, (chunks.tiles.shape[0], shape.num_kv_heads, 1), warps,
-                   [(queries.shape, queries.dtype)])
+                  "ROWS_PER_WARP": ROWS_PER_WARP, "SCALE": bits_of(shape.scale), "WINDOW": window or 0}
+    (out,) = CHUNK([queries, pool, chunks.tables, chunks.context_lens, chunks.query_starts, chunks.tiles], parameters,
+                   (chunks.tiles.shape[0], shape.num_kv_heads, 1), warps, [(queries.shape, queries.dtype)])
     return out
 
 
@@ -183,7 +198,8 @@ def decode_arrays(block_tables: Sequence[Sequence[int]], context_lens: Sequence[
                   ) -> tuple[mx.array, mx.array]:
     """What ``decode`` takes: tables and context_lens."""
     width = round_width(-(-max(context_lens) // block_size))
-    return mx.array(padded_tables(block_tables, width)), mx.array(np.asarray(context_lens, dtype=np.int32))
+    tables, lens = uploaded([padded_tables(block_tables, width), np.asarray(context_lens, dtype=np.int32)])
+    return tables, lens
 
 
 class KernelAttention:

@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.fast.kernels.kernel import CUDA, Kernel, constants, dialect_here
+from mini_vllm.fast.kernels.kernel import CUDA, Kernel, dialect_here
 
-SKINNY = Kernel("skinny", ("x", "weight", "sizes"), ("out",), headers=("tensor_cores",))
+SKINNY = Kernel("skinny", ("x", "weight"), ("out",), headers=("tensor_cores",))
 ROWS_PER_TILE, COLUMNS, DEPTH_STEP = 16, 8, 32
-#: Fewer are a vector, for which MLX has its own kernel; more are worth cuBLAS's while. So are very many columns, for
-#: each eight of which the rows are read anew.
-MIN_ROWS, MAX_ROWS, MAX_COLUMNS = 2, 64, 16_384
+#: More are worth cuBLAS's while. So are very many columns, for each eight of which the rows are read anew.
+MAX_ROWS, MAX_COLUMNS = 64, 16_384
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def num_tiles(num_rows: int) -> int:
 
 
 def can_multiply(num_rows: int, num_columns: int, depth: int, dtype: mx.Dtype, tiling: Tiling) -> bool:
-    return (MIN_ROWS <= num_rows <= MAX_ROWS and num_columns <= MAX_COLUMNS
+    return (num_rows <= MAX_ROWS and num_columns <= MAX_COLUMNS
             and num_columns % (COLUMNS * tiling.groups) == 0 and depth % (DEPTH_STEP * tiling.splits) == 0
             and dtype in (mx.float16, mx.bfloat16) and dialect_here() is CUDA)
 
@@ -75,15 +74,14 @@ def _can_run(x: mx.array, weight: mx.array, tiling: Tiling) -> bool:
 
 
 def _run(x: mx.array, weight: mx.array, tiling: Tiling, is_gated: bool = False) -> mx.array:
-    (num_rows, depth), num_columns = x.shape, weight.shape[0]
+    num_rows, num_columns = x.shape[0], weight.shape[0]
     in_parts = tiling.splits > 1
     out_dtype = mx.float32 if in_parts else x.dtype
     shape = (num_rows, num_columns // 2 if is_gated else num_columns)
     parameters = {"T": x.dtype, "OUT": out_dtype, "TILES": num_tiles(num_rows), "GROUPS": tiling.groups,
                   "WARPS": tiling.warps, "GATED": is_gated}
-    sizes = constants(num_rows, num_columns, depth, tiling.splits)
     thread_blocks = (num_columns // (COLUMNS * tiling.groups), tiling.splits, 1)
-    (out,) = SKINNY([x, weight, sizes], parameters, thread_blocks, tiling.warps,
+    (out,) = SKINNY([x, weight], parameters, thread_blocks, tiling.warps,
                     [((tiling.splits, *shape) if in_parts else shape, out_dtype)])
     return out
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from mini_vllm.backend import mx
 from mini_vllm.conftest import examples
-from mini_vllm.fast.kernels import add_norm, paged, skinny, tables, turn
-from mini_vllm.fast.kernels.kernel import CUDA, METAL, Kernel, read_source
+from mini_vllm.fast.kernels import add_norm, paged, skinny, tables, turn, upload
+from mini_vllm.fast.kernels.kernel import CUDA, METAL, Kernel, bits_of, dialect_here, read_source
 from mini_vllm.fast.kernels.paged import PoolShape
 
-KERNELS = {kernel.name: kernel for kernel in (paged.DECODE, paged.MERGE, paged.CHUNK, turn.TURN, add_norm.ADD_NORM,
-                                              skinny.SKINNY)}
-BOTH = [(name, dialect) for name in KERNELS for dialect in (CUDA, METAL) if name != "skinny" or dialect is CUDA]
+KERNELS = {kernel.name: kernel for kernel in (paged.DECODE, paged.DECODE_TILES, paged.MERGE, paged.CHUNK, turn.TURN,
+                                              add_norm.ADD_NORM, skinny.SKINNY, upload.UPLOAD)}
+BOTH = [(name, dialect) for name, kernel in KERNELS.items() for dialect in (CUDA, METAL)
+        if dialect is CUDA or "tensor_cores" not in kernel.headers]
 HEAD_DIMS = range(paged.MIN_HEAD_DIM, paged.MAX_HEAD_DIM + 1, paged.HEAD_DIM_STEP)
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 71)
 #: What the text of one may not have of the other.
@@ -58,11 +59,12 @@ def test_a_source_is_whole_and_speaks_one_language(name, dialect):
 
 def test_both_languages_define_the_same_words():
     words = [re.findall(r"#define (\w+)|FUNCTION float (\w+)", read_source(dialect.name)) for dialect in (CUDA, METAL)]
-    assert words[0] == words[1] and len(words[0]) == 9
+    assert words[0] == words[1] and len(words[0]) == 10
 
 
 def given_parameters(calls, head_dim, group, dtype):
     """The parameters of every kernel for one shape, by its name."""
+    decode = "decode_tiles" if head_dim in (64, 128) and dtype != mx.float32 and dialect_here() is CUDA else "decode"
     shape = PoolShape(2, group, head_dim, 16, 1.0)
     queries, pool = mx.zeros((3, 2 * group, head_dim), dtype), mx.zeros((4, 4, 16, head_dim), dtype)
     lens, table = mx.zeros((3,), mx.int32), mx.zeros((3, 8), mx.int32)
@@ -70,7 +72,7 @@ def given_parameters(calls, head_dim, group, dtype):
     paged.decode(queries[:1], pool, mx.zeros((1, 4096), mx.int32), lens[:1], shape)
     paged.attend_chunks(queries, pool, paged.ChunkArrays.of([[1], [2]], [9, 2], [1, 2], shape), shape, window=5)
     turn.turn_and_write(mx.zeros((3, (2 * group + 4) * head_dim), dtype), pool, lens, lens, lens, None, shape)
-    names = ["decode", "decode", "merge", "chunk", "turn"]
+    names = [decode, decode, "merge", *["upload"] * (dialect_here() is CUDA), "chunk", "turn"]
     assert len(calls) == len(names)
     return list(zip(names, calls))
 
@@ -81,8 +83,8 @@ def test_every_combination_of_parameters(head_dim, calls):
         calls.clear()
         assert paged.can_attend(head_dim, dtype)
         for name, (parameters, thread_blocks, num_warps, _) in given_parameters(calls, head_dim, group, dtype):
-            used = set(re.findall(r"\b(?:[A-Z][A-Z_]+|T)\b", without_comments(read_source(name))))
-            defined = set(re.findall(r"constexpr int (\w+)|, (\w+) = |#define (\w+)", read_source(name)))
+            used = set(re.findall(r"\b(?:[A-Z][A-Z_]+|T)\b", without_comments(KERNELS[name].body)))
+            defined = set(re.findall(r"constexpr int (\w+)|, (\w+) = |#define (\w+)", KERNELS[name].body))
             known = {word for words in defined for word in words} | {
                 "WARP", "UNSEEN", "DEVICE", "SHARED", "SHARED_POINTER", "BARRIER", "FUNCTION"}
             assert used - known == set(parameters), name
@@ -93,12 +95,33 @@ def test_every_combination_of_parameters(head_dim, calls):
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_lies_in_shared_memory_fits_into_that_of_a_mac(head_dim, group):
     shape = PoolShape(1, group, head_dim, 32, 1.0)
-    assert shape.decode_warps * shape.heads_per_block * (head_dim + 2) * 4 <= paged.MAX_SHARED_BYTES
+    for dtype, num_requests in itertools.product(paged.DTYPES, (1, 1000)):
+        how = paged.Decoding.of(shape, dtype, num_requests)
+        assert how.warps * how.heads * (head_dim + 2) * 4 <= paged.MAX_SHARED_BYTES
+        assert how.heads <= (paged.MAX_HEADS if how.kernel is paged.DECODE else paged.MAX_TILE_HEADS)
+        assert (how.num_parts - 1) * how.heads < group <= how.num_parts * how.heads
     rows = paged.chunk_warps(head_dim) * paged.ROWS_PER_WARP
     staged = 32 * (256 + 16)
     assert rows * head_dim * 4 + rows * 32 * 4 + staged <= paged.MAX_SHARED_BYTES
-    assert shape.heads_per_block <= paged.MAX_HEADS
-    assert (shape.num_parts - 1) * shape.heads_per_block < group <= shape.num_parts * shape.heads_per_block
+
+
+@pytest.mark.parametrize("head_dim, block_size, dtype, dialect, by_tiles", [
+    (128, 32, mx.bfloat16, CUDA, True), (64, 16, mx.float16, CUDA, True), (128, 32, mx.float32, CUDA, False),
+    (96, 32, mx.bfloat16, CUDA, False), (256, 32, mx.bfloat16, CUDA, False), (128, 8, mx.bfloat16, CUDA, False),
+    (128, 24, mx.bfloat16, CUDA, False), (128, 32, mx.bfloat16, METAL, False)])
+def test_tensor_cores_decode_what_they_can(monkeypatch, head_dim, block_size, dtype, dialect, by_tiles):
+    monkeypatch.setattr(paged, "dialect_here", lambda: dialect)
+    how = paged.Decoding.of.__wrapped__(paged.Decoding, PoolShape(8, 7, head_dim, block_size, 1.0), dtype, 64)
+    assert how.kernel is (paged.DECODE_TILES if by_tiles else paged.DECODE)
+    assert (how.heads, how.num_parts) == ((7, 1) if by_tiles else (4, 2))
+
+
+@pytest.mark.parametrize("num_requests, warps", [(1, 8), (16, 8), (17, 3), (256, 3)])
+def test_of_many_thread_blocks_each_has_fewer_warps(monkeypatch, num_requests, warps):
+    monkeypatch.setattr(paged, "dialect_here", lambda: CUDA)
+    shape = PoolShape(8, 2, 128, 32, 1.0)
+    assert paged.Decoding.of.__wrapped__(paged.Decoding, shape, mx.bfloat16, num_requests).warps == warps
+    assert paged.Decoding.of.__wrapped__(paged.Decoding, shape, mx.float32, num_requests).warps == 8
 
 
 @settings(max_examples=examples(40), derandomize=True)
@@ -115,7 +138,31 @@ def test_tiles_have_every_row_once(num_queries, group, head_dim):
 @pytest.mark.parametrize("num_requests, longest, expected", [
     (1, 512, 1), (1, 1024, 1), (1, 4096, 4), (1, 131_072, 32), (16, 4096, 2), (256, 131_072, 1), (3, 10_000, 8)])
 def test_long_contexts_of_few_requests_are_split(num_requests, longest, expected):
-    assert PoolShape(8, 2, 128, 32, 1.0).num_splits(num_requests, longest) == expected
+    how = paged.Decoding.of(PoolShape(8, 2, 128, 32, 1.0), mx.float32, num_requests)
+    assert how.num_splits(num_requests * 8, longest) == expected
+
+
+@pytest.mark.parametrize("number", [1e-6, 128 ** -0.5, 0.0, -1.5, 1.0])
+def test_a_number_is_compiled_in_by_its_bytes(number):
+    assert np.int32(bits_of(number)).view(np.float32) == np.float32(number)
+
+
+def test_a_steps_arrays_are_brought_to_the_gpu_in_one(calls, monkeypatch):
+    monkeypatch.setattr(upload, "dialect_here", lambda: CUDA)
+    arrays = [np.arange(5, dtype=np.int32), np.arange(6, dtype=np.int32).reshape(3, 2), np.zeros((0,), np.int32)]
+    assert [array.shape for array in upload.uploaded(arrays)] == [(5,), (3, 2), (0,)]
+    ((parameters, thread_blocks, num_warps, shapes),) = calls
+    assert parameters == {"WARPS": num_warps} and thread_blocks == (1, 1, 1) and shapes == [(upload.MIN_ROOM,)]
+    size = upload.MIN_ROOM + 1
+    upload.upload(mx.zeros((size,), mx.int32))
+    _, (num_blocks, *_), num_warps, shapes = calls[1]
+    assert shapes == [(size,)] and (num_blocks - 1) * num_warps * 32 < size <= num_blocks * num_warps * 32
+
+
+def test_where_memory_is_one_nothing_is_brought(calls, monkeypatch):
+    monkeypatch.setattr(upload, "dialect_here", lambda: METAL)
+    arrays = [np.arange(5, dtype=np.int32), np.arange(6, dtype=np.int32).reshape(3, 2)]
+    assert [found.tolist() for found in upload.uploaded(arrays)] == [array.tolist() for array in arrays] and not calls
 
 
 def test_few_sizes_of_steps():
@@ -159,7 +206,7 @@ def test_products_of_few_rows_are_for_sixteen_bits_on_cuda(monkeypatch):
 
     monkeypatch.setattr(skinny, "dialect_here", lambda: CUDA)
     assert can_multiply(16) and not can_multiply(16, dtype=mx.float32)
-    assert not can_multiply(1) and can_multiply(2) and can_multiply(64) and not can_multiply(65)
+    assert can_multiply(1) and can_multiply(2) and can_multiply(64) and not can_multiply(65)
     assert not can_multiply(16, num_columns=4097) and not can_multiply(16, depth=1000)
     monkeypatch.setattr(skinny, "dialect_here", lambda: METAL)
     assert not can_multiply(16)
@@ -167,7 +214,7 @@ def test_products_of_few_rows_are_for_sixteen_bits_on_cuda(monkeypatch):
     assert mx.array_equal(skinny.product(x, weight), x @ weight.T)
 
 
-@pytest.mark.parametrize("num_rows", [2, 16, 17, 32, 33, 64])
+@pytest.mark.parametrize("num_rows", [1, 2, 16, 17, 32, 33, 64])
 @pytest.mark.parametrize("how", ["alone", "gated", "in parts"])
 def test_a_product_of_few_rows_is_shared_out(calls, monkeypatch, num_rows, how):
     """Every column, every part of the depth and, if gated, both halves have a thread block, and what its warps found
@@ -184,7 +231,7 @@ def test_a_product_of_few_rows_is_shared_out(calls, monkeypatch, num_rows, how):
                                                "in parts": (splits, num_rows, 4096)}[how]
     assert (splits > 1) == (how == "in parts") and (parameters["OUT"] == mx.float32) == (how == "in parts")
     if how == "gated":
-        assert parameters["GROUPS"] == 2, "eight columns of the gate, and eight of what it lets through"
+        assert parameters["GROUPS"] % 2 == 0, "as many columns of the gate as of what it lets through"
 
 
 def test_products_that_the_kernel_does_not_do_are_done_otherwise(calls, monkeypatch):
@@ -200,4 +247,13 @@ def test_what_is_added_may_be_in_parts(calls):
     x = mx.zeros((5, 64), mx.bfloat16)
     for added in (x, mx.zeros((4, 5, 64))):
         add_norm.add_norm(x, added, x[0], 1e-6)
-    assert [parameters["ADDED"] for parameters, *_ in calls] == [mx.bfloat16, mx.float32]
+    assert [(parameters["ADDED"], parameters["PARTS"]) for parameters, *_ in calls] == [
+        (mx.bfloat16, 1), (mx.float32, 4)]
+
+
+@pytest.mark.parametrize("hidden_size, passes", [(8, 1), (1024, 1), (1032, 2), (8192, 8)])
+def test_a_norm_keeps_what_it_has_added(calls, hidden_size, passes):
+    x = mx.zeros((5, hidden_size))
+    add_norm.add_norm(x, x, x[0], 1e-6)
+    ((parameters, *_),) = calls
+    assert parameters["PASSES"] == passes

@@ -15,10 +15,10 @@ been handed to the GPU, which works it off in that order.
 from __future__ import annotations
 
 from mini_vllm.backend import mx
-from mini_vllm.fast.kernels.kernel import WARP, Kernel, constant, constants
+from mini_vllm.fast.kernels.kernel import WARP, Kernel, bits_of
 from mini_vllm.fast.kernels.paged import PoolShape
 
-TURN = Kernel("turn", ("heads", "pool", "slots", "cosines", "sines", "weight", "eps", "sizes"), ("out",))
+TURN = Kernel("turn", ("heads", "pool", "slots", "cosines", "sines", "weight"), ("out",))
 WARPS = 4
 
 
@@ -34,9 +34,8 @@ def turn_and_write(heads: mx.array, pool: mx.array, slots: mx.array, cosines: mx
     lanes = next(lanes for lanes in (4, 8, 16, 32) if shape.head_dim <= lanes * 8)
     weight, eps = norm or (cosines, 0.0)
     parameters = {"T": heads.dtype, "HEAD_DIM": shape.head_dim, "BLOCK_SIZE": shape.block_size, "WARPS": WARPS,
-                  "NORM": norm is not None}
-    sizes = constants(shape.num_kv_heads, shape.group_size, num_vectors)
-    (queries,) = TURN([heads, pool, slots, cosines, sines, weight, constant(eps), sizes], parameters,
+                  "NORM": norm is not None, "EPS": bits_of(eps)}
+    (queries,) = TURN([heads, pool, slots, cosines, sines, weight], parameters,
                       (-(-num_vectors * lanes // (WARPS * WARP)), 1, 1), WARPS,
                       [((num_tokens, num_heads, shape.head_dim), heads.dtype)])
     return queries

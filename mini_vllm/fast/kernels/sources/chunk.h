@@ -9,7 +9,7 @@
 //   tile 1    █████████████████░                   their values; now a lane has a few of the dimensions.
 //
 // Each row keeps a running softmax: the highest score so far, the sum of the weights, and the weighted values.
-const int kv_heads = sizes[0], group_size = sizes[1], window = sizes[2], width = sizes[4];
+const int kv_heads = pool_shape[1] / 2, group_size = queries_shape[1] / kv_heads, width = tables_shape[1];
 constexpr int ROWS = WARPS * ROWS_PER_WARP;
 // Dimensions that are in shared memory at once, 256 bytes a key; and how many of them a lane has.
 constexpr int STAGE = stage_of(HEAD_DIM, sizeof(T) == 4 ? 64 : 128);
@@ -34,7 +34,7 @@ for (int i = thread_id; i < ROWS * HEAD_DIM / 8; i += WARPS * WARP) {
   Eight<T> own = eight_zeros<T>();
   if (row < num_rows) own = read_eight<T>(queries + vector * HEAD_DIM + dim);
   // Scores are kept as powers of two, which is what the hardware computes: log2(e) = 1.4427.
-  for (int j = 0; j < 8; ++j) tile_queries[i].x[j] = static_cast<float>(own.x[j]) * scale[0] * 1.44269504f;
+  for (int j = 0; j < 8; ++j) tile_queries[i].x[j] = static_cast<float>(own.x[j]) * as_float(SCALE) * 1.44269504f;
 }
 
 int position_of[ROWS_PER_WARP];
@@ -49,8 +49,8 @@ for (int r = 0; r < ROWS_PER_WARP; ++r) {
 // Keys that some row of the tile sees.
 const int last_row = first_row + ROWS < num_rows ? first_row + ROWS - 1 : num_rows - 1;
 const int end = num_before + last_row / group_size + 1;
-const int earliest = num_before + first_row / group_size + 1 - window;
-const int begin = window > 0 && earliest > 0 ? earliest : 0;
+const int earliest = num_before + first_row / group_size + 1 - WINDOW;
+const int begin = WINDOW > 0 && earliest > 0 ? earliest : 0;
 
 for (int first = begin; first < end; first += WARP) {
   float score[ROWS_PER_WARP];
@@ -85,7 +85,7 @@ for (int first = begin; first < end; first += WARP) {
       if (stage == NUM_STAGES - 1) {  // the scores are whole
         for (int r = 0; r < ROWS_PER_WARP; ++r) {
           const int position = first + lane;
-          const bool sees = position <= position_of[r] && (window == 0 || position > position_of[r] - window);
+          const bool sees = position <= position_of[r] && (WINDOW == 0 || position > position_of[r] - WINDOW);
           float highest = sees ? score[r] : UNSEEN;
           for (int mask = WARP / 2; mask > 0; mask /= 2) {
             const float other = from_lane_xor(highest, mask);

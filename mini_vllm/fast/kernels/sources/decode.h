@@ -1,31 +1,16 @@
 // Decoding: what the one token of a request sees, by the query heads that share a KV head.
 //
-//   thread blocks   x: KV head, and which part of its query heads   y: request   z: split of its context
-//   seats           the lanes that hold one vector; each seat takes every num_seats-th token of the split
+//   seats      the lanes that hold one vector; each seat takes every num_seats-th token of the split
 //
 //   context    0 1 2 3 4 5 6 7 8 9 …       each seat keeps a running softmax of its own: the highest score so far,
 //   seat       0 1 2 3 0 1 2 3 0 1 …       the sum of the weights, and the weighted sum of the values
 //
 // In the end those of a warp are merged by shuffles, those of the warps in shared memory, and those of the splits, if
 // there are several, by the kernel of merge.h.
-const int kv_heads = sizes[0], group_size = sizes[1], window = sizes[2], num_splits = sizes[3], width = sizes[4];
 constexpr int LANES = lanes_of(HEAD_DIM);
 constexpr int NUM_SEATS = WARPS * WARP / LANES;
-
-const int num_parts = (group_size + HEADS - 1) / HEADS;
-const int kv_head = block.x / num_parts, part = block.x % num_parts;
-const int request = block.y, split = block.z;
-const int num_heads = kv_heads * group_size, first_head = kv_head * group_size + part * HEADS;
-const int num_own = group_size - part * HEADS < HEADS ? group_size - part * HEADS : HEADS;
 const int lane = thread_id % LANES, seat = thread_id / LANES;
 const bool holds = lane * 8 < HEAD_DIM;
-
-// The tokens of this split.
-const int context_len = context_lens[request];
-const int seen_from = window > 0 && context_len > window ? context_len - window : 0;
-const int per_split = (context_len - seen_from + num_splits - 1) / num_splits;
-const int begin = seen_from + split * per_split;
-const int end = begin + per_split < context_len ? begin + per_split : context_len;
 
 // Scores are kept as powers of two, which is what the hardware computes: log2(e) = 1.4427.
 float query[HEADS][8], weighted[HEADS][8], top[HEADS], sum[HEADS];
@@ -36,7 +21,7 @@ for (int head = 0; head < HEADS; ++head) {
   top[head] = UNSEEN;
   sum[head] = 0.0f;
   for (int i = 0; i < 8; ++i) {
-    query[head][i] = static_cast<float>(own.x[i]) * scale[0] * 1.44269504f;
+    query[head][i] = static_cast<float>(own.x[i]) * as_float(SCALE) * 1.44269504f;
     weighted[head][i] = 0.0f;
   }
 }
@@ -87,8 +72,6 @@ for (int head = 0; head < HEADS; ++head) {
   }
 }
 
-// The warps of the thread block.
-SHARED float tops[WARPS * HEADS], sums[WARPS * HEADS], all_weighted[WARPS * HEADS * HEAD_DIM];
 if (thread_id % WARP < LANES) {
   for (int head = 0; head < HEADS; ++head) {
     const int mine = thread_id / WARP * HEADS + head;
@@ -97,31 +80,5 @@ if (thread_id % WARP < LANES) {
       sums[mine] = sum[head];
     }
     if (holds) for (int i = 0; i < 8; ++i) all_weighted[mine * HEAD_DIM + lane * 8 + i] = weighted[head][i];
-  }
-}
-BARRIER();
-for (int i = thread_id; i < num_own * HEAD_DIM; i += WARPS * WARP) {
-  const int head = i / HEAD_DIM, dim = i % HEAD_DIM;
-  float highest = UNSEEN, total = 0.0f, value = 0.0f;
-  for (int warp = 0; warp < WARPS; ++warp) {
-    const float other = tops[warp * HEADS + head];
-    highest = other > highest ? other : highest;
-  }
-  for (int warp = 0; warp < WARPS; ++warp) {
-    const float shrink = two_to(tops[warp * HEADS + head] - highest);
-    total += sums[warp * HEADS + head] * shrink;
-    value += all_weighted[(warp * HEADS + head) * HEAD_DIM + dim] * shrink;
-  }
-  const long row = (long)request * num_heads + first_head + head;
-  if (!SPLIT) {
-    out[row * HEAD_DIM + dim] = static_cast<OUT>(value / total);
-  } else {
-    // A split that has no token says so by a sum of 0.
-    const long partial = (row * num_splits + split) * (HEAD_DIM + 2);
-    out[partial + dim] = static_cast<OUT>(value);
-    if (dim == 0) {
-      out[partial + HEAD_DIM] = static_cast<OUT>(highest);
-      out[partial + HEAD_DIM + 1] = static_cast<OUT>(total);
-    }
   }
 }

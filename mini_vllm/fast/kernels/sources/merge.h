@@ -1,6 +1,6 @@
 // The splits of a context, merged: each brings weighted values, the highest score they were measured from, and the sum
 // of the weights. One thread a number of the result.
-const int num_splits = sizes[3];
+const int num_splits = partials_shape[2];
 const long row = block.x, partials_of_row = row * num_splits * (HEAD_DIM + 2);
 for (int dim = thread_id; dim < HEAD_DIM; dim += WARP) {
   float highest = UNSEEN, total = 0.0f, value = 0.0f;

@@ -1,6 +1,6 @@
 // The product of a few rows with a matrix: out[r, n] = Σ x[r, k] · weight[n, k]. For CUDA only; Metal has MLX's own.
 //
-//   thread blocks   x: eight of the columns n, or GROUPS times eight   y: split of k
+//   thread blocks   x: GROUPS times eight of the columns n   y: split of k
 //   warps           each takes every WARPS-th piece of 32 along k; what they found is added up in the end
 //
 // Tensor cores multiply tiles of 16 × 16 with tiles of 16 × 8, and want the numbers of a tile strewn over the lanes of a
@@ -11,12 +11,13 @@
 //   first product      ╰ 2t… ╯ ╰2t+8…╯
 //   second product                      ╰ 2t… ╯ ╰2t+8…╯
 //
-// GATED: the matrix is two, one above the other, gate and up. A thread block has eight columns of either, and what
-// becomes of them is gate · sigmoid(gate) · up. With several splits of k each has a result of its own, one after the
-// other; whoever reads them adds them up.
-const int num_rows = sizes[0], num_columns = sizes[1], depth = sizes[2], num_splits = sizes[3];
+// GATED: the matrix is two, one above the other, gate and up. Half of a thread block's columns are of the one, half of
+// the other, and what becomes of them is gate · sigmoid(gate) · up. With several splits of k each has a result of its
+// own, one after the other; whoever reads them adds them up.
+const int num_rows = x_shape[0], depth = x_shape[1], num_columns = weight_shape[0], num_splits = num_blocks.y;
 const int warp = thread_id / WARP, lane = thread_id % WARP, g = lane / 4, t = lane % 4;
-const int first_column = block.x * (GATED ? 8 : 8 * GROUPS), apart = GATED ? num_columns / 2 : 8;
+constexpr int WIDTH = GATED ? GROUPS * 4 : GROUPS * 8;  // columns of the result
+const int first_column = block.x * WIDTH, out_columns = GATED ? num_columns / 2 : num_columns;
 const int begin = block.y * (depth / num_splits), end = begin + depth / num_splits;
 
 float sums[GROUPS][TILES][4];
@@ -27,8 +28,10 @@ for (int group = 0; group < GROUPS; ++group)
 #pragma unroll 4
 for (int k = begin + warp * 32 + t * 8; k < end; k += WARPS * 32) {
   uint4 w[GROUPS];
-  for (int group = 0; group < GROUPS; ++group)
-    w[group] = *reinterpret_cast<const uint4*>(weight + (long)(first_column + group * apart + g) * depth + k);
+  for (int group = 0; group < GROUPS; ++group) {
+    const int column = first_column + group * 8 % WIDTH + group * 8 / WIDTH * out_columns + g;
+    w[group] = *reinterpret_cast<const uint4*>(weight + (long)column * depth + k);
+  }
   for (int tile = 0; tile < TILES; ++tile) {
     const int row = tile * 16 + g;
     uint4 upper = make_uint4(0, 0, 0, 0), lower = upper;
@@ -47,15 +50,13 @@ for (int group = 0; group < GROUPS; ++group)
     for (int i = 0; i < 4; ++i)
       found[warp][tile * 16 + g + i / 2 * 8][group * 8 + t * 2 + i % 2] = sums[group][tile][i];
 BARRIER();
-constexpr int WIDTH = GATED ? 8 : GROUPS * 8;
-const int out_columns = GATED ? num_columns / 2 : num_columns;
 for (int i = thread_id; i < num_rows * WIDTH; i += WARPS * WARP) {
   const int row = i / WIDTH, column = i % WIDTH;
   float total = 0.0f;
   for (int each = 0; each < WARPS; ++each) total += found[each][row][column];
   if (GATED) {
     float up = 0.0f;
-    for (int each = 0; each < WARPS; ++each) up += found[each][row][GROUPS * 8 - 8 + column];
+    for (int each = 0; each < WARPS; ++each) up += found[each][row][GROUPS * 8 - WIDTH + column];
     total = total / (1.0f + two_to(total * -1.44269504f)) * up;
   }
   out[((long)block.y * num_rows + row) * out_columns + first_column + column] = static_cast<OUT>(total);

@@ -13,3 +13,17 @@ template <typename T> FUNCTION void multiply_tiles(float* sums, unsigned a0, uns
 
 MULTIPLY_TILES_OF(__nv_bfloat16, "bf16")
 MULTIPLY_TILES_OF(__half, "f16")
+
+FUNCTION bool any_lane(bool x) { return __any_sync(0xffffffffu, x); }
+
+// 16 bytes: eight numbers, two in each word.
+template <typename T> FUNCTION uint4 read_words(const T* from) { return *reinterpret_cast<const uint4*>(from); }
+FUNCTION unsigned word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+
+// Of two words: the first number of each, the second of each; and two numbers as a word.
+FUNCTION unsigned firsts(unsigned x, unsigned y) { return __byte_perm(x, y, 0x5410); }
+FUNCTION unsigned seconds(unsigned x, unsigned y) { return __byte_perm(x, y, 0x7632); }
+template <typename T> FUNCTION unsigned as_word(float x, float y) {
+  const Few<T, 2> both = {static_cast<T>(x), static_cast<T>(y)};
+  return *reinterpret_cast<const unsigned*>(&both);
+}

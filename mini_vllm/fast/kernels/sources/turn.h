@@ -3,10 +3,10 @@
 //
 //   heads   a token's vectors lie side by side: queries, keys, values. One for each LANES threads.
 //   pool    an input that is written: see turn.py for why that may be.
-const int kv_heads = sizes[0], num_heads = kv_heads * sizes[1], num_vectors = sizes[2];
+const int num_both = heads_shape[1] / HEAD_DIM, num_vectors = heads_shape[0] * num_both;
+const int kv_heads = pool_shape[1] / 2, num_heads = num_both - 2 * kv_heads;
 constexpr int LANES = lanes_of(HEAD_DIM), HALF = HEAD_DIM / 2;
 const int vector = block.x * (WARPS * WARP / LANES) + thread_id / LANES, lane = thread_id % LANES;
-const int num_both = num_heads + 2 * kv_heads;
 const int token = vector / num_both, head = vector % num_both;
 const bool holds = lane * 8 < HEAD_DIM && vector < num_vectors;
 const bool is_value = head >= num_heads + kv_heads;
@@ -19,7 +19,7 @@ for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(own.x[i]);
 if (NORM) {
   float squares = 0.0f;
   for (int i = 0; i < 8; ++i) squares += x[i] * x[i];
-  const float factor = inverse_root(sum_of_lanes<LANES>(squares) / HEAD_DIM + eps[0]);
+  const float factor = inverse_root(sum_of_lanes<LANES>(squares) / HEAD_DIM + as_float(EPS));
   if (holds && !is_value)
     for (int i = 0; i < 8; ++i) x[i] *= factor * static_cast<float>(weight[head * HEAD_DIM + lane * 8 + i]);
 }
