@@ -206,6 +206,18 @@ def test_writing_touches_its_slots_and_no_other(kind):
     assert values.sum() == 2 * keys.sum() and np.array(cache.pools[1]).sum() == 0
 
 
+def num_new_bytes(change, num_times=5):
+    """That a change needs, at best: what a GPU has just computed with, MLX holds on to for a moment longer."""
+    found = []
+    for _ in range(num_times):
+        mx.synchronize()
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        change()
+        found.append(mx.get_peak_memory() - before)
+    return min(found)
+
+
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("slots", [[9], [25, 18, *range(48, 72)]], ids=["one token", "decodes and a chunk"])
 def test_a_step_is_written_in_place(kind, slots):
@@ -213,17 +225,14 @@ def test_a_step_is_written_in_place(kind, slots):
     keys_values = mx.ones((len(slots), 4, 16))
     mx.eval(keys_values)
 
-    def num_new_bytes():
-        mx.reset_peak_memory()
-        before = mx.get_active_memory()
+    def write():
         cache.write(0, keys_values, slots)
         mx.eval(cache.pools)
-        return mx.get_peak_memory() - before
 
-    assert num_new_bytes() < cache.pools[0].nbytes / 10
+    assert num_new_bytes(write) < cache.pools[0].nbytes / 10
     held = cache.pools[0].reshape(-1)  # what must not be: somebody else has the array
     mx.eval(held)
-    assert num_new_bytes() >= cache.pools[0].nbytes, "this test would not notice a copy"
+    assert num_new_bytes(write, num_times=1) >= cache.pools[0].nbytes, "this test would not notice a copy"
 
 
 # ---- copies and clearing
@@ -232,11 +241,12 @@ def test_a_step_is_written_in_place(kind, slots):
 def test_a_copied_block_does_not_copy_the_pool():
     cache = PagedKVCache(2, 4000, 2, 8, 16, mx.float32)
     mx.eval(cache.pools)
-    mx.reset_peak_memory()
-    before = mx.get_active_memory()
-    cache.copy_blocks([(3, 5), (3, 1)])
-    mx.eval(cache.pools)
-    assert mx.get_peak_memory() - before < cache.pools[0].nbytes / 10
+
+    def copy():
+        cache.copy_blocks([(3, 5), (3, 1)])
+        mx.eval(cache.pools)
+
+    assert num_new_bytes(copy) < cache.pools[0].nbytes / 10
 
 
 def test_copies_take_whole_blocks_of_every_layer():

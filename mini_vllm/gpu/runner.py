@@ -69,6 +69,7 @@ class GpuRunner(ModelRunner):
         width = round_width(-(-int(context_lens.max()) // self.cache.block_size))
         tables = self._rows.update(batch.block_tables, num_rows, width)
         numbers = step_numbers(tables, context_lens, self.cache.block_size)
+        token_ids = token_ids.astype(mx.uint32)  # as a sampler gives them: another type would be traced anew
         if num_rows > num_requests:
             token_ids = mx.pad(token_ids, (0, num_rows - num_requests))
         logits = self._decode(token_ids, mx.array(numbers), self.cache.pools)

@@ -34,7 +34,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("head_dim, group", itertools.product(HEAD_DIMS, GROUPS))
+@pytest.mark.parametrize("head_dim, group", list(itertools.product(HEAD_DIMS, GROUPS)))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_random_batch_is_attended_as_by_the_simple_attention(head_dim, group, dtype):
     """Every combination has a block size and a batch of its own."""
@@ -57,7 +57,7 @@ def test_long_contexts_are_split_and_merged(dtype, window):
     assert attention_error(case, 8, 4, 64, 32, dtype, KernelAttention()) <= TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("head_dim, group", itertools.product((64, 128), (1, 2, 6, 8, 9)))
+@pytest.mark.parametrize("head_dim, group", list(itertools.product((64, 128), (1, 2, 6, 8, 9))))
 @pytest.mark.parametrize("dtype", (mx.float16, mx.bfloat16), ids=str)
 def test_many_requests_are_decoded_by_tensor_cores(head_dim, group, dtype):
     """Contexts of all lengths around a tile's, each third with a window."""

@@ -82,6 +82,23 @@ def test_steps_that_only_decode_have_rounded_sizes(models, emulated):
     assert logits.shape == (3, 300) and set(emulated.num_requests) == {4}, "one more, in the null block"
 
 
+def test_a_step_begun_early_and_one_in_turn_are_the_same_function(models, emulated):
+    """A compiled function is traced for each combination of shapes and types, which takes as long as a step."""
+    engine = LLMEngine(EngineConfig(block_size=4, num_blocks=50), EngineParts(model_runner=GpuRunner), models["qwen3"])
+    real, kinds = engine.runner._decode, []
+
+    def decode(token_ids, numbers, pools):
+        kinds.append((token_ids.shape, token_ids.dtype, numbers.shape, numbers.dtype))
+        return real(token_ids, numbers, pools)
+
+    engine.runner._decode = decode
+    for index in range(2):
+        engine.add_request([1, 2, 3], SamplingParams(max_tokens=5, temperature=0, ignore_eos=True), str(index))
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert len(kinds) >= 4 and len(set(kinds)) == 1
+
+
 def test_pools_stay_the_same_arrays(models, emulated):
     _, engine = serve(models["qwen3"], GpuRunner, num_requests=2)
     before = list(engine.runner.cache.pools)

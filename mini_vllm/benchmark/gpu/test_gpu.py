@@ -107,9 +107,9 @@ def test_a_quick_run_measures_and_saves(tmp_path, capsys):
 
 
 def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch):
-    """With mlx-lm's libraries one takes hundreds of milliseconds."""
+    """With mlx-lm's libraries one takes hundreds of milliseconds; with what the engine of a warm-up leaves, tens."""
     told, loaded = [], load_random("qwen3-27m")
     monkeypatch.setattr(workloads, "leave_what_is_there_alone", lambda: told.append("alone"))
     monkeypatch.setattr(workloads, "serve", lambda *arguments: told.append("serve") or (None, None))
     workloads.measure("nano-16", loaded, None, is_quick=True)
-    assert told == ["alone", "serve", "serve"]
+    assert told == ["alone", "serve"] * 2

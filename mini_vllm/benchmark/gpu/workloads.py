@@ -51,17 +51,18 @@ def shortened(workload: Workload) -> Workload:
 
 def measure(name: str, loaded: LoadedModel, peer: nn.Module | None, is_quick: bool = False) -> WorkloadPair:
     """Ours twice, the first time to warm up: shapes are compiled when they are first met. mlx-lm's the same. Both as in
-    a server, where the garbage collector does not go through all that was imported."""
+    a server, where the garbage collector goes neither through all that was imported nor through a warm-up's engine."""
     workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
     workload = sized(shortened(workload) if is_quick else workload)
-    leave_what_is_there_alone()
     for _ in range(2):
+        leave_what_is_there_alone()
         ours, _ = serve(loaded, workload, BATCHED, _nobody, DRAWING)
         mx.clear_cache()
     theirs = None
     if peer is not None:
         warm_up = replace(workload, items=[replace(item, num_tokens=2) for item in workload.items])
         for each in (warm_up, workload):
+            leave_what_is_there_alone()
             theirs, _ = serve_by_peer(peer, loaded, each, _nobody, DRAWING, len(workload.items))
             mx.clear_cache()
     return WorkloadPair(ours, theirs)
