@@ -78,18 +78,27 @@ def random_tables(rng: np.random.Generator, context_lens: Sequence[int], block_s
 
 
 def attention_error(case: ProofCase, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int,
-                    dtype: mx.Dtype, attention: Attend, seed: int = 0) -> float:
-    """The largest difference to the simple attention over one case."""
+                    dtype: mx.Dtype, attention: Attend, seed: int = 0, is_spoiled: bool = False) -> float:
+    """The largest difference to the simple attention over one case. ``is_spoiled``: what is in no context is NaN."""
     rng = np.random.default_rng(seed)
     tables, num_blocks = random_tables(rng, case.context_lens, block_size)
     pool = random_array(rng, (num_blocks, 2 * num_kv_heads, block_size, head_dim), dtype)
     queries = random_array(rng, (case.query_starts[-1], num_heads, head_dim), dtype)
     batch = (tables, list(case.context_lens), case.query_starts, head_dim ** -0.5, case.window)
-    found = attention(queries, pool, *batch)
+    found = attention(queries, spoiled(pool, tables, case.context_lens) if is_spoiled else pool, *batch)
     mx.eval(found)
     with on_cpu():
         expected = paged_attention(queries.astype(mx.float32), pool.astype(mx.float32), *batch)
         return _difference(found, expected)
+
+
+def spoiled(pool: mx.array, tables: Sequence[Sequence[int]], context_lens: Sequence[int]) -> mx.array:
+    """With NaN in all slots that are in no context."""
+    num_blocks, _, block_size, _ = pool.shape
+    is_read = np.zeros((num_blocks, block_size), dtype=bool)
+    for table, context_len in zip(tables, context_lens):
+        is_read.reshape(-1)[slot_mapping([table], np.arange(context_len), [0, context_len], block_size)] = True
+    return mx.where(mx.array(is_read)[:, None, :, None], pool, mx.nan).astype(pool.dtype)
 
 
 def _attention_error(config: ModelConfig, block_size: int, dtype: mx.Dtype, attention: Attend) -> float:
@@ -134,7 +143,8 @@ def _turn_error(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> float:
 def _add_norm_error(config: ModelConfig, dtype: mx.Dtype) -> float:
     rng = np.random.default_rng(0)
     x, whole = (random_array(rng, (5, config.hidden_size), dtype) for _ in range(2))
-    parts = random_array(rng, (3, 5, config.hidden_size), mx.float32)
+    num_parts = skinny_module.Tiling.of(5, in_parts=True).splits
+    parts = random_array(rng, (num_parts, 5, config.hidden_size), mx.float32)
     weight = random_array(rng, (config.hidden_size,), dtype)
     errors = []
     for added in (whole, parts):

@@ -84,6 +84,20 @@ def test_a_kernel_that_lies_is_found_out(emulated, liar):
     assert "attention is off by" in proof.find_fault(ModelConfig.from_dict(CONFIG), 16, mx.float32, liar)
 
 
+def reads_a_whole_block(queries, pool, tables, lens, starts, scale, window):
+    """What it has read too much it gives no weight: zero times NaN is NaN."""
+    beyond = pool[mx.array([table[-1] for table in tables])].astype(mx.float32).sum()
+    return paged_attention(queries, pool, tables, lens, starts, scale, window) + 0 * beyond
+
+
+@pytest.mark.parametrize("attention, is_good", [(paged_attention, True), (reads_a_whole_block, False)])
+def test_what_is_in_no_context_may_be_anything(attention, is_good):
+    case = proof.ProofCase((1, 1, 5), (3, 20, 9))
+    error = proof.attention_error(case, 4, 2, 32, 16, mx.float32, attention, is_spoiled=True)
+    assert (error <= proof.TOLERANCES[mx.float32]) is is_good
+    assert proof.attention_error(case, 4, 2, 32, 16, mx.float32, attention) <= proof.TOLERANCES[mx.float32]
+
+
 def test_one_that_forgets_the_window_is_found_out_where_there_is_one(emulated):
     windows = {**CONFIG, "model_type": "mistral", "sliding_window": 24}
     assert "attention" in proof.find_fault(ModelConfig.from_dict(windows), 16, mx.float32, forgets_the_window)
