@@ -27,6 +27,7 @@ SWITCH = "MINI_VLLM_KERNELS"
 SWITCHED_OFF = f"switched off by {SWITCH}=0"
 NOT_SEEN_YET = f"not seen to agree on Metal yet: {SWITCH}=1 switches them on, `mini-vllm doctor` tries them"
 NO_GPU = "MLX computes on a CPU"
+COMPILING = "mini-vllm: compiling the GPU's kernels and trying them, which takes a while …"
 #: One of RANDOM_MODELS.
 USUAL_SHAPE = "qwen3-0.6b"
 
@@ -59,6 +60,8 @@ def fault_of(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> str:
         fault = (f"are not made for heads of {config.head_dim} numbers of {dtype} and a width of "
                  f"{config.hidden_size}")
     else:
+        if sys.stderr.isatty():  # somebody who waits
+            print(COMPILING, file=sys.stderr, flush=True)
         fault = find_fault(config, block_size, dtype)
     if fault:
         print(f"mini-vllm: the GPU's kernels are not used: {fault}. It goes on without them, slower.", file=sys.stderr,

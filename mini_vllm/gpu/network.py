@@ -1,4 +1,5 @@
-"""The layers of a ``Model``, with fewer and larger operations than it has by itself. Its parameters stay in place.
+"""The layers of a ``Model``, with fewer and larger operations than it has by itself. Its parameters stay in place; of
+the norms' there is a copy.
 
     add, norm ─▶ qkv ─▶ turn and write ─▶ attention ─▶ o ─▶ add, norm ─▶ gate, up, swiglu ─▶ down
     ╰ kernel ╯          ╰── kernel ──╯    ╰ kernel ╯        ╰ kernel ╯

@@ -160,6 +160,15 @@ def test_shapes_that_no_kernel_is_made_for(as_on_cuda, head_dim, hidden_size, ca
     assert "are not made for" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_somebody_at_a_terminal_is_told_that_it_takes_a_while(as_on_cuda, capsys, monkeypatch, is_terminal):
+    monkeypatch.setattr(choice, "find_fault", lambda *shape: "")
+    monkeypatch.setattr(choice.sys.stderr, "isatty", lambda: is_terminal)
+    for _ in range(2):
+        assert choice.fault_of(ModelConfig.from_dict(CONFIG), 16, mx.float32) == ""
+    assert capsys.readouterr().err == (choice.COMPILING + "\n" if is_terminal else "")
+
+
 @pytest.mark.parametrize("build, switch, fault, told, to_do", [
     ("cuda", "", "", "are used", ""),
     ("cuda", "0", "", "are off", "export MINI_VLLM_KERNELS=1"),

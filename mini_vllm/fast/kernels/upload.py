@@ -18,17 +18,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from mini_vllm.backend import mx
 from mini_vllm.fast.kernels.kernel import CUDA, WARP, Kernel, dialect_here
+from mini_vllm.fast.kernels.tables import TableArray
 
 UPLOAD = Kernel("upload", ("numbers",), ("out",))
 WARPS = 8
 #: Numbers that the copy has room for, at least: 1 MiB.
 MIN_ROOM = 256 * 1024
-
-IntArray = npt.NDArray[np.int32]
 
 
 def upload(numbers: mx.array) -> mx.array:
@@ -51,7 +49,7 @@ def slices(numbers: mx.array, shapes: Sequence[tuple[int, ...]]) -> list[mx.arra
     return found
 
 
-def uploaded(arrays: Sequence[IntArray]) -> list[mx.array]:
+def uploaded(arrays: Sequence[TableArray]) -> list[mx.array]:
     """The same arrays, on the GPU."""
     numbers = mx.array(np.concatenate([array.reshape(-1) for array in arrays]))
     return slices(upload(numbers), [array.shape for array in arrays])
