@@ -90,10 +90,8 @@ def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: a
     print(f"\n{title} Contexts of {context} tokens.\n{report.STEPS}", flush=True)
     bandwidth = arguments.bandwidth * 1e9 if arguments.bandwidth else _bandwidth()
     for number in numbers:
-        ours_ms = steps.time_ours(loaded, number, context, num_steps)
-        mx.clear_cache()
-        peer_ms = None if peer is None else steps.time_peer(
-            peer, loaded.config.vocab_size, number, context, num_steps)
+        ours_ms, peer_ms = steps.time_both(loaded, peer, number, context, num_steps)
+        gc.collect()
         mx.clear_cache()
         floor_ms = steps.bytes_per_step(loaded, number, context) / bandwidth * 1000 if bandwidth else None
         rows.append(steps.StepTimes(number, ours_ms, peer_ms, floor_ms))

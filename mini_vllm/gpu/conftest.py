@@ -8,6 +8,7 @@ from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
 from mini_vllm.fast.kernels import paged
 from mini_vllm.fast.kernels import upload as upload_module
+from mini_vllm.fast.kernels.skinny import flat
 from mini_vllm.gpu import network, proof, runner
 
 collect_ignore = [] if tuning.has_gpu() else ["test_on_gpu.py"]
@@ -65,7 +66,7 @@ def emulated(monkeypatch):
         for name in names:
             monkeypatch.setattr(module, name, getattr(kernels, name))
     for name in ("multiply", "multiply_in_parts"):
-        monkeypatch.setattr(network, name, lambda layer, x, plain: layer(x))
+        monkeypatch.setattr(network, name, lambda layer, x, plain: layer(flat(x)))
     monkeypatch.setattr(network, "multiply_gated", lambda layer, x, plain: None)
     for module in (upload_module, runner):
         monkeypatch.setattr(module, "upload", kernels.upload)

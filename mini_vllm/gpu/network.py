@@ -41,7 +41,7 @@ class KernelNetwork:
         config = model.config
         self.model = model
         self.shape = PoolShape(config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim,
-                               block_size, config.head_dim ** -0.5)
+                               block_size, config.head_dim ** -0.5, model.model.norm.weight.dtype)
         self.windows = [config.window(layer) for layer in range(config.num_layers)]
         #: Weights of the norms, two a layer and the last: of a copy in the GPU's own memory. As they were read from a
         #: file, small as they are, they may lie in a page that the CPU writes to in every step.
@@ -65,7 +65,7 @@ class KernelNetwork:
             if is_last and wanted is not None and last is not None:
                 x, queries, seen_by = x[wanted], queries[wanted], last
             seen = seen_by.attend(queries, pools[index], self.shape, self.windows[index])
-            out = multiply_in_parts(attention.o_proj, seen.reshape(seen.shape[0], -1), Linear)
+            out = multiply_in_parts(attention.o_proj, seen, Linear)
             x, normed = self._add_norm(x, out, 2 * index + 1)
             out = self._mlp(layer.mlp, normed)
             x, normed = self._add_norm(x, out, 2 * index + 2)

@@ -124,7 +124,7 @@ def _turn_error(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> float:
     angles = mx.array(positions.astype(np.float32))[:, None] * frequencies
     norm = (weight, config.rms_norm_eps) if config.qk_norm else None
     mx.eval(pool)
-    shape = PoolShape(num_kv_heads, num_heads // num_kv_heads, head_dim, block_size, 1.0)
+    shape = PoolShape(num_kv_heads, num_heads // num_kv_heads, head_dim, block_size, 1.0, dtype)
     queries = turn_module.turn_and_write(heads.reshape(len(positions), -1), pool, mx.array(slots.astype(np.int32)),
                                          mx.cos(angles), mx.sin(angles), norm, shape)
     mx.eval(queries)

@@ -69,6 +69,13 @@ def test_many_requests_are_decoded_by_tensor_cores(head_dim, group, dtype):
     assert error <= TOLERANCES[dtype]
 
 
+@pytest.mark.parametrize("head_dim, window", list(itertools.product((64, 128), (None, 700))))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_long_chunks_at_the_end_of_long_contexts(head_dim, window, dtype):
+    case = ProofCase((1, 300, 17), (40, 5000, 1617), window)
+    assert attention_error(case, 6, 2, head_dim, 32, dtype, KernelAttention(), is_spoiled=True) <= TOLERANCES[dtype]
+
+
 def test_a_steps_arrays_arrive_whole():
     arrays = [np.arange(7, dtype=np.int32), -np.arange(300_000, dtype=np.int32).reshape(3, -1), np.ones(1, np.int32)]
     assert all(np.array_equal(np.array(found), array) for found, array in zip(uploaded(arrays), arrays))

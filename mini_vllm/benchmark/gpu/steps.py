@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mini_vllm.attention import PagedKVCache
-from mini_vllm.backend import nn
+from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.drawing import GREEDY
 from mini_vllm.benchmark.peer import make_generator
 from mini_vllm.engine import LLMEngine
@@ -20,8 +20,17 @@ from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import SamplingParams
 
 CONTEXT = 512
-#: Steps that are timed, after as many that are not; and in a quick run.
-NUM_STEPS, QUICK_STEPS = 32, 4
+#: Steps that are timed, after as many that are not; in a quick run; and the stretches they are timed in.
+NUM_STEPS, QUICK_STEPS, NUM_STRETCHES = 32, 4, 4
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """What is timed: requests that all have their first token."""
+
+    step: Callable[[], object]
+    #: Wait for the device: a step may have begun the next one.
+    settle: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -47,43 +56,61 @@ def prompts(num_requests: int, vocab_size: int, context: int, num_steps: int) ->
     return found
 
 
-def time_ours(loaded: LoadedModel, num_requests: int, context: int = CONTEXT, num_steps: int = NUM_STEPS) -> float:
-    """Milliseconds a step of our engine."""
-    num_blocks = num_requests * -(-(context + 3 * num_steps) // DEFAULT_BLOCK_SIZE) + 2
+def time_both(loaded: LoadedModel, peer: nn.Module | None, num_requests: int, context: int = CONTEXT,
+              num_steps: int = NUM_STEPS) -> tuple[float, float | None]:
+    """Milliseconds a step of our engine, and of mlx-lm's BatchGenerator if there is one."""
+    all_prompts = prompts(num_requests, loaded.config.vocab_size, context, num_steps)
+    steppers = [begin_ours(loaded, all_prompts, num_steps)]
+    if peer is not None:
+        steppers.append(begin_peer(peer, all_prompts, num_steps))
+    ours_ms, *peer_ms = time_in_turns(steppers, num_steps)
+    return ours_ms, peer_ms[0] if peer_ms else None
+
+
+def begin_ours(loaded: LoadedModel, all_prompts: list[list[int]], num_steps: int) -> Stepper:
+    num_requests, max_tokens = len(all_prompts), 4 * num_steps
+    num_blocks = num_requests * -(-(len(all_prompts[0]) + max_tokens) // DEFAULT_BLOCK_SIZE) + 2
     engine = LLMEngine(EngineConfig(num_blocks=num_blocks, max_num_seqs=num_requests), loaded=loaded)
-    params = SamplingParams(max_tokens=4 * num_steps, temperature=0, ignore_eos=True)
-    for index, prompt in enumerate(prompts(num_requests, loaded.config.vocab_size, context, num_steps)):
+    params = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+    for index, prompt in enumerate(all_prompts):
         engine.add_request(prompt, params, str(index))
     started: set[str] = set()
     while len(started) < num_requests:
         started.update(output.request_id for output in engine.step())
-    return time_steps(lambda: engine.step(), num_steps)
+    return Stepper(engine.step, mx.synchronize)
 
 
-def time_peer(model: nn.Module, vocab_size: int, num_requests: int, context: int = CONTEXT,
-              num_steps: int = NUM_STEPS) -> float:
-    """The same of mlx-lm's BatchGenerator."""
+def begin_peer(model: nn.Module, all_prompts: list[list[int]], num_steps: int) -> Stepper:
+    num_requests = len(all_prompts)
     generator = make_generator(model, GREEDY, num_requests)
-    generator.insert(prompts(num_requests, vocab_size, context, num_steps), [4 * num_steps + context] * num_requests)
+    generator.insert(all_prompts, [4 * num_steps + len(all_prompts[0])] * num_requests)
     started: set[int] = set()
     while len(started) < num_requests:
         started.update(response.uid for response in generator.next()[1])
-    found_ms = time_steps(lambda: generator.next(), num_steps)
-    generator.close()
-    return found_ms
+    return Stepper(generator.next, lambda: mx.synchronize(generator.stream))
 
 
-def time_steps(step: Callable[[], object], num_steps: int) -> float:
-    """The median of four stretches, in milliseconds a step: a step may begin the next, so one alone says little."""
-    for _ in range(num_steps):
-        step()
-    stretches, num = [], num_steps // 4
-    for _ in range(4):
-        start_s = time.perf_counter()
-        for _ in range(num):
-            step()
-        stretches.append((time.perf_counter() - start_s) / num)
-    return statistics.median(stretches) * 1000
+def time_in_turns(steppers: Sequence[Stepper], num_steps: int) -> list[float]:
+    """Of each the median of its stretches, in milliseconds a step: a step may begin the next, so one alone says little.
+
+    They take turns, because a step is CPU time for the most part, and one second a CPU is half as fast again as the
+    next. So both are measured in the same seconds. The first step of a turn, which has nothing begun, is not counted.
+    """
+    for stepper in steppers:
+        for _ in range(num_steps):
+            stepper.step()
+        stepper.settle()
+    stretches: list[list[float]] = [[] for _ in steppers]
+    num = num_steps // NUM_STRETCHES
+    for _ in range(NUM_STRETCHES):
+        for stepper, found in zip(steppers, stretches):
+            stepper.step()
+            start_s = time.perf_counter()
+            for _ in range(num):
+                stepper.step()
+            found.append((time.perf_counter() - start_s) / num)
+            stepper.settle()
+    return [statistics.median(found) * 1000 for found in stretches]
 
 
 def bytes_per_step(loaded: LoadedModel, num_requests: int, context: int = CONTEXT) -> int:

@@ -86,6 +86,29 @@ def test_prompts_are_different_and_of_one_length(num_requests):
     assert {len(prompt) for prompt in found} == {512 - 48}
 
 
+def test_both_are_timed_in_turns(monkeypatch):
+    """A stretch each, again and again. What one has begun is done when the other's turn comes."""
+    told, now_s = [], [0.0]
+
+    def stepper(name, step_s):
+        def step():
+            now_s[0] += step_s
+            told.append(name)
+        return steps.Stepper(step, lambda: told.append(f"{name} settles"))
+
+    monkeypatch.setattr(steps.time, "perf_counter", lambda: now_s[0])
+    assert steps.time_in_turns([stepper("ours", 0.5), stepper("theirs", 2.0)], 8) == [500, 2000]
+    warm_up = ["ours"] * 8 + ["ours settles"] + ["theirs"] * 8 + ["theirs settles"]
+    assert told == warm_up + (["ours"] * 3 + ["ours settles"] + ["theirs"] * 3 + ["theirs settles"]) * 4
+
+
+def test_the_steps_of_both_are_timed():
+    loaded = load_random("qwen3-27m")
+    ours_ms, peer_ms = steps.time_both(loaded, load_peer(loaded)[0], 2, 32, 4)
+    assert ours_ms > 0 and peer_ms is not None and peer_ms > 0
+    assert steps.time_both(loaded, None, 2, 32, 4)[1] is None
+
+
 def test_a_workload_has_a_seat_and_room_for_every_request():
     workload = workloads.sized(make_workload("nano-64", 10_000, 4096))
     assert workload.settings["max_num_seqs"] == 64

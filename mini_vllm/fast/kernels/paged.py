@@ -20,9 +20,10 @@ from mini_vllm.fast.streams import joined
 
 DECODE = Kernel("decode", ("queries", "pool", "tables", "context_lens"), ("out",),
                 before=("own_tokens",), after=("join_warps",))
-DECODE_TILES = replace(DECODE, name="decode_tiles", headers=("tensor_cores",))
+DECODE_TILES = replace(DECODE, name="decode_tiles", headers=("tensor_cores", "tokens"))
 MERGE = Kernel("merge", ("partials",), ("out",))
 CHUNK = Kernel("chunk", ("queries", "pool", "tables", "context_lens", "query_starts", "tiles"), ("out",))
+CHUNK_TILES = replace(CHUNK, name="chunk_tiles", headers=("tensor_cores", "tokens"))
 
 #: Query heads that a thread block takes at once, and its warps: what the heads need is in registers. With tensor cores
 #: they are the columns of a tile.
@@ -37,7 +38,8 @@ MAX_SHARED_BYTES = 32 * 1024
 UNROLL = 2
 #: Thread blocks that keep a large GPU busy, and the tokens from which on a context is worth splitting for that.
 ENOUGH_BLOCKS, TOKENS_PER_SPLIT, MAX_SPLITS = 256, 1024, 32
-ROWS_PER_WARP = 8
+#: Rows of a chunk; with tensor cores, those of a tile.
+ROWS_PER_WARP, TILE_ROWS = 8, 16
 MIN_HEAD_DIM, MAX_HEAD_DIM, HEAD_DIM_STEP = 32, 256, 16
 DTYPES = (mx.float16, mx.bfloat16, mx.float32)
 
@@ -57,11 +59,18 @@ class PoolShape:
     head_dim: int
     block_size: int
     scale: float
+    dtype: mx.Dtype
 
     @classmethod
     def of(cls, queries: mx.array, pool: mx.array, scale: float) -> PoolShape:
         num_kv_heads = pool.shape[1] // 2
-        return cls(num_kv_heads, queries.shape[1] // num_kv_heads, pool.shape[3], pool.shape[2], scale)
+        return cls(num_kv_heads, queries.shape[1] // num_kv_heads, pool.shape[3], pool.shape[2], scale, pool.dtype)
+
+    @property
+    def suits_tiles(self) -> bool:
+        """Whether tensor cores can attend to it."""
+        return (dialect_here() is CUDA and self.dtype in TILE_DTYPES and self.head_dim in TILE_HEAD_DIMS
+                and self.block_size % TILE_TOKENS == 0)
 
 
 @dataclass(frozen=True)
@@ -77,10 +86,9 @@ class Decoding:
 
     @classmethod
     @cache
-    def of(cls, shape: PoolShape, dtype: mx.Dtype, num_requests: int) -> Decoding:
+    def of(cls, shape: PoolShape, num_requests: int) -> Decoding:
         """By tensor cores, where they can. A group is shared out evenly: of 7 heads 4 and 3, of 9 three times 3."""
-        by_tiles = (dialect_here() is CUDA and dtype in TILE_DTYPES and shape.head_dim in TILE_HEAD_DIMS
-                    and shape.block_size % TILE_TOKENS == 0)
+        by_tiles = shape.suits_tiles
         num_parts = -(-shape.group_size // (MAX_TILE_HEADS if by_tiles else MAX_HEADS))
         heads = -(-shape.group_size // num_parts)
         are_few = num_requests * shape.num_kv_heads * num_parts <= FEW_BLOCKS
@@ -102,7 +110,7 @@ def decode(queries: mx.array, pool: mx.array, tables: mx.array, context_lens: mx
     """What the last token of each request sees: ``queries`` [num_requests, num_heads, head_dim], ``tables``
     [num_requests, width] and ``context_lens`` [num_requests] of int32."""
     num_requests, num_heads, head_dim = queries.shape
-    width, how = tables.shape[1], Decoding.of(shape, queries.dtype, num_requests)
+    width, how = tables.shape[1], Decoding.of(shape, num_requests)
     num_splits = how.num_splits(num_requests * shape.num_kv_heads, width * shape.block_size)
     is_split = num_splits > 1
     out_shape = (num_requests, num_heads, num_splits, head_dim + 2) if is_split else queries.shape
@@ -141,14 +149,27 @@ class ChunkArrays:
                               find_tiles(num_queries, shape)]))
 
 
-def chunk_warps(head_dim: int) -> int:
-    """Warps of a thread block: the queries of their rows lie in shared memory, as float32."""
-    return 4 if head_dim <= 128 else 2
+@dataclass(frozen=True)
+class Chunking:
+    """How chunks of a shape are shared out."""
+
+    kernel: Kernel
+    #: Of a thread block: its warps, and the rows of each.
+    warps: int
+    rows_per_warp: int
+
+    @classmethod
+    def of(cls, shape: PoolShape) -> Chunking:
+        """Without tensor cores the queries of all rows lie in shared memory, as float32."""
+        if shape.suits_tiles:
+            return cls(CHUNK_TILES, 4, TILE_ROWS)
+        return cls(CHUNK, 4 if shape.head_dim <= 128 else 2, ROWS_PER_WARP)
 
 
 def find_tiles(num_queries: Sequence[int], shape: PoolShape) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
     """Whose rows each thread block takes, and from which on; the last ones of a chunk first, as they see most."""
-    rows = chunk_warps(shape.head_dim) * ROWS_PER_WARP
+    how = Chunking.of(shape)
+    rows = how.warps * how.rows_per_warp
     tiles = [(request, first) for request, num in enumerate(num_queries)
              for first in reversed(range(0, num * shape.group_size, rows))]
     return np.array(tiles, dtype=np.int32).reshape(-1, 2)
@@ -157,11 +178,14 @@ def find_tiles(num_queries: Sequence[int], shape: PoolShape) -> np.ndarray[tuple
 def attend_chunks(queries: mx.array, pool: mx.array, chunks: ChunkArrays, shape: PoolShape,
                   window: int | None = None) -> mx.array:
     """What each token of the chunks sees, like ``queries`` [num_tokens, num_heads, head_dim]."""
-    head_dim, warps = shape.head_dim, chunk_warps(shape.head_dim)
-    parameters = {"T": queries.dtype, "HEAD_DIM": head_dim, "BLOCK_SIZE": shape.block_size, "WARPS": warps,
-                  "ROWS_PER_WARP": ROWS_PER_WARP, "SCALE": bits_of(shape.scale), "WINDOW": window or 0}
-    (out,) = CHUNK([queries, pool, chunks.tables, chunks.context_lens, chunks.query_starts, chunks.tiles], parameters,
-                   (chunks.tiles.shape[0], shape.num_kv_heads, 1), warps, [(queries.shape, queries.dtype)])
+    how = Chunking.of(shape)
+    parameters = {"T": queries.dtype, "HEAD_DIM": shape.head_dim, "BLOCK_SIZE": shape.block_size,
+                  "SCALE": bits_of(shape.scale), "WINDOW": window or 0}
+    if how.kernel is CHUNK:
+        parameters |= {"WARPS": how.warps, "ROWS_PER_WARP": how.rows_per_warp}
+    (out,) = how.kernel([queries, pool, chunks.tables, chunks.context_lens, chunks.query_starts, chunks.tiles],
+                        parameters, (chunks.tiles.shape[0], shape.num_kv_heads, 1), how.warps,
+                        [(queries.shape, queries.dtype)])
     return out
 
 

@@ -63,9 +63,15 @@ def gated_product(x: mx.array, weight: mx.array) -> mx.array | None:
 
 
 def product_in_parts(x: mx.array, weight: mx.array) -> mx.array:
-    """What adds up to ``x @ weight.T``: [num_parts, num_rows, num_columns] of float32; or the product itself."""
+    """What adds up to ``x @ weight.T``: [num_parts, num_rows, num_columns] of float32; or the product itself. A row of
+    ``x`` may be a matrix, as attention gives it: to make it flat would be one more operation in every layer."""
     tiling = Tiling.of(x.shape[0], in_parts=True)
-    return _run(x, weight, tiling) if _can_run(x, weight, tiling) else product(x, weight)
+    return _run(x, weight, tiling) if _can_run(x, weight, tiling) else product(flat(x), weight)
+
+
+def flat(x: mx.array) -> mx.array:
+    """One row of numbers a token."""
+    return x.reshape(x.shape[0], -1)
 
 
 def _can_run(x: mx.array, weight: mx.array, tiling: Tiling) -> bool:
@@ -99,7 +105,7 @@ def multiply_in_parts(layer: nn.Module, x: mx.array, plain: type) -> mx.array:
     """The same, or what adds up to it."""
     if type(layer) is plain and "bias" not in layer:
         return product_in_parts(x, layer.weight)
-    return multiply(layer, x, plain)
+    return multiply(layer, flat(x), plain)
 
 
 def multiply_gated(layer: nn.Module, x: mx.array, plain: type) -> mx.array | None:

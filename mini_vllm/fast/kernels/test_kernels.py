@@ -14,8 +14,9 @@ from mini_vllm.fast.kernels import add_norm, paged, skinny, tables, turn, upload
 from mini_vllm.fast.kernels.kernel import CUDA, METAL, Kernel, bits_of, dialect_here, read_source
 from mini_vllm.fast.kernels.paged import PoolShape
 
-KERNELS = {kernel.name: kernel for kernel in (paged.DECODE, paged.DECODE_TILES, paged.MERGE, paged.CHUNK, turn.TURN,
-                                              add_norm.ADD_NORM, skinny.SKINNY, upload.UPLOAD)}
+KERNELS = {kernel.name: kernel for kernel in (paged.DECODE, paged.DECODE_TILES, paged.MERGE, paged.CHUNK,
+                                              paged.CHUNK_TILES, turn.TURN, add_norm.ADD_NORM, skinny.SKINNY,
+                                              upload.UPLOAD)}
 BOTH = [(name, dialect) for name, kernel in KERNELS.items() for dialect in (CUDA, METAL)
         if dialect is CUDA or "tensor_cores" not in kernel.headers]
 HEAD_DIMS = range(paged.MIN_HEAD_DIM, paged.MAX_HEAD_DIM + 1, paged.HEAD_DIM_STEP)
@@ -64,15 +65,16 @@ def test_both_languages_define_the_same_words():
 
 def given_parameters(calls, head_dim, group, dtype):
     """The parameters of every kernel for one shape, by its name."""
-    decode = "decode_tiles" if head_dim in (64, 128) and dtype != mx.float32 and dialect_here() is CUDA else "decode"
-    shape = PoolShape(2, group, head_dim, 16, 1.0)
+    tiles = "_tiles" if head_dim in (64, 128) and dtype != mx.float32 and dialect_here() is CUDA else ""
+    shape = PoolShape(2, group, head_dim, 16, 1.0, dtype)
     queries, pool = mx.zeros((3, 2 * group, head_dim), dtype), mx.zeros((4, 4, 16, head_dim), dtype)
     lens, table = mx.zeros((3,), mx.int32), mx.zeros((3, 8), mx.int32)
     paged.decode(queries, pool, table, lens, shape)
     paged.decode(queries[:1], pool, mx.zeros((1, 4096), mx.int32), lens[:1], shape)
     paged.attend_chunks(queries, pool, paged.ChunkArrays.of([[1], [2]], [9, 2], [1, 2], shape), shape, window=5)
     turn.turn_and_write(mx.zeros((3, (2 * group + 4) * head_dim), dtype), pool, lens, lens, lens, None, shape)
-    names = [decode, decode, "merge", *["upload"] * (dialect_here() is CUDA), "chunk", "turn"]
+    uploads = ["upload"] * (dialect_here() is CUDA)
+    names = ["decode" + tiles, "decode" + tiles, "merge", *uploads, "chunk" + tiles, "turn"]
     assert len(calls) == len(names)
     return list(zip(names, calls))
 
@@ -94,14 +96,13 @@ def test_every_combination_of_parameters(head_dim, calls):
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_lies_in_shared_memory_fits_into_that_of_a_mac(head_dim, group):
-    shape = PoolShape(1, group, head_dim, 32, 1.0)
     for dtype, num_requests in itertools.product(paged.DTYPES, (1, 1000)):
-        how = paged.Decoding.of(shape, dtype, num_requests)
+        how = paged.Decoding.of(PoolShape(1, group, head_dim, 32, 1.0, dtype), num_requests)
         assert how.warps * how.heads * (head_dim + 2) * 4 <= paged.MAX_SHARED_BYTES
         assert how.heads <= (paged.MAX_HEADS if how.kernel is paged.DECODE else paged.MAX_TILE_HEADS)
         assert (how.num_parts - 1) * how.heads < group <= how.num_parts * how.heads
-    rows = paged.chunk_warps(head_dim) * paged.ROWS_PER_WARP
-    staged = 32 * (256 + 16)
+    chunking = paged.Chunking.of(PoolShape(1, group, head_dim, 32, 1.0, mx.float32))
+    rows, staged = chunking.warps * chunking.rows_per_warp, 32 * (256 + 16)
     assert rows * head_dim * 4 + rows * 32 * 4 + staged <= paged.MAX_SHARED_BYTES
 
 
@@ -109,9 +110,11 @@ def test_what_lies_in_shared_memory_fits_into_that_of_a_mac(head_dim, group):
     (128, 32, mx.bfloat16, CUDA, True), (64, 16, mx.float16, CUDA, True), (128, 32, mx.float32, CUDA, False),
     (96, 32, mx.bfloat16, CUDA, False), (256, 32, mx.bfloat16, CUDA, False), (128, 8, mx.bfloat16, CUDA, False),
     (128, 24, mx.bfloat16, CUDA, False), (128, 32, mx.bfloat16, METAL, False)])
-def test_tensor_cores_decode_what_they_can(monkeypatch, head_dim, block_size, dtype, dialect, by_tiles):
+def test_tensor_cores_do_what_they_can(monkeypatch, head_dim, block_size, dtype, dialect, by_tiles):
     monkeypatch.setattr(paged, "dialect_here", lambda: dialect)
-    how = paged.Decoding.of.__wrapped__(paged.Decoding, PoolShape(8, 7, head_dim, block_size, 1.0), dtype, 64)
+    shape = PoolShape(8, 7, head_dim, block_size, 1.0, dtype)
+    assert paged.Chunking.of(shape).kernel is (paged.CHUNK_TILES if by_tiles else paged.CHUNK)
+    how = paged.Decoding.of.__wrapped__(paged.Decoding, shape, 64)
     assert how.kernel is (paged.DECODE_TILES if by_tiles else paged.DECODE)
     assert (how.heads, how.num_parts) == ((7, 1) if by_tiles else (4, 2))
 
@@ -119,16 +122,18 @@ def test_tensor_cores_decode_what_they_can(monkeypatch, head_dim, block_size, dt
 @pytest.mark.parametrize("num_requests, warps", [(1, 8), (16, 8), (17, 3), (256, 3)])
 def test_of_many_thread_blocks_each_has_fewer_warps(monkeypatch, num_requests, warps):
     monkeypatch.setattr(paged, "dialect_here", lambda: CUDA)
-    shape = PoolShape(8, 2, 128, 32, 1.0)
-    assert paged.Decoding.of.__wrapped__(paged.Decoding, shape, mx.bfloat16, num_requests).warps == warps
-    assert paged.Decoding.of.__wrapped__(paged.Decoding, shape, mx.float32, num_requests).warps == 8
+    for dtype, expected in ((mx.bfloat16, warps), (mx.float32, 8)):
+        shape = PoolShape(8, 2, 128, 32, 1.0, dtype)
+        assert paged.Decoding.of.__wrapped__(paged.Decoding, shape, num_requests).warps == expected
 
 
 @settings(max_examples=examples(40), derandomize=True)
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(1, 9), st.sampled_from([32, 128, 160, 256]))
-def test_tiles_have_every_row_once(num_queries, group, head_dim):
-    shape = PoolShape(2, group, head_dim, 16, 1.0)
-    rows = paged.chunk_warps(head_dim) * paged.ROWS_PER_WARP
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(1, 9), st.sampled_from([32, 128, 160, 256]),
+       st.sampled_from([mx.bfloat16, mx.float32]))
+def test_tiles_have_every_row_once(num_queries, group, head_dim, dtype):
+    shape = PoolShape(2, group, head_dim, 16, 1.0, dtype)
+    how = paged.Chunking.of(shape)
+    rows = how.warps * how.rows_per_warp
     found = paged.find_tiles(num_queries, shape)
     covered = [(request, row) for request, first in found.tolist()
                for row in range(first, min(first + rows, num_queries[request] * group))]
@@ -138,7 +143,7 @@ def test_tiles_have_every_row_once(num_queries, group, head_dim):
 @pytest.mark.parametrize("num_requests, longest, expected", [
     (1, 512, 1), (1, 1024, 1), (1, 4096, 4), (1, 131_072, 32), (16, 4096, 2), (256, 131_072, 1), (3, 10_000, 8)])
 def test_long_contexts_of_few_requests_are_split(num_requests, longest, expected):
-    how = paged.Decoding.of(PoolShape(8, 2, 128, 32, 1.0), mx.float32, num_requests)
+    how = paged.Decoding.of(PoolShape(8, 2, 128, 32, 1.0, mx.float32), num_requests)
     assert how.num_splits(num_requests * 8, longest) == expected
 
 
@@ -212,6 +217,15 @@ def test_products_of_few_rows_are_for_sixteen_bits_on_cuda(monkeypatch):
     assert not can_multiply(16)
     x, weight = mx.random.normal((4, 32)), mx.random.normal((8, 32))
     assert mx.array_equal(skinny.product(x, weight), x @ weight.T)
+
+
+def test_a_row_may_be_a_matrix_of_heads(calls, monkeypatch):
+    x, weight = mx.random.normal((3, 4, 32)), mx.random.normal((64, 128))
+    assert mx.allclose(skinny.product_in_parts(x, weight), x.reshape(3, 128) @ weight.T) and not calls
+    monkeypatch.setattr(skinny, "dialect_here", lambda: CUDA)
+    skinny.product_in_parts(x.astype(mx.bfloat16), weight.astype(mx.bfloat16))
+    ((_, thread_blocks, _, shapes),) = calls
+    assert thread_blocks == (8, 4, 1) and shapes == [(4, 3, 64)]
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 16, 17, 32, 33, 64])

@@ -25,29 +25,14 @@ for (int stripe = 0; stripe < STRIPES; ++stripe)
     for (int i = 0; i < 4; ++i) weighted[stripe][tile][i] = 0.0f;
 
 for (int first = begin / 16 * 16 + warp * 16; first < end; first += WARPS * 16) {
-  const long block_id = tables[request * width + first / BLOCK_SIZE];
-  const T* keys = pool + ((block_id * 2 * kv_heads + kv_head) * BLOCK_SIZE + first % BLOCK_SIZE) * HEAD_DIM;
-  const T* values = keys + (long)kv_heads * BLOCK_SIZE * HEAD_DIM;
-  uint4 key[2][PIECES], value[STRIPES][4];
-  for (int eight = 0; eight < 2; ++eight)
-    for (int piece = 0; piece < PIECES; ++piece)
-      key[eight][piece] = read_words(keys + (eight * 8 + g) * HEAD_DIM + piece * 32 + t * 8);
-  for (int stripe = 0; stripe < STRIPES; ++stripe)
-    for (int i = 0; i < 4; ++i)
-      value[stripe][i] = read_words(values + (i / 2 * 8 + t * 2 + i % 2) * HEAD_DIM + stripe * 64 + g * 8);
-  if (first < begin || first + 16 > end) {  // a weight of zero would not do away with what is not a number
-    for (int stripe = 0; stripe < STRIPES; ++stripe)
-      for (int i = 0; i < 4; ++i) {
-        const int position = first + i / 2 * 8 + t * 2 + i % 2;
-        if (position < begin || position >= end) value[stripe][i] = zeros;
-      }
-  }
+  const Tokens<HEAD_DIM> tokens = read_tokens<HEAD_DIM, BLOCK_SIZE>(pool, tables + request * width, kv_heads, kv_head,
+                                                                    first, begin, end, g, t);
 
   float scores[2][4], highest = top;
   for (int eight = 0; eight < 2; ++eight) {
     for (int i = 0; i < 4; ++i) scores[eight][i] = 0.0f;
     for (int piece = 0; piece < PIECES; ++piece) {
-      const uint4 q = query[piece], k = key[eight][piece];
+      const uint4 q = query[piece], k = tokens.key[eight][piece];
       multiply_tiles<T>(scores[eight], q.x, 0, q.y, 0, k.x, k.y);
       multiply_tiles<T>(scores[eight], q.z, 0, q.w, 0, k.z, k.w);
     }
@@ -83,7 +68,7 @@ for (int first = begin / 16 * 16 + warp * 16; first < end; first += WARPS * 16) 
   for (int stripe = 0; stripe < STRIPES; ++stripe)
     for (int tile = 0; tile < 4; ++tile) {
       unsigned v[4];
-      for (int i = 0; i < 4; ++i) v[i] = word_of(value[stripe][i], tile);
+      for (int i = 0; i < 4; ++i) v[i] = word_of(tokens.value[stripe][i], tile);
       multiply_tiles<T>(weighted[stripe][tile], firsts(v[0], v[1]), seconds(v[0], v[1]),
                         firsts(v[2], v[3]), seconds(v[2], v[3]), weights[0], weights[1]);
     }

@@ -14,7 +14,7 @@
 // GATED: the matrix is two, one above the other, gate and up. Half of a thread block's columns are of the one, half of
 // the other, and what becomes of them is gate · sigmoid(gate) · up. With several splits of k each has a result of its
 // own, one after the other; whoever reads them adds them up.
-const int num_rows = x_shape[0], depth = x_shape[1], num_columns = weight_shape[0], num_splits = num_blocks.y;
+const int num_rows = x_shape[0], num_columns = weight_shape[0], depth = weight_shape[1], num_splits = num_blocks.y;
 const int warp = thread_id / WARP, lane = thread_id % WARP, g = lane / 4, t = lane % 4;
 constexpr int WIDTH = GATED ? GROUPS * 4 : GROUPS * 8;  // columns of the result
 const int first_column = block.x * WIDTH, out_columns = GATED ? num_columns / 2 : num_columns;
