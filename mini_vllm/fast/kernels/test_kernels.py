@@ -113,7 +113,9 @@ def test_what_lies_in_shared_memory_fits_into_that_of_a_mac(head_dim, group):
 def test_tensor_cores_do_what_they_can(monkeypatch, head_dim, block_size, dtype, dialect, by_tiles):
     monkeypatch.setattr(paged, "dialect_here", lambda: dialect)
     shape = PoolShape(8, 7, head_dim, block_size, 1.0, dtype)
-    assert paged.Chunking.of(shape).kernel is (paged.CHUNK_TILES if by_tiles else paged.CHUNK)
+    chunking = paged.Chunking.of(shape)
+    assert chunking.kernel is (paged.CHUNK_TILES if by_tiles else paged.CHUNK)
+    assert not by_tiles or chunking.rows_per_warp == 16, "as tensor cores have it: the kernel takes no other"
     how = paged.Decoding.of.__wrapped__(paged.Decoding, shape, 64)
     assert how.kernel is (paged.DECODE_TILES if by_tiles else paged.DECODE)
     assert (how.heads, how.num_parts) == ((7, 1) if by_tiles else (4, 2))
