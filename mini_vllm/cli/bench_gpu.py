@@ -13,7 +13,7 @@ from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloa
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.peer import has_peer, load_peer
 from mini_vllm.benchmark.results import PEER
-from mini_vllm.checks import writable_file
+from mini_vllm.checks import real_number, writable_file
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.choice import runner_class, why_not_here
@@ -32,6 +32,8 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     if not tuning.has_gpu() and not arguments.quick:
         raise ValueError("MLX computes on a CPU here, and this measures a GPU; --quick shows that it runs, on a small "
                          "model (mini-vllm bench throughput measures a CPU)")
+    if arguments.bandwidth is not None:
+        real_number("--bandwidth", arguments.bandwidth, above=0)
     if arguments.json:
         writable_file(arguments.json)
     if arguments.quick:

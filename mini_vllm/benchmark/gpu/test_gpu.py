@@ -122,6 +122,13 @@ def test_on_a_cpu_it_says_what_to_do_instead(capsys, monkeypatch):
     assert "this measures a GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["-3", "0", "nan"])
+def test_a_memory_gives_some_bytes_a_second(capsys, given):
+    assert main(["bench", "gpu", "--quick", "--no-peer", f"--bandwidth={given}"]) == 2
+    told = capsys.readouterr()
+    assert f"--bandwidth is {float(given)}, must be a finite number, above 0" in told.err and not told.out
+
+
 def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     assert main(["bench", "gpu", "--quick", "--no-peer", "--json", str(tmp_path / "gpu.json")]) == 0
     told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
