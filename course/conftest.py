@@ -12,8 +12,8 @@ from course.commands import Course
 from course.labs import discover
 from course.starters import shipped_starter
 
-settings.register_profile("no clock", settings.default, deadline=None)  # a busy machine is nobody's fault
-settings.load_profile("no clock")
+settings.register_profile("repeatable", deadline=None, derandomize=True)  # a busy machine fails no test
+settings.load_profile("repeatable")
 
 SOLUTION = '''
     """Sums."""

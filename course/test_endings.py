@@ -63,6 +63,7 @@ def test_what_a_scheduler_that_waits_cannot_do_is_left_out_and_told(monkeypatch)
 
 
 def test_of_another_model_nothing_was_left_out(monkeypatch):
+    monkeypatch.setattr(running, "check_model", lambda name: None)  # it need not be on this machine
     printed, workloads = lines(monkeypatch, "4.1", model="smollm2")
     assert workloads == () and not any("left out" in line for line in printed)
 

@@ -160,7 +160,8 @@ def test_each_of_several_processes_multiplies_with_one_thread(monkeypatch, num_w
     conftest = load_file(PROJECT_ROOT / "conftest.py")
     environment = dict(given)
     monkeypatch.setattr(conftest.os, "environ", environment)
-    conftest.pytest_configure(SimpleNamespace(getoption=lambda name, default: num_workers))
+    conftest.pytest_configure(SimpleNamespace(getoption=lambda name, default: num_workers,
+                                              addinivalue_line=lambda name, line: None))
     assert environment.get("OMP_NUM_THREADS") == expected
     assert environment.get("MKL_NUM_THREADS") == ("1" if num_workers else None)
 

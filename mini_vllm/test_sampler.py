@@ -505,7 +505,24 @@ def test_keys_are_told_apart_by_seed_and_index():
     assert make_key(5) == make_key(5, 0) == make_key(5)
     keys = [(5, 0), (5, 1), (6, 0), (1, 5), (2**32, 0), (2**64, 0), (0, 0), (0, 1), (0, 2**32)]
     assert len({make_key(*key) for key in keys}) == len(keys)
+
+
+def test_without_a_seed_keys_differ_unless_the_environment_fixes_one(monkeypatch):
+    monkeypatch.setenv("MINI_VLLM_SEED", "7")
+    assert make_key(None) == make_key(7) and make_key(None, 3) == make_key(7, 3) and make_key(5) != make_key(7)
+    for unset in ("", " "):
+        monkeypatch.setenv("MINI_VLLM_SEED", unset)
+        assert make_key(None) != make_key(None)
+    monkeypatch.delenv("MINI_VLLM_SEED")
     assert make_key(None) != make_key(None)
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "seven", "٣"])
+def test_a_seed_in_the_environment_that_is_no_number_is_refused(monkeypatch, text):
+    monkeypatch.setenv("MINI_VLLM_SEED", text)
+    with pytest.raises(ValueError, match=f"MINI_VLLM_SEED is '{text}', must be a whole number, at least 0"):
+        make_key(None)
+    assert make_key(5) != make_key(6), "a request that names its seed is served"
 
 
 def test_a_token_can_be_drawn_before_those_before_it_are_known():

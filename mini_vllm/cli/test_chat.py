@@ -11,7 +11,6 @@ from mini_vllm.cli import main
 from mini_vllm.cli.answer import AnswerPrinter
 from mini_vllm.conftest import make_talker
 from mini_vllm.engine import LLMEngine
-from mini_vllm.models.catalogue import cached_model
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.trace.recorder import StepTrace
 
@@ -262,7 +261,7 @@ def test_blank_lines_around_an_answer_are_not_shown(texts, shown):
     assert stream.getvalue() == shown
 
 
-@pytest.mark.skipif(cached_model("smollm2") is None, reason="not pulled: mini-vllm pull smollm2")
+@pytest.mark.needs_model("smollm2")
 def test_smollm2_knows_the_capital_of_france(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\n"))
     assert main(["chat", "smollm2", "--temperature", "0", "--max-tokens", "30"]) == 0

