@@ -8,41 +8,53 @@ ENGINE_INSTALLED := .venv/.installed-engine
 INSTALLED := .venv/.installed
 # Hundreds of processes import the same modules: whatever the environment says, bytecode is written.
 export PYTHONDONTWRITEBYTECODE =
-# One worker more than there are cores: some tests wait for a process that hangs or is being killed.
-WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
-# MLX computes in a thread of its own. Linux would switch to it for every operation that it is handed; as a batch job it
-# gets them many at a time, which saves a tenth of the work. Where there is no such scheduling, nothing is put before.
-BATCH := $(shell chrt --batch 0 true 2>/dev/null && echo chrt --batch 0)
+# One worker per core: conftest.py keeps each on a core of its own.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
-SAID_ALREADY := phase-05-mlx-engine/capstone/test_capstone.py::test_every_workload_gives_the_references_tokens
+CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test thorough readme test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
-# The labs' own tests are run by `course check`: on the solutions, the starters, the engine's modules and the mutants.
-# mypy, which uses one core, runs beside that. The first that fails ends it. pytest runs on all cores: a worker begins with
-# tests that are neighbours, so that few fixtures are made twice, and takes over some of the others' when it has no more.
-# With a worker on each core, one thread for a worker's products is enough; two would wait for each other.
+# `course check` runs the labs' own tests: on the solutions, the starters, the engine's modules and the mutants. mypy, which
+# uses one core, runs at the same time. The first failure ends it. pytest runs on all cores: a worker begins with
+# neighbouring tests, so that few fixtures are made twice, and takes over tests of other workers when it has none left.
+# With a worker on each core, one thread per worker is enough for its products; two would wait for each other.
 test: export OMP_NUM_THREADS = 1
 test: export MKL_NUM_THREADS = 1
 test: export OPENBLAS_NUM_THREADS = 1
 # Large arrays in large pages, where Linux has them: a pool of K/V is then there in half the time.
 test: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
-# What the capstone says of the small workloads, the check of the labs has said already.
+# `course check` has put all solutions into the engine and compared every workload, the capstone's too: of the capstone's
+# own tests only the first is left to run. (`make capstone` runs them all.)
 # nbval, where it is not needed, would cost seconds in each of pytest's processes.
 test: $(INSTALLED)
-	$(BATCH) $(MAKE) --no-print-directory -j2 lint check
-	$(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval --deselect $(SAID_ALREADY) \
-		mini_vllm course tools phase-05-mlx-engine/capstone
+	$(MAKE) --no-print-directory -j2 lint check
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -p no:nbval mini_vllm course tools \
+		$(CAPSTONE)/test_capstone.py::test_every_part_is_ones_own
 	$(NBVAL)
+
+capstone: $(INSTALLED)
+	$(RUN) -m pytest -q -p no:nbval $(CAPSTONE)
+
+# The pytest suites of `make test` in three random orders while another program uses every core, and once on one core.
+orders: $(INSTALLED)
+	$(RUN) tools/orders.py $(ORDERS)
 
 # Every cell runs, and its output must be the one that is committed. A notebook is one worker's: its cells share a kernel.
 SANITIZE := notebooks/$(if $(filter Linux,$(shell uname -s)),sanitize,sanitize-elsewhere).cfg
-NBVAL := $(BATCH) $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 240 \
+NBVAL := $(RUN) -m pytest -q -n $(WORKERS) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 240 \
 	--nbval-sanitize-with $(SANITIZE) notebooks
 
-# Every command and snippet of the README, from top to bottom, as a reader would run them; the long ones shortened.
+# Every command and snippet of the README, from top to bottom, as a reader would run them; the long ones shortened. First
+# as a newcomer, with nothing installed but what the README's own commands install; then with everything installed.
 readme: $(INSTALLED)
+	$(RUN) tools/readme.py --fresh
 	$(RUN) tools/readme.py
+
+# The tests that need a pulled model: make test-models MODELS=folder, as MINI_VLLM_CACHE would name it.
+MODELS ?= $(or $(MINI_VLLM_CACHE),$(HOME)/.cache/mini_vllm)
+test-models: $(INSTALLED)
+	MINI_VLLM_TEST_MODELS="$(MODELS)" $(RUN) -m pytest -q -p no:nbval -m needs_model mini_vllm course
 
 # Four times as many of the random examples and schedules as `make test` tries.
 thorough: $(INSTALLED)
@@ -142,9 +154,9 @@ install: $(INSTALLED)
 $(ENGINE_INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or newer is needed, but $(PYTHON) is `$(PYTHON) --version 2>&1`. Try: make PYTHON=python3.12"; exit 1; }
-	@echo "Installing into .venv: MLX, numpy, pytest and, on Linux, a fast BLAS. Up to 350 MB to fetch, once; a minute or two."
+	@echo "Installing into .venv: MLX, numpy, pytest, FastAPI and, on Linux, a fast BLAS. Up to 350 MB to fetch, once; a minute or two."
 	@$(PYTHON) -m venv .venv
-	@$(PIP) -e ".[course,fast-cpu]"
+	@$(PIP) -e ".[course,serve,fast-cpu]"
 	@touch $@
 
 # pip would compile everything, half of the time; most of it nobody imports. What the tests' processes import is compiled

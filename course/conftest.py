@@ -2,6 +2,7 @@
 
 import io
 import textwrap
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import settings
 from rich.console import Console
 
 from course.commands import Course
-from course.labs import discover
+from course.labs import MARKER, discover
 from course.starters import shipped_starter
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)  # a busy machine fails no test
@@ -78,6 +79,11 @@ HINTS = "# Hints\n" + "".join(
     for task, name in ((1, "sums"), (2, "doubles")))
 
 
+def pytest_unconfigure() -> None:
+    """Wait for the fork server of ``test_forked.py``, so that whoever measures this process counts its CPU time."""
+    forkserver._forkserver._stop()
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     root = tmp_path / "a course"  # a path with a space
@@ -121,7 +127,16 @@ def course(project, terminal, monkeypatch):
 
 
 @pytest.fixture
+def elsewhere(project):
+    """The course as laid down in a folder of its own, so that the command finds it."""
+    (project / MARKER).parent.mkdir()
+    (project / MARKER).write_text("{}")
+    return project
+
+
+@pytest.fixture
 def forked(monkeypatch):
-    """The labs' tests run in processes that begin with pytest imported, a third of the work."""
+    """The labs' tests and engines run in processes that start with the imports done, which is most of the work."""
     from course.test_forked import STAND_IN
-    monkeypatch.setattr("course.child.subprocess", STAND_IN)
+    for module in ("child", "engine_run", "grading.tests_run"):
+        monkeypatch.setattr(f"course.{module}.subprocess", STAND_IN)

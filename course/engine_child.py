@@ -135,7 +135,7 @@ def _tell_a_tale(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: 
     """Stream one text, and compare it with the reference's."""
     reporter.tell("begin", what="the tale")
     trace = StepTrace() if spec.trace else None
-    config = EngineConfig(model=spec.model)
+    config = EngineConfig(model=spec.model, max_num_seqs=1)  # a small pool is allocated in no time
     params = SamplingParams(max_tokens=spec.max_tokens, temperature=0.8, seed=1)
     engine = engine_of(config, parts, loaded, trace)
     num_told = 0

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.text import Text
 
 from course.answers import parse_answers, questions_of
@@ -95,6 +94,7 @@ class Help:
         return 0
 
     def _print_markdown(self, text: str) -> None:
+        from rich.markdown import Markdown  # a quarter of what a command imports, and most commands show none
         if self.console.is_terminal:
             self.console.print(Markdown(text), soft_wrap=False)
             return

@@ -18,9 +18,9 @@ def check_machine() -> None:
 
 def check_server() -> None:
     """Raises LabError, which says how to get them, if the server's packages are not installed."""
-    from mini_vllm.server.packages import check_packages
+    from mini_vllm.extras import check_installed
     try:
-        check_packages()
+        check_installed("serve", "the server")
     except ValueError as error:
         raise LabError(str(error)) from None
 

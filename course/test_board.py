@@ -72,14 +72,14 @@ def test_scores_are_kept_once_a_file_and_the_best_is_marked(classroom, scored, t
 
 @pytest.mark.parametrize("body, complaint", [
     ("raise ValueError('no sum')", r"could not be scored: ValueError: no sum \(starter.py:7 in add\)"),
-    ("while True: pass", r"could not be scored: it did not finish within 0.3 s of CPU time \(starter.py:7 in add\)"),
+    ("while True: pass", r"could not be scored: it did not finish within 0.2 s of CPU time \(starter.py:7 in add\)"),
     ("import os; os._exit(3)", "could not be scored: the process ended with status 3"),
     ("exit()", r"could not be scored: it calls exit\(\)"),
 ])
 def test_a_policy_that_fails_is_told_why_and_keeps_no_score(scored, body, complaint):
     write_starter(scored, add=body)
     with pytest.raises(LabError, match=complaint):
-        score(scored, scored.starter, limit_s=0.3)
+        score(scored, scored.starter, limit_s=0.2)
     assert not (scored.root / ".course" / "board.json").exists()
 
 

@@ -16,6 +16,7 @@ from course.progress import LabProgress, State
 from course.running import RunCommand, Wish, choose_pieces
 from course.verdicts import Verdict
 
+LABS = discover()
 PASSED = Verdict(True, None, "")
 
 
@@ -34,12 +35,12 @@ def lines(monkeypatch, *passing, model="tiny-tales"):
 
     progress = SimpleNamespace(of=of, remembered=of)
     console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
-    assert RunCommand(discover()[0].root, discover(), progress, console).run(Wish(model=model)) == 0
+    assert RunCommand(LABS[0].root, LABS, progress, console).run(Wish(model=model)) == 0
     return console.file.getvalue().splitlines(), asked[0]
 
 
 def now_of(number):
-    return next(lab.now for lab in discover() if lab.number == number)
+    return next(lab.now for lab in LABS if lab.number == number)
 
 
 @pytest.mark.parametrize("passing, latest", [(("2.1",), "2.1"), (("2.1", "2.2", "2.3"), "2.3"), (("4.1", "2.1"), "4.1"),
@@ -92,7 +93,7 @@ def test_the_one_piece_that_is_ones_own_is_named_without_a_search(monkeypatch):
         state=State.PASSED if lab.number == "2.1" else State.NOT_STARTED, is_outdated=False))
     progress.remembered = progress.of
     console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
-    assert RunCommand(discover()[0].root, discover(), progress, console).run(Wish()) == 1
+    assert RunCommand(LABS[0].root, LABS, progress, console).run(Wish()) == 1
     assert console.file.getvalue().splitlines()[-3:] == [
         "✗ Something is wrong: it failed in step 3 of “greedy”: ValueError: no.",
         "  It is your block_pool of lab 2.1, The block allocator.",

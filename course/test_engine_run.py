@@ -2,6 +2,7 @@
 
 import io
 import re
+import subprocess
 
 import pytest
 from rich.console import Console
@@ -14,9 +15,11 @@ from course.mutants import mutants_of
 from course.pieces import just
 from course.progress import State
 from course.running import RunCommand, Wish
+from course.test_forked import STAND_IN
 from mini_vllm.cli import main as mini_vllm_command
 
 LABS = discover()
+DECODED = ("greedy", "seeded", "samples", "turns", "shared", "preempts")
 
 
 def lab(number):
@@ -29,16 +32,26 @@ def broken(number, name):
     return mutant.apply(lab(number).solution.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module")
+def reference():
+    """What the reference decodes in ``DECODED``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("course.engine_run.subprocess", STAND_IN)
+        reference = Reference(PROJECT_ROOT, DECODED)
+        assert reference.decode() == ([], f"what it decodes in {len(DECODED)} workloads, for comparison")
+    return reference
+
+
 @pytest.fixture
-def trial(tmp_path):
+def trial(tmp_path, forked, reference):
     """Runs the pieces of ``files`` (lab number → text; None is the solution's) in one workload, and finds who is to
     blame."""
-    def run(files, *workloads, silence_s=20.0, blames=True, problem=None):
+    def run(files, *workloads, silence_s=20.0, blames=True, problem=None, known=reference.tokens):
         for number, text in files.items():
             (tmp_path / f"lab-{number}.py").write_text(text or lab(number).solution.read_text(encoding="utf-8"))
         pieces = just(LABS, [lab(number) for number in files], lambda lab: lab.number in files,
                       lambda lab: tmp_path / f"lab-{lab.number}.py")
-        spec = Spec(workloads=workloads)
+        spec = Spec(workloads=workloads, reference=known)
         outcome = Outcome(problem=problem) if problem else run_pieces(PROJECT_ROOT, pieces, spec, silence_s=silence_s)
         if outcome.problem is None or not blames:
             return outcome, None
@@ -83,7 +96,8 @@ def test_pieces_that_fail_only_together_are_named_together(trial):
 
 def test_a_piece_that_hangs_is_stopped_and_its_line_named(trial):
     check = "        for block in blocks:\n            self._check_mine(block, \"touch\")\n"
-    text = lab("2.1").solution.read_text().replace(check, "        while True:\n            pass\n")
+    text = lab("2.1").solution.read_text().replace(check, "        import signal\n        while True:\n"
+                                                             "            signal.pause()\n")
     outcome, _ = trial({"2.1": text}, "turns", silence_s=3.0, blames=False)
     assert outcome.problem.kind == "hangs" and outcome.problem.step > 0
     assert outcome.problem.place.startswith("lab-2.1.py of lab 2.1, line ") and "in touch" in outcome.problem.place
@@ -101,16 +115,17 @@ def test_a_piece_that_cannot_be_put_in_is_named(trial, change, kind, message):
     assert [lab.number for lab in blame.labs] == ["2.1"]
 
 
-def test_pieces_that_work_decode_what_the_reference_does(trial):
-    outcome, _ = trial({"2.1": None, "3.1": None, "4.3": None}, "greedy", "samples", "turns")
+def test_pieces_that_work_decode_what_the_reference_does(trial, monkeypatch, reference):
+    """In a process that starts from nothing, and where what the reference decodes in “greedy” is not known."""
+    monkeypatch.setattr("course.engine_run.subprocess", subprocess)
+    outcome, _ = trial({"2.1": None, "3.1": None, "4.3": None}, "greedy", "samples", "turns",
+                       known={name: reference.tokens[name] for name in ("samples", "turns")})
     assert outcome.problem is None and list(outcome.equal) == ["greedy", "samples", "turns"]
 
 
-def test_a_scheduler_that_waits_ends_with_the_engines_sentence(monkeypatch):
+def test_a_scheduler_that_waits_ends_with_the_engines_sentence(forked, monkeypatch, reference):
     """``course check`` does this in all workloads."""
     monkeypatch.setattr("course.joining.WORKLOADS", ("turns", "preempts"))
-    reference = Reference(PROJECT_ROOT, ("turns", "preempts"))
-    assert reference.decode() == ([], "what it decodes in 2 workloads, for comparison")
     problems, proved = check_alone(lab("4.1"), LABS, reference)
     assert problems == [] and "48 tokens in 1 workloads, all the reference's" in proved
     assert proved.endswith("with too small a pool, nothing could be planned")
@@ -163,7 +178,7 @@ def test_advice_waits_until_the_tale_is_over(command, monkeypatch, capsys):
     assert capsys.readouterr().err == "a fast BLAS would help\n" and "The fox lived\n" in output.getvalue()
 
 
-def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, tmp_path):
+def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, forked, tmp_path):
     run, output = command
     path = tmp_path / "my steps.json"
     assert run.run(Wish(prompt="The fox", trace=path)) == 0

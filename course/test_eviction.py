@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from course import eviction_arena
-from course.eviction import ScoreLine, main, naive, optimum, reference, score, table, total
+from course.eviction import ScoreLine, main, optimum, reference, score, table, total
 from course.eviction_arena import Block, IllegalEviction, Trace, num_hits
 from course.eviction_traces import fixed_traces, random_trace
 from course.keeping import num_kept, remembered_keys
@@ -202,17 +202,17 @@ def test_remembered_keys_are_found_wherever_they_are_kept():
 
 @cache
 def all_traces():
-    return fixed_traces() + [random_trace(seed) for seed in range(3)]
+    return fixed_traces() + [random_trace(seed) for seed in range(5)]
 
 
 @cache
-def marks():
-    """Of all traces by name: the hits of the naive policy, of the engine, and of the optimum."""
-    return {trace.name: (naive(trace), reference(trace), optimum(trace)) for trace in all_traces()}
+def scored():
+    """The lines of lab 3.5's solution, one for each of ``all_traces``."""
+    return score(load_file(find_lab("3.5", discover()).solution).EvictionPolicy)
 
 
 def test_traces_are_the_same_every_time_and_of_the_promised_size():
-    again = fixed_traces() + [random_trace(seed) for seed in range(3)]
+    again = fixed_traces() + [random_trace(seed) for seed in range(5)]
     for trace, other in zip(all_traces(), again):
         assert trace == other
         assert 100 <= trace.num_blocks <= 400 and 250 <= len(trace.requests) <= 3000, trace.name
@@ -221,25 +221,24 @@ def test_traces_are_the_same_every_time_and_of_the_promised_size():
 
 
 def test_the_engine_is_clearly_below_the_optimum_where_thinking_pays():
-    for trace in all_traces():
-        _, engine, best = marks()[trace.name]
-        if trace.name in ("scan", "few-shot"):
-            assert engine + 0.1 * trace.num_asked < best
+    for line in scored():
+        if line.trace in ("scan", "few-shot"):
+            assert line.reference + 0.1 < line.optimum
 
 
 # ---- the marks
 
 
 def test_the_engine_has_the_hits_of_least_recently_freed():
-    for trace in all_traces():
-        assert marks()[trace.name][1] == num_hits(trace, Lru), trace.name
+    for trace, line in zip(all_traces(), scored()):
+        assert line.reference == num_hits(trace, Lru) / trace.num_asked, trace.name
     for trace in random_traces(60, max_blocks=6, num_requests=25, seed=1):
         assert reference(trace) == num_hits(trace, Lru), trace
 
 
 def test_nobody_is_above_the_optimum():
-    for name, (first_out, engine, best) in marks().items():
-        assert first_out < engine < best, name
+    for line in scored():
+        assert line.naive < line.reference < line.optimum, line.trace
 
 
 def best_by_trying(trace):
@@ -283,8 +282,7 @@ def test_the_total_is_the_part_of_the_way():
 
 
 def test_the_score_has_a_line_for_every_trace_and_the_solution_beats_the_engine():
-    solution = find_lab("3.5", discover()).solution
-    lines = score(load_file(solution).EvictionPolicy)
+    lines = scored()
     assert [line.trace for line in lines] == ["chats", "few-shot", "scan", "agents", "mixture", *(
         f"random {i}" for i in range(5))]
     of_engine = [ScoreLine(line.trace, line.reference, line.naive, line.reference, line.optimum) for line in lines]

@@ -1,52 +1,67 @@
-"""Processes for the labs' tests that begin where pytest is imported already, for suites that start dozens of them.
+"""A stand-in for ``subprocess.Popen`` whose processes start with the imports done: some suites start dozens of them.
 
-What such a process does is proved on real ones, in test_running.py. Here, that one of these does the same.
+The tests below compare such a process with a real one. test_engine_run.py and test_grader.py run a real one each.
 """
 
 import contextlib
+import gc
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
 import pytest
+from _pytest.config import default_plugins
 
 from course.runner import run_lab
-from course.test_running import write_starter
 
-#: All that a lab's process imports, but the plugin itself: pytest rewrites the assertions of that.
-IMPORTED = ["pytest", "_pytest.capture", "course.base", "course.failures", "course.impls", "course.limits",
-            "course.loading", "course.points", "course.tamed", "course.test_forked"]
-#: The server has no threads and runs no test, so what it forks is as clean as what Python starts.
+#: The modules that may be run → what each of them imports. Of pytest's, the course's plugin is left out, because pytest
+#: rewrites its assertions. On a Mac no engine is forked: Metal does not survive that.
+IMPORTED = {"pytest": ["pytest", *(f"_pytest.{name}" for name in default_plugins), "unittest", "course.grading_run",
+                       "course.grading.far_files", "course.grading.room", "course.tamed", "course.tested"]}
+if sys.platform == "linux":
+    IMPORTED["course.engine_child"] = ["course.capstone", "course.trial", "mini_vllm.fast.advice",
+                                       "mini_vllm.pictures.recorded"]
+#: The server runs no test and computes nothing, and the OpenBLAS of NumPy ends its threads before a fork. A forked
+#: process is therefore as clean as one that Python starts.
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(IMPORTED)
+_server.set_forkserver_preload([name for names in IMPORTED.values() for name in names] + ["course.test_forked"])
 
 
-def run_pytest(arguments, folder, environment, output):
-    """What ``python -m pytest`` does, in a process that was forked."""
+def run_module(module, arguments, folder, environment, output, passed):
+    """What ``python -m`` does, in a process that was forked. ``passed`` maps the number of a file to the file."""
+    gc.freeze()  # what the server imported stays: a collection need not go through it
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv, sys.dont_write_bytecode = ["pytest", *arguments], "PYTHONDONTWRITEBYTECODE" in environment
-    sys.path.insert(0, folder)
-    with open(output, "ab") as file, open(os.devnull, "rb") as nothing:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    sys.argv, sys.dont_write_bytecode = [module, *arguments], "PYTHONDONTWRITEBYTECODE" in environment
+    if "PYTHONSAFEPATH" not in environment:
+        sys.path.insert(0, folder)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    raise SystemExit(pytest.console_main())
+    for number, file in passed.items():
+        os.dup2(file.fileno(), number)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 class ForkedPopen:
-    """As ``subprocess.Popen`` for the command of ``course.child``."""
+    """As ``subprocess.Popen`` for ``python -m`` and a module of ``IMPORTED``."""
 
-    def __init__(self, command, cwd, env, stdout, **_):
-        assert command[:3] == [sys.executable, "-m", "pytest"], command
-        self._process = _server.Process(target=run_pytest, args=(command[3:], str(cwd), dict(env), stdout.name),
-                                        daemon=True)
+    def __init__(self, command, cwd, env, stdout, pass_fds=(), **_):
+        assert command[:2] == [sys.executable, "-m"] and command[2] in IMPORTED, command
+        output, passed = Connection(os.dup(stdout.fileno())), {each: Connection(os.dup(each)) for each in pass_fds}
+        self._process = _server.Process(target=run_module, args=(command[2], command[3:], str(cwd), dict(env), output,
+                                                                 passed), daemon=True)
         self._process.start()
+        for file in (output, *passed.values()):
+            file.close()
         self.pid = self._process.pid
         with contextlib.suppress(ProcessLookupError):  # it has ended
             while os.getpgid(self.pid) != self.pid:  # until then, its group could not be ended
@@ -63,16 +78,25 @@ class ForkedPopen:
         self._process.join()
         return self._process.exitcode
 
+    def send_signal(self, number):
+        os.kill(self.pid, number)
 
-STAND_IN = SimpleNamespace(Popen=ForkedPopen, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+
+def popen(command, **options):
+    return (ForkedPopen if command[2] in IMPORTED else subprocess.Popen)(command, **options)
 
 
-@pytest.mark.parametrize("double", [
-    "return add(a, a)", "return 0", "print('adding')\n    return {}[a]", "import os; os._exit(3)",
-    "import os; os.abort()", "while True: pass",
+STAND_IN = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+
+
+@pytest.mark.parametrize("add, double", [
+    ("return a + b if b != 1 else 0", "print('adding')\n    return {}[a]"),  # passes, is wrong, raises
+    ("return a + b", "import os; os._exit(3)"), ("return a + b", "import os; os.abort()"),
+    ("return a + b", "while True: pass"),
 ])
-def test_a_forked_process_says_what_a_real_one_says(lab1, monkeypatch, double):
-    write_starter(lab1, double=double)
-    real = run_lab(lab1, ["starter"], time_limit_s=0.3)
+def test_a_forked_process_says_what_a_real_one_says(lab1, monkeypatch, add, double):
+    text = lab1.solution.read_text().replace("return a + b", add).replace("return add(a, a)", double)
+    lab1.starter.write_text(text)
+    real = run_lab(lab1, ["starter"], time_limit_s=0.2)
     monkeypatch.setattr("course.child.subprocess", STAND_IN)
-    assert run_lab(lab1, ["starter"], time_limit_s=0.3) == real
+    assert run_lab(lab1, ["starter"], time_limit_s=0.2) == real

@@ -13,12 +13,10 @@ from mini_vllm import block_pool
 
 
 @pytest.fixture
-def here(project, monkeypatch):
-    """One stands in a course that was laid down."""
-    (project / ".course").mkdir()
-    (project / ".course" / "course.json").write_text("{}")
-    monkeypatch.chdir(project)
-    return project
+def here(elsewhere, forked, monkeypatch):
+    """The course is the current folder."""
+    monkeypatch.chdir(elsewhere)
+    return elsewhere
 
 
 def test_a_lab_that_was_not_begun_gives_the_reference_and_says_so(here, lab1, capsys):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from course.labs import PROJECT_ROOT
 from course.loading import load_file
 from course.points import Points, Score
 from course.runner import run_lab, run_lab_together
+from course.test_forked import ForkedPopen
 
 
 def write_starter(lab, add="return a + b", double="return add(a, a)", top=""):
@@ -26,15 +28,19 @@ def write_starter(lab, add="return a + b", double="return add(a, a)", top=""):
     lab.starter.write_text(top + text)
 
 
-def plain_pytest(project, *arguments):
-    run = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=project,
-                         capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", "CI": "1",
-                                                                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
-    return run.returncode, run.stdout + run.stderr
+def plain_pytest(project, *arguments, popen=ForkedPopen):
+    """The exit status and the output of pytest in ``project``. ``subprocess.Popen`` starts a whole interpreter."""
+    with tempfile.TemporaryFile() as output:
+        run = popen([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=project, stdout=output,
+                    stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200", "CI": "1",
+                                                   "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+        code = run.wait()
+        output.seek(0)
+        return code, output.read().decode()
 
 
 #: Plugins that happen to be installed cost time in every process, so those that are wanted are named.
-TWO_WORKERS = ("-p", "xdist.plugin", "-n", "2")
+ONE_WORKER, TWO_WORKERS = (("-p", "xdist.plugin", "-n", number) for number in "12")
 
 
 def messages(lab, **options):
@@ -45,7 +51,7 @@ def messages(lab, **options):
 
 
 def test_a_fresh_checkout_tests_the_solutions_and_says_so(project):
-    code, output = plain_pytest(project, "-q")
+    code, output = plain_pytest(project, "-q", popen=subprocess.Popen)
     assert code == 0 and "8 passed" in output
     assert "lab 1.1 tests phase-01-sums/labs/lab-01-adder/solution.py  (starter.py is untouched)" in output
     assert "lab 1.2 solution: 3 of 3 tests, 6 of 6 points" in output
@@ -107,7 +113,7 @@ def test_workers_report_and_the_controller_prints(project, lab1):
     write_starter(lab1, double="return 0")
     lines = {}
     for workers in ((), TWO_WORKERS):
-        code, output = plain_pytest(project, "-q", *workers)
+        code, output = plain_pytest(project, "-q", *workers, popen=subprocess.Popen if workers else ForkedPopen)
         assert code == 1 and "1 failed, 11 passed" in output
         assert "double(4) gave 0, expected 8" in output
         lines[workers] = [line for line in output.splitlines() if line.startswith("lab 1.")]
@@ -142,9 +148,9 @@ def test_cases_of_one_test_count_together_in_whatever_order_they_come():
 def test_stubs_broken_files_and_time_limits_speak_through_workers(project, lab1, lab2):
     write_starter(lab1, "while b == 1: pass\n    return a + b", 'raise NotImplementedError("Task 2: double")')
     lab2.starter.write_text("def add(a, b:\n    pass\n")
-    code, output = plain_pytest(project, "-q", "--impl", "starter", "--time-limit", "0.5", *TWO_WORKERS)
+    code, output = plain_pytest(project, "-q", "--impl", "starter", "--time-limit", "0.2", *ONE_WORKER)
     assert code == 1 and "lab-02-again/starter.py does not parse, line 1: " in output
-    assert ("the test did not finish within 0.5 s of CPU time (starter.py:7 in add): is there a loop that never ends?"
+    assert ("the test did not finish within 0.2 s of CPU time (starter.py:7 in add): is there a loop that never ends?"
             in output)
     assert "test_double_doubles[starter] - NotImplementedError: Task 2: double" in output
 
@@ -193,14 +199,14 @@ def test_an_exception_says_where_in_the_students_file(lab1, forked):
     ("raise SystemExit(0)\n", "cannot be imported: it calls exit() (starter.py:1 in <module>)"),
     ("import pytest\npytest.skip('all is well', allow_module_level=True)\n", "cannot be imported: Skipped"),
     ("x = 'a\0b'\n", "starter.py"),
-    ("while True: pass\n", "importing phase-01-sums/labs/lab-01-adder/starter.py did not finish within 1 s"),
+    ("while True: pass\n", "importing phase-01-sums/labs/lab-01-adder/starter.py did not finish within 0.3 s"),
     ("while True: print('x' * 1_000_000)\n",
      "cannot be imported: it printed more than 16 MB (starter.py:1 in <module>): is there a print in a loop?"),
     ("print('x' * 5_000_000)\nraise ValueError('y' * 1_000_000)\n", "more characters"),
 ])
 def test_a_file_that_cannot_be_imported_says_why_for_every_test(lab1, forked, text, complaint):
     lab1.starter.write_text(text)
-    failed = messages(lab1, time_limit_s=1)
+    failed = messages(lab1, time_limit_s=0.3 if text == "while True: pass\n" else 1)
     assert len(failed) == 3 and len(set(failed.values())) == 1
     (message,) = set(failed.values())
     assert complaint in message and len(message) < 2000
@@ -212,34 +218,39 @@ def test_a_missing_file_says_how_to_get_it_back(lab1, forked):
         "phase-01-sums/labs/lab-01-adder/starter.py is missing. `course reset 1.1` puts the shipped one back."}
 
 
-def test_a_loop_that_never_ends_costs_its_own_test_only(lab1):
+def test_a_loop_that_never_ends_costs_its_own_test_only(lab1, forked):
     write_starter(lab1, double="while True: pass")
-    (name, message), = messages(lab1, time_limit_s=0.5).items()
+    (name, message), = messages(lab1, time_limit_s=0.2).items()
     assert name == "test_double_doubles"
-    assert message == ("the test did not finish within 0.5 s of CPU time (starter.py:14 in double): "
+    assert message == ("the test did not finish within 0.2 s of CPU time (starter.py:14 in double): "
                        "is there a loop that never ends?")
 
 
-def test_after_two_tests_that_never_end_the_rest_is_not_run(lab1):
+def test_after_two_tests_that_never_end_the_rest_is_not_run(lab1, forked):
     write_starter(lab1, add="while True: pass")
-    assert [message.partition(" (")[0] for message in messages(lab1, time_limit_s=0.3).values()] == [
-        "the test did not finish within 0.3 s of CPU time", "the test did not finish within 0.3 s of CPU time",
+    assert [message.partition(" (")[0] for message in messages(lab1, time_limit_s=0.2).values()] == [
+        "the test did not finish within 0.2 s of CPU time", "the test did not finish within 0.2 s of CPU time",
         "not run: 2 tests before it did not finish"]
 
 
 def test_plain_pytest_gives_up_too_and_on_that_file_only(project, lab1):
     write_starter(lab1, add="while True: pass")
-    code, output = plain_pytest(project, "-q", str(lab1.folder), "--time-limit", "0.3")
+    code, output = plain_pytest(project, "-q", str(lab1.folder), "--time-limit", "0.2")
     assert code == 1 and "2 failed, 4 passed, 2 errors" in output
     assert "test_task_1_add_adds[starter-2] - not run: another case of this test did not finish" in output
     assert "test_double_doubles[starter] - not run: 2 tests before it did not finish" in output
 
 
-def test_a_killed_test_counts_among_those_that_never_end(lab1):
-    write_starter(lab1, add="import signal; b == 2 and signal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
-                            "    while b < 3: pass\n    return a + b")
-    failed = list(messages(lab1, time_limit_s=0.5).values())
-    assert "did not finish within 0.5 s" in failed[0] and "did not finish within 0.5 s" in failed[1]
+#: The kernel ends what cannot be interrupted a second earlier.
+NO_GRACE = "from course import limits; limits.GRACE_S = 0\n"
+
+
+def test_a_killed_test_counts_among_those_that_never_end(lab1, forked):
+    write_starter(lab1, top=NO_GRACE, add="import signal; b == 1 and signal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
+                                          "    while b < 3: pass\n    return a + b")
+    failed = list(messages(lab1, time_limit_s=0.2).values())
+    assert "did not finish within 0.2 s of CPU time (starter.py" in failed[0]
+    assert "did not finish within 0.2 s of CPU time and could not be interrupted" in failed[1]
     assert failed[2:] == ["not run: 2 tests before it did not finish"]
 
 
@@ -251,30 +262,30 @@ def test_what_only_waits_is_ended_by_the_clock_on_the_wall(monkeypatch):
     assert sentence == "the test did not finish within 0.06 s by the clock: does it wait for something?"
 
 
-def test_a_lab_may_have_a_multiple_of_the_time(lab1):
+def test_a_lab_may_have_a_multiple_of_the_time(lab1, forked):
     (lab1.folder / "lab.json").write_text('{"title": "x", "engine": null, "time_factor": 2}')
     write_starter(lab1, double="while True: pass")
-    message, = messages(lab1, time_limit_s=0.2).values()
-    assert message.startswith("the test did not finish within 0.4 s of CPU time")
+    message, = messages(lab1, time_limit_s=0.1).values()
+    assert message.startswith("the test did not finish within 0.2 s of CPU time")
 
 
-def test_a_loop_that_catches_everything_is_killed(lab1):
-    write_starter(lab1, add="import signal; signal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
-                            "    while b == 2: pass\n    return a + b")
-    failed = messages(lab1, time_limit_s=0.5)
+def test_a_loop_that_catches_everything_is_killed(lab1, forked):
+    write_starter(lab1, top=NO_GRACE, add="import signal; signal.signal(signal.SIGPROF, signal.SIG_IGN)\n"
+                                          "    while b == 2: pass\n    return a + b")
+    failed = messages(lab1, time_limit_s=0.2)
     assert list(failed) == ["test_task_1_add_adds"], "the other tests must go on in a new process"
     assert "could not be interrupted" in failed["test_task_1_add_adds"]
 
 
 @pytest.mark.parametrize("statement, status", [("import os; os._exit(0)", "0"), ("import os; os.abort()", "-6")])
-def test_a_process_that_ends_early_is_no_pass(lab1, statement, status):
+def test_a_process_that_ends_early_is_no_pass(lab1, forked, statement, status):
     write_starter(lab1, double=statement)
     failed = messages(lab1)
     assert list(failed) == ["test_double_doubles"]
     assert f"the process ended during this test, with exit status {status}" in failed["test_double_doubles"]
 
 
-def test_after_three_lost_processes_the_rest_is_not_run(lab1, monkeypatch):
+def test_after_three_lost_processes_the_rest_is_not_run(lab1, forked, monkeypatch):
     monkeypatch.setattr(course.runner, "MAX_LOST_PROCESSES", 2)
     write_starter(lab1, top="import os; os._exit(0)\n")
     assert [message[:40] for message in messages(lab1).values()] == [
@@ -288,14 +299,14 @@ def test_a_test_skipped_by_the_student_does_not_count(lab1, forked, statement):
     assert "a skipped test does not count" in messages(lab1)["test_double_doubles"]
 
 
-def test_endless_output_is_stopped_and_kept_short(lab1, monkeypatch):
+def test_endless_output_is_stopped_and_kept_short(lab1, forked, monkeypatch):
     monkeypatch.setattr(course.child, "MAX_FILE_BYTES", 1 << 20)
     write_starter(lab1, double="while True: print('spam' * 1000)")
     assert messages(lab1) == {"test_double_doubles": "it printed more than 1 MB (starter.py:14 in double): "
                                                      "is there a print in a loop?"}
 
 
-def test_after_two_floods_the_rest_is_not_run(lab1, monkeypatch):
+def test_after_two_floods_the_rest_is_not_run(lab1, forked, monkeypatch):
     monkeypatch.setattr(course.child, "MAX_FILE_BYTES", 1 << 20)
     write_starter(lab1, add="while True: print('spam' * 1000)")
     assert list(messages(lab1).values())[2:] == ["not run: 2 tests before it did not finish"]
@@ -318,7 +329,7 @@ def test_the_last_lines_that_a_failing_test_printed_are_kept(lab1, forked):
 # ---- while it runs
 
 
-def test_each_verdict_is_told_when_the_test_is_over(lab1):
+def test_each_verdict_is_told_when_the_test_is_over(lab1, forked):
     write_starter(lab1, double="while True: pass")
     told = []
 
@@ -336,7 +347,7 @@ def test_each_verdict_is_told_when_the_test_is_over(lab1):
         ("test_task_1_add_adds", True), ("test_task_1_add_counts_by_default", True)], "a test with cases is told once"
 
 
-def test_an_interrupted_run_leaves_no_process(lab1, tmp_path):
+def test_an_interrupted_run_leaves_no_process(lab1, forked, tmp_path):
     pid_file = tmp_path / "pid"
     write_starter(lab1, add=f"import os, pathlib; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))\n"
                             "    while True: pass")
@@ -351,7 +362,7 @@ def test_an_interrupted_run_leaves_no_process(lab1, tmp_path):
         os.kill(int(pid_file.read_text()), 0)
 
 
-def test_garbage_in_the_report_file_is_passed_over(lab1):
+def test_garbage_in_the_report_file_is_passed_over(lab1, forked):
     write_starter(lab1, double="import sys\n"
                                "    open(sys.argv[sys.argv.index('--report') + 1], 'a').write('[]\\n{}\\nx\\n')")
     assert "double(4) gave" in messages(lab1)["test_double_doubles"]

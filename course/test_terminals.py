@@ -14,7 +14,7 @@ from course.commands import Course
 from course.cutting import ShownTest, all_lines, cut
 from course.failures import shorten
 from course.graded import graded_tests
-from course.labs import MARKER, LabError
+from course.labs import LabError
 from course.machine import check_machine, check_model
 from course.running import Wish
 from course.showing import VerdictLines
@@ -161,14 +161,6 @@ def test_ctrl_c_shows_the_task_that_was_kept(course, lab1, terminal):
 
 
 # ---- ASCII, and none
-
-
-@pytest.fixture
-def elsewhere(project):
-    """The course as laid down in a folder of its own, so that the command finds it."""
-    (project / MARKER).parent.mkdir()
-    (project / MARKER).write_text("{}")
-    return project
 
 
 def run_course(folder, *arguments, **options):

@@ -118,3 +118,18 @@ def used(monkeypatch):
 
     monkeypatch.setattr(LLMEngine, "add_request", add_request)
     return params
+
+
+@pytest.fixture
+def hardly_measured(monkeypatch):
+    """The doctor multiplies for a millisecond: for tests of its words."""
+    from mini_vllm.benchmark.products import measure_gflops
+    monkeypatch.setattr(measure_gflops, "__defaults__", (0.001, *measure_gflops.__defaults__[1:]))
+
+
+@pytest.fixture
+def few_products(monkeypatch):
+    """The watch of a benchmark multiplies before and after every arm. For a good number it takes its time: for tests
+    that need none."""
+    from mini_vllm.benchmark.products import fastest_product_s
+    monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001, 1))

@@ -485,19 +485,18 @@ def test_the_same_seed_gives_the_same_tokens_in_any_batch(params):
 
     alone = tokens(1, company_seed=0)
     assert len(set(alone)) > 5
-    for num_rows in (7, 33):
-        for company_seed in (1, 2):
-            got = tokens(num_rows, company_seed)
-            assert got == alone, f"in a batch of {num_rows} seed 42 gave {got}, alone {alone}"
+    for num_rows, company_seed in ((7, 1), (7, 2), (33, 3)):
+        got = tokens(num_rows, company_seed)
+        assert got == alone, f"in a batch of {num_rows} seed 42 gave {got}, alone {alone}"
 
 
 @pytest.mark.parametrize("params", COMPANY, ids=str)
 def test_a_row_does_not_notice_that_another_one_is_sorted(params):
     logits = np.random.default_rng(2).normal(size=2048)
-    alone = sample(logits, *(make_row(seed, **params) for seed in range(200)))
-    assert len(set(alone)) > (130 if params.get("top_k", 2048) > 40 and params.get("temperature") != 0.0 else 0)
+    alone = sample(logits, *(make_row(seed, **params) for seed in range(100)))
+    assert len(set(alone)) > (70 if params.get("top_k", 2048) > 40 and params.get("temperature") != 0.0 else 0)
     for other in (dict(top_p=0.7), dict(top_k=5), dict(temperature=0.0)):
-        together = sample(logits, *(make_row(seed, **params) for seed in range(200)), make_row(**other))
+        together = sample(logits, *(make_row(seed, **params) for seed in range(100)), make_row(**other))
         assert together[:-1] == alone
 
 

@@ -1,12 +1,14 @@
 """The commands and snippets of the README, run from top to bottom in the order written, as a reader would.
 
-    python tools/readme.py [--show] [FOLDER]    # in a copy of the tree, made in FOLDER; default: a temporary one
+    python tools/readme.py [--fresh] [--show] [FOLDER]    # in a copy of the tree in FOLDER; default: a temporary one
 
-Without ``--show``, what the commands print is shown only of one that fails.
+With ``--fresh`` the reader is a newcomer: the home folder is empty, the environment bare, and nothing is installed but
+what the README's own commands have installed so far. Without it, the environment that runs this is there from the
+start. Without ``--show``, the output of a command is printed only if the command fails.
 
 A command is a line of a fenced block without a language, or the first cell of a table's row. ``git clone`` stands for
-the copy. What would take minutes is shortened by an option; see ``SHORTENED``. Whoever waits for a person gets a
-script: ``SCRIPTS``.
+the copy. A command that would take minutes is shortened by an option; see ``SHORTENED``. A command that waits for a
+person gets a script; see ``SCRIPTS``.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from newcomer import bare_environment
+
 from mini_vllm.models.catalogue import cached_model
 
 ROOT = Path(__file__).parents[1]
@@ -32,9 +36,9 @@ PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python
 #: Command → what is added, so that it takes seconds. The work is the same, there is less of it.
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
-    "mini-vllm bench throughput": "--workload decode-16 --arm ours --rounds 1",
+    "mini-vllm bench throughput": "--workload decode-16 --arm ours --arm mlx-lm --rounds 1",
     "mini-vllm bench serve": "--quick --part rates",
-    "mini-vllm bench gpu": "--quick --no-peer",
+    "mini-vllm bench gpu": "--quick --no-peer",  # without a GPU, mlx-lm's arms would take minutes
     "mini-vllm serve": "--port 0",
     "course serve": "--port 0",
     "python -m mini_vllm.fuzz": "--seconds 1",
@@ -123,11 +127,18 @@ def hear_ctrl_c() -> None:
 
 
 class Reader:
-    """Runs one step after the other. Folder and environment are kept, as in a shell."""
+    """Runs one step after the other. Folder and environment are kept, as in a shell.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    ``home`` makes it a newcomer's shell: a bare environment with that home folder, and nothing installed. Only a folder
+    of pulled models is kept, so that a model is not fetched again.
+    """
+
+    def __init__(self, folder: Path, home: Path | None = None) -> None:
+        self.folder, self.is_newcomer = folder, home is not None
         self.environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+        if home is not None:
+            models = {name: value for name, value in os.environ.items() if name == "MINI_VLLM_CACHE"}
+            self.environment = {**bare_environment(home), **models}
 
     def run(self, step: Step) -> str:
         """What it printed. Raises AssertionError if its exit status is not the one expected."""
@@ -187,7 +198,7 @@ class Reader:
         return str(shown)
 
     def _clone(self, name: str) -> str:
-        """The tree as it is, with the environment that is there: nothing is installed."""
+        """Copy the tree as it is. Unless the reader is a newcomer, link the environment that runs this into it."""
         copy = self.folder / name
         listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
                                 capture_output=True, text=True, check=True).stdout
@@ -195,15 +206,18 @@ class Reader:
             if (ROOT / file).is_file():
                 (copy / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / file, copy / file)
+        if self.is_newcomer:
+            return ""
         (copy / ".venv").symlink_to(sys.prefix)
         os.utime(copy / "pyproject.toml", (0, 0))  # older than the environment, so that make is content with it
         self.environment["PYTHONPATH"] = str(copy)
         return ""
 
 
-def run_all(readme: str, folder: Path, is_shown: bool = False) -> int:
-    """How many steps were run. Raises AssertionError for the first that fails, or prints nothing where it should."""
-    reader, steps = Reader(folder), [*steps_of(readme)]
+def run_all(readme: str, folder: Path, is_shown: bool = False, home: Path | None = None) -> int:
+    """Run every step, and return their number. Raises AssertionError for the first that fails, or prints nothing where
+    it should."""
+    reader, steps = Reader(folder, home), [*steps_of(readme)]
     for step in steps:
         start_s = time.perf_counter()
         printed = reader.run(step)
@@ -219,16 +233,21 @@ def run_all(readme: str, folder: Path, is_shown: bool = False) -> int:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="readme", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", nargs="?", type=Path, help="where the copy is made; default: a temporary one")
+    parser.add_argument("--fresh", action="store_true", help="as a newcomer: nothing is installed, the home is empty")
     parser.add_argument("--show", action="store_true", help="show what the commands print")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         try:
+            home = Path(scratch, "home") if options.fresh else None
+            if home is not None:
+                home.mkdir()
             num_steps = run_all((ROOT / "README.md").read_text(encoding="utf-8"), options.folder or Path(scratch),
-                                options.show)
+                                options.show, home)
         except AssertionError as error:
             print(error)
             return 1
-    print(f"{num_steps} commands and snippets of the README run as written")
+    state = "after nothing but its own commands" if options.fresh else "with everything installed"
+    print(f"{num_steps} commands and snippets of the README run as written, {state}")
     return 0
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from readme import ROOT, SCRIPTS, Reader, Step, begins_with, run_all, steps_of, without_comment
 
-from course.cli import COMMANDS
+from course import cli as course_cli
+from mini_vllm import cli as engine_cli
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAM = {"mini-vllm": "mini_vllm.cli", "course": "course.cli"}
+PROGRAM = {"mini-vllm": engine_cli.main, "course": course_cli.main}
 
 
 def test_commands_are_read_from_fences_and_tables_and_snippets_whole():
@@ -83,18 +84,13 @@ def test_ctrl_c_ends_what_waits_for_it_even_where_nobody_hears_it(tmp_path, monk
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture(scope="module")
-def helps():
-    """Command → what its --help says, asked once."""
-    said = {}
-
-    def of(command):
-        words = tuple(command.split()[:3 if command.startswith("mini-vllm bench") else 2])
-        if words not in said:
-            said[words] = subprocess.run([sys.executable, "-m", PROGRAM[words[0]], *words[1:], "--help"], cwd=ROOT,
-                                         capture_output=True, text=True, check=True).stdout
-        return said[words]
-    return of
+def help_of(command, capsys):
+    """What the --help of a command says."""
+    program, *words = command.split()[:3 if command.startswith("mini-vllm bench") else 2]
+    with pytest.raises(SystemExit) as end:
+        PROGRAM[program]([*words, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
 
 
 def lines_with_options():
@@ -104,9 +100,10 @@ def lines_with_options():
 
 
 @pytest.mark.parametrize("line", lines_with_options())
-def test_every_option_that_is_named_beside_a_command_is_one_of_its_options(line, helps):
+def test_every_option_that_is_named_beside_a_command_is_one_of_its_options(line, capsys):
+    said = help_of(line, capsys)
     for option in re.findall(r"(?<=[ (])--[a-z-]+", line):
-        assert re.search(rf"{option}\b(?!-)", helps(line)), f"{option} is no option of {without_comment(line)}"
+        assert re.search(rf"{option}\b(?!-)", said), f"{option} is no option of {without_comment(line)}"
 
 
 def inline_commands():
@@ -114,16 +111,19 @@ def inline_commands():
     return sorted({command for command in re.findall(r"`((?:make|course|mini-vllm|python -m) [^`…]+)`", prose)})
 
 
-@pytest.mark.parametrize("command", inline_commands())
-def test_a_command_in_a_sentence_is_there(command):
+def test_every_target_of_make_in_a_sentence_is_there():
+    targets = [command.split()[1] for command in inline_commands() if command.startswith("make ")]
+    made = subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True)
+    assert targets and made.returncode == 0, made.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in inline_commands() if not command.startswith("make ")])
+def test_a_command_in_a_sentence_is_there(command, capsys):
     program, *words = command.split()
-    if program == "make":
-        assert subprocess.run(["make", "--dry-run", words[0]], cwd=ROOT, capture_output=True).returncode == 0
-    elif program == "course":
-        assert words[0] in COMMANDS
+    if program == "course":
+        assert words[0] in course_cli.COMMANDS
     elif program == "mini-vllm":
-        assert subprocess.run([sys.executable, "-m", "mini_vllm.cli", words[0], "--help"], cwd=ROOT,
-                              capture_output=True).returncode == 0
+        assert help_of(f"mini-vllm {words[0]}", capsys)
     else:
         assert (ROOT / words[1].replace(".", "/")).exists()
 
@@ -134,6 +134,16 @@ def test_what_would_run_this_again_is_only_looked_up(tmp_path):
     reader.run(Step(1, "make test"))
     reader.run(Step(2, "make demo"))
     assert [file.name for file in tmp_path.glob("*.ran")] == ["demo.ran"]
+
+
+def test_a_newcomer_has_an_empty_home_and_nothing_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("MINI_VLLM_CACHE", "/models")
+    reader = Reader(tmp_path, home=tmp_path / "home")
+    assert reader.environment["HOME"] == str(tmp_path / "home") and "PYTHONPATH" not in reader.environment
+    assert reader.environment["MINI_VLLM_CACHE"] == "/models", "a model is not fetched again"
+    reader.run(Step(1, "git clone somewhere copy"))
+    assert (tmp_path / "copy/README.md").is_file() and not (tmp_path / "copy/.venv").exists()
 
 
 def test_the_copy_is_the_tree_and_leaves_the_environment_alone(tmp_path):

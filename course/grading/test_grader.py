@@ -1,5 +1,6 @@
 """One file, graded: what it earns, whatever it does."""
 
+import subprocess
 import textwrap
 from dataclasses import replace
 
@@ -43,7 +44,7 @@ def lab(lab1):
 
 
 @pytest.fixture
-def grade(lab, tmp_path):
+def grade(lab, forked, tmp_path):
     def grade(text, **settings):
         path = tmp_path / "starter.py"
         path.write_text(textwrap.dedent(text))
@@ -64,8 +65,10 @@ RIGHT = """
 """
 
 
-def test_right_wrong_and_half(grade):
-    right = grade(RIGHT)
+def test_right_wrong_and_half(grade, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("course.grading.tests_run.subprocess", subprocess)  # the grader's process is a real one
+        right = grade(RIGHT)
     assert (right.outcome, right.points, right.max_points) == (Outcome.GRADED, 7, 7), right
     assert right.flags == () and right.sandbox and right.file_sha256 and right.cpu_s > 0
     half = grade(RIGHT.replace("return add(a, a)", "print('half'); raise ValueError('not that')"))
@@ -81,9 +84,9 @@ def test_right_wrong_and_half(grade):
 def test_who_ends_the_process_or_hangs_loses_those_tests_only(grade):
     ends = grade(RIGHT.replace("return add(a, a)", "import os; os._exit(0)"))
     assert ends.points == 4 and "os._exit" in next(test for test in ends.tests if not test.passed).message
-    hangs = grade(RIGHT.replace("return add(a, a)", "\n        while True:\n            pass"), time_limit_s=0.5)
+    hangs = grade(RIGHT.replace("return add(a, a)", "\n        while True:\n            pass"), time_limit_s=0.2)
     failed = [test for test in hangs.tests if not test.passed]
-    assert hangs.points == 4 and "0.5 s of CPU time" in failed[0].message and hangs.outcome is Outcome.GRADED
+    assert hangs.points == 4 and "0.2 s of CPU time" in failed[0].message and hangs.outcome is Outcome.GRADED
 
 
 def test_who_only_waits_is_graded_again(grade):

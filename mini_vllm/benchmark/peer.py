@@ -14,6 +14,7 @@ from mini_vllm.benchmark.drawing import GREEDY, Drawing
 from mini_vllm.benchmark.results import PEER, BenchmarkResult
 from mini_vllm.benchmark.watch import CountingModel, OnToken, Watch
 from mini_vllm.benchmark.workloads import Workload
+from mini_vllm.extras import install_line
 from mini_vllm.models.export import export_folder
 from mini_vllm.models.loader import LoadedModel
 
@@ -61,6 +62,11 @@ def has_peer() -> bool:
     return importlib.util.find_spec("mlx_lm") is not None
 
 
+def without_peer() -> str:
+    """Return the sentence for a run in which mlx-lm cannot take part."""
+    return f"without {PEER}, which is not installed; to compare with it: {install_line('bench')}"
+
+
 def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
     """The same weights in mlx-lm, through a folder in the layout both read; and a tokenizer with no end of text.
 
@@ -71,7 +77,7 @@ def load_peer(loaded: LoadedModel) -> tuple[nn.Module, TokenizerWrapper]:
         from mlx_lm.utils import load_model
         from transformers import PreTrainedTokenizerFast
     except ImportError:
-        raise ValueError("a comparison with mlx-lm needs it: pip install mlx-lm") from None
+        raise ValueError(f"a comparison with mlx-lm needs it: {install_line('bench')}") from None
     with tempfile.TemporaryDirectory() as folder:
         export_folder(loaded, Path(folder))
         model, _ = load_model(Path(folder))

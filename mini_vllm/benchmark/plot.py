@@ -14,6 +14,7 @@ from mini_vllm.benchmark.noise import MARK, Noise
 from mini_vllm.benchmark.results import ARMS, BenchmarkResult
 from mini_vllm.benchmark.tables import SpeedUps
 from mini_vllm.checks import writable_file
+from mini_vllm.extras import install_line
 from mini_vllm.pictures.palette import PAINTS, request_paint
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _figure_class() -> type[Figure]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
+        raise ValueError(f"--plot needs matplotlib: {install_line('bench')}") from None
     return Figure
 
 

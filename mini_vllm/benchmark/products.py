@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -52,6 +53,7 @@ def product_error() -> float:
     return float(np.abs(np.array(x @ weight.T) - expected).max())
 
 
+@cache
 def _operands(num_rows: int) -> tuple[mx.array, mx.array]:
     x = mx.random.normal((num_rows, WIDTH_IN), key=mx.random.key(0))
     weight = mx.random.normal((WIDTH_OUT, WIDTH_IN), key=mx.random.key(1))

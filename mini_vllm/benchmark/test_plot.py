@@ -67,7 +67,7 @@ def test_arms_differ_by_more_than_colour():
 def test_the_same_results_give_the_same_bytes(suffix, tmp_path):
     paths = [tmp_path / f"{number}.{suffix}" for number in range(2)]
     for path in paths:
-        plot_results(results(arms=(ONE_AT_A_TIME, BATCHED)), "tiny-tales", path, {})
+        plot_results(results(arms=(ONE_AT_A_TIME, BATCHED))[:2], "tiny-tales", path, {})
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 

@@ -138,9 +138,9 @@ def asked(monkeypatch):
     return calls
 
 
-def test_every_setting_is_asked_with_three_seeds_and_has_its_row(checkpoints, tmp_path, monkeypatch, capsys, asked):
+def test_every_setting_is_asked_with_three_seeds_and_has_its_row(shallow, tmp_path, monkeypatch, capsys, asked):
     monkeypatch.setattr(quiz, "MAX_TOKENS", 3)
-    talker = make_talker(checkpoints, tmp_path)
+    talker = make_talker(shallow, tmp_path)
     (talker / "generation_config.json").write_text('{"temperature": 0.5, "top_k": 9}')
     assert run(monkeypatch, "--model", str(talker), "--questions", "4") == 0
     params = [setting for setting, _ in asked]
@@ -158,7 +158,7 @@ def test_every_setting_is_asked_with_three_seeds_and_has_its_row(checkpoints, tm
     assert max(map(len, lines[1:])) < 80
 
 
-def test_the_table_counts_and_compares(checkpoints, tmp_path, monkeypatch, capsys):
+def test_the_table_counts_and_compares(shallow, tmp_path, monkeypatch, capsys):
     def chat(self, chats, params):
         """Knows all at a temperature of 0.2, two thirds at 0.8; with seed 2 one less."""
         answers = {question.text: question.answers[0] for question in read_questions()}
@@ -173,7 +173,7 @@ def test_the_table_counts_and_compares(checkpoints, tmp_path, monkeypatch, capsy
             self.text = text
 
     monkeypatch.setattr(LLM, "chat", chat)
-    talker = str(make_talker(checkpoints, tmp_path))
+    talker = str(make_talker(shallow, tmp_path))
     assert run(monkeypatch, "--model", talker, "--questions", "6", "--show") == 0
     text = capsys.readouterr().out
     rows = {line[:30].rstrip(): line[30:].split() for line in text.splitlines() if line.endswith("%")}
@@ -184,9 +184,9 @@ def test_the_table_counts_and_compares(checkpoints, tmp_path, monkeypatch, capsy
     assert text.count("WRONG  How many days are there in a week?\n       No idea.\n") == 7
 
 
-def test_settings_that_come_to_the_same_are_asked_once(checkpoints, tmp_path, monkeypatch, capsys, asked):
+def test_settings_that_come_to_the_same_are_asked_once(shallow, tmp_path, monkeypatch, capsys, asked):
     monkeypatch.setattr(quiz, "MAX_TOKENS", 2)
-    talker = make_talker(checkpoints, tmp_path)
+    talker = make_talker(shallow, tmp_path)
     (talker / "generation_config.json").write_text('{"temperature": 0.2, "top_p": 0.9}')
     assert run(monkeypatch, "--model", str(talker), "--questions", "1") == 0
     assert len(asked) == 6 and capsys.readouterr().out.count("0%") == 3
@@ -205,8 +205,8 @@ def test_what_cannot_be_is_told_in_one_line(monkeypatch, capsys, words, complain
     assert not captured.out
 
 
-def test_a_question_that_is_not_served_ends_the_quiz(checkpoints, tmp_path):
-    llm = LLM(make_talker(checkpoints, tmp_path), max_model_len=8)
+def test_a_question_that_is_not_served_ends_the_quiz(shallow, tmp_path):
+    llm = LLM(make_talker(shallow, tmp_path), max_model_len=8)
     with pytest.raises(ValueError, match="What is the capital of France. .*8"):
         quiz.Quiz(llm, read_questions(1)).answers(SamplingParams())
 

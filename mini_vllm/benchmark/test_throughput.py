@@ -11,7 +11,6 @@ from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, Comparison, run_compar
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.noise import Noise, NoiseWatch
-from mini_vllm.benchmark.products import fastest_product_s
 from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
 from mini_vllm.benchmark.tables import format_agreement, format_memory, format_speed_ups, format_table
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
@@ -19,21 +18,23 @@ from mini_vllm.cli import bench, main
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import RANDOM_MODELS, load_random
 
+pytestmark = pytest.mark.usefixtures("few_products")
+
 
 @pytest.fixture(scope="module")
-def loaded(checkpoints):
-    return load(checkpoints("qwen3"))
-
-
-@pytest.fixture(autouse=True)
-def few_products(monkeypatch):
-    """The watch multiplies before and after every arm. For a good number it takes its time, and none is needed here."""
-    monkeypatch.setattr(fastest_product_s, "__defaults__", (0.001, 16))
+def loaded(shallow):
+    return load(shallow("qwen3"))
 
 
 def small(more_tokens=0, **settings):
     items = [Item([*range(10 + i, 40 + 3 * i)], 6 + i + more_tokens) for i in range(6)]
     return Workload("small", "a few", [*items, Item([*range(100, 160)], 4, after_tokens=12)], settings)
+
+
+def few_items(vocab_size):
+    """For commands, which serve them several times: two requests, and one that arrives later."""
+    first, second, *_, last = small().items
+    return [first, second, last]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -83,7 +84,7 @@ def test_all_arms_serve_everything_and_agree(loaded):
 
 @pytest.mark.parametrize("drawing", [Drawing(0.8), Drawing(1.0, 0.9)], ids=str)
 def test_drawn_tokens_of_our_arms_agree_and_mlx_lm_draws_its_own(loaded, drawing):
-    results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing, rounds=2)
+    results, _ = run_comparison_benchmark(loaded, small(), drawing=drawing)
     assert [result.num_different for result in results] == [0, 0, None]
     assert format_agreement(results).splitlines() == ["Equal tokens from one at a time and mini_vllm.",
                                                       "mlx-lm draws tokens of its own."]
@@ -99,9 +100,9 @@ def test_how_tokens_are_chosen_is_said_and_checked(capsys):
 
 
 def test_a_small_pool_shows_its_preemptions(loaded):
-    result, token_ids = throughput.serve(loaded, small(20, num_blocks=19, block_size=8), BATCHED, lambda *_: None)
+    result, token_ids = throughput.serve(loaded, small(8, num_blocks=19, block_size=8), BATCHED, lambda *_: None)
     assert result.num_preemptions > 0 and result.num_recomputed_tokens > 0
-    assert token_ids == throughput.serve(loaded, small(20), ONE_AT_A_TIME, lambda *_: None)[1]
+    assert token_ids == throughput.serve(loaded, small(8), ONE_AT_A_TIME, lambda *_: None)[1]
 
 
 def test_a_request_that_fails_ends_the_measurement(loaded, monkeypatch):
@@ -179,17 +180,17 @@ def test_ratios_of_a_busy_machine_are_marked_and_a_sentence_says_why():
         "? Other programs kept 1.3 of 2 cores busy meanwhile: do not trust these numbers. Close them and run it again."]
 
 
-def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded, checkpoints, tmp_path, capsys,
+def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded, shallow, tmp_path, capsys,
                                                                           monkeypatch):
-    monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", lambda vocab: small().items))
+    monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", few_items))
     monkeypatch.setattr(NoiseWatch, "noise", lambda self: Noise(1.5, 2, 1.1))
-    assert main(["bench", "throughput", "--model", str(checkpoints("qwen3")), "--workload", "decode-16",
+    assert main(["bench", "throughput", "--model", str(shallow("qwen3")), "--workload", "decode-16",
                  "--rounds", "1", "--json", str(tmp_path / "r.json")]) == 0
     captured = capsys.readouterr()
     assert " ".join(captured.err.split()).endswith("Other programs keep 1.5 of 2 cores busy: what is measured now will "
                                                    "not be worth much. Close them first.")
     assert captured.out.count("x ?\n") == 2 and "do not trust" in captured.out
-    told = (captured.out + captured.err).replace(str(checkpoints("qwen3")), "a model")  # its path may be long
+    told = (captured.out + captured.err).replace(str(shallow("qwen3")), "a model")  # its path may be long
     assert max(map(len, told.splitlines())) <= 80
     assert json.loads((tmp_path / "r.json").read_text())["noise"]["decode-16"] == {
         "others_cores": 1.5, "num_cores": 2, "slowdown": 1.1, "is_loud": True}
@@ -218,10 +219,10 @@ def test_the_random_model_has_the_shape_that_was_measured():
         load_random("gpt")
 
 
-def test_the_command_prints_saves_and_draws(loaded, checkpoints, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", lambda vocab: small().items))
+def test_the_command_prints_saves_and_draws(loaded, shallow, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", few_items))
     files = tmp_path / "r.json", tmp_path / "r.png"
-    assert main(["bench", "throughput", "--model", str(checkpoints("qwen3")), "--workload", "decode-16",
+    assert main(["bench", "throughput", "--model", str(shallow("qwen3")), "--workload", "decode-16",
                  "--json", str(files[0]), "--plot", str(files[1])]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "mini_vllm against one at a time:" in printed and "mini_vllm against mlx-lm:" in printed
@@ -241,22 +242,22 @@ def test_the_command_prints_saves_and_draws(loaded, checkpoints, tmp_path, capsy
     (["--workload", "nano-256", "--model", "CHECKPOINT"], "the model's context is 512"),
     (["--rounds", "0", "--workload", "decode-16"], "rounds is 0"),
 ])
-def test_the_command_says_what_is_wrong(arguments, complaint, checkpoints, capsys):
-    arguments = [str(checkpoints("qwen3")) if each == "CHECKPOINT" else each for each in arguments]
+def test_the_command_says_what_is_wrong(arguments, complaint, shallow, capsys):
+    arguments = [str(shallow("qwen3")) if each == "CHECKPOINT" else each for each in arguments]
     assert main(["bench", "throughput", *arguments]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_generate_records_a_trace_and_trace_draws_it(checkpoints, tmp_path, capsys):
+def test_generate_records_a_trace_and_trace_draws_it(shallow, tmp_path, capsys):
     path = tmp_path / "run.trace"
-    assert main(["generate", "hello", "--model", str(checkpoints("qwen3")), "--max-tokens", "5", "--temperature", "0",
+    assert main(["generate", "hello", "--model", str(shallow("qwen3")), "--max-tokens", "5", "--temperature", "0",
                  "--trace", str(path)]) == 0
     capsys.readouterr()
     assert main(["trace", str(path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run.svg'}\n"
     assert (tmp_path / "run.svg").read_text().startswith("<svg") and "prompt-0" in (tmp_path / "run.svg").read_text()
     assert ">hello</text>" in (tmp_path / "run.svg").read_text(encoding="utf-8"), "the row is named by its prompt"
-    assert main(["generate", "hello", "--model", str(checkpoints("qwen3")), "--max-tokens", "5", "--trace",
+    assert main(["generate", "hello", "--model", str(shallow("qwen3")), "--max-tokens", "5", "--trace",
                  str(tmp_path / "now.png")]) == 0
     assert (tmp_path / "now.png").read_bytes().startswith(b"\x89PNG"), "a picture at once, if the name ends so"
     capsys.readouterr()

@@ -11,7 +11,7 @@ from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparis
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.noise import Noise, look_around, print_if_any
-from mini_vllm.benchmark.peer import has_peer
+from mini_vllm.benchmark.peer import has_peer, without_peer
 from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
@@ -32,7 +32,7 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     arms = [ARM_OPTIONS[arm] for arm in dict.fromkeys(arguments.arm or ARM_OPTIONS)]
     if not arguments.arm and not has_peer():  # asked for by name, it is an error that it is missing
         arms.remove(PEER)
-        print(f"without {PEER}, which is not installed (pip install mlx-lm)", file=sys.stderr)
+        print(without_peer(), file=sys.stderr)
     drawing = _check(arguments)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)

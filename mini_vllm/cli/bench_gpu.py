@@ -11,8 +11,7 @@ from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloads
 from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.peer import has_peer, load_peer
-from mini_vllm.benchmark.results import PEER
+from mini_vllm.benchmark.peer import has_peer, load_peer, without_peer
 from mini_vllm.checks import real_number, writable_file
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
@@ -73,7 +72,7 @@ def _peer(loaded: LoadedModel, arguments: argparse.Namespace) -> nn.Module | Non
     if arguments.no_peer:
         return None
     if not has_peer():
-        print(f"without {PEER}, which is not installed (pip install mlx-lm)", file=sys.stderr)
+        print(without_peer(), file=sys.stderr)
         return None
     return load_peer(loaded)[0]
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.noise import look_around, print_if_any
-from mini_vllm.benchmark.peer import has_peer
+from mini_vllm.benchmark.peer import has_peer, without_peer
 from mini_vllm.benchmark.results import PEER
 from mini_vllm.benchmark.serving import overload, report
 from mini_vllm.benchmark.serving.answers import Load
@@ -18,9 +18,9 @@ from mini_vllm.benchmark.serving.arms import Arms, num_different
 from mini_vllm.benchmark.serving.servers import Server, our_server, peer_server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_words
 from mini_vllm.checks import writable_file
+from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
-from mini_vllm.server.packages import check_packages
 
 #: The rates of the tables, if none is given; the first is where the searches begin.
 DEFAULT_RATES = [4.0, 8.0]
@@ -29,7 +29,7 @@ QUICK_CALLS = 6
 
 def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     """What cannot be is told before a server is started."""
-    check_packages()
+    check_installed("serve", "the server")
     rates, parts = _check(arguments)
     names = arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])
     loaded = load(arguments.model)
@@ -80,7 +80,7 @@ def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStac
     """Ours, and mlx-lm's if it is wanted and there."""
     servers = [running.enter_context(our_server(str(arguments.model)))]
     if _with_peer(arguments) and not has_peer():
-        print(f"without {PEER}, which is not installed (pip install mlx-lm)", file=sys.stderr)
+        print(without_peer(), file=sys.stderr)
     elif _with_peer(arguments):
         servers.append(running.enter_context(peer_server(loaded)))
         print(fold(f"{PEER}: {' '.join(servers[1].options)}"), flush=True)

@@ -7,14 +7,14 @@ import argparse
 from mini_vllm.cli.loading import short_name
 from mini_vllm.cli.notes import tell
 from mini_vllm.engine_config import EngineConfig
+from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.joints.parts_file import load_parts
-from mini_vllm.server.packages import check_packages
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Returns when the server was told to stop, and has answered who was there."""
-    check_packages()
+    check_installed("serve", "the server")
     from mini_vllm.server.serving import serve
     from mini_vllm.server.settings import ServerSettings
     config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,

@@ -47,29 +47,30 @@ def test_who_chose_it_or_has_a_fast_one_is_told_nothing(blas, monkeypatch, capsy
 
 @pytest.mark.parametrize("arguments", [["hello", "again"], ["hello", "--beams", "2"], ["hello", "--json"]],
                          ids=" ".join)
-def test_generate_tells_it_once(arguments, slow, checkpoints, capsys):
-    assert main(["generate", "--model", str(checkpoints("llama2")), "--max-tokens", "2", *arguments]) == 0
+def test_generate_tells_it_once(arguments, slow, shallow, capsys):
+    assert main(["generate", "--model", str(shallow("llama2")), "--max-tokens", "2", *arguments]) == 0
     captured = capsys.readouterr()
     assert len(told(captured.err)) == 1 and not told(captured.out)
 
 
-def test_chat_tells_it_once_for_all_questions(slow, checkpoints, tmp_path, capsys, monkeypatch):
+def test_chat_tells_it_once_for_all_questions(slow, shallow, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("first\nsecond\n"))
-    assert main(["chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "2"]) == 0
+    assert main(["chat", str(make_talker(shallow, tmp_path)), "--max-tokens", "2"]) == 0
     captured = capsys.readouterr()
     assert len(told(captured.err)) == 1 and not told(captured.out)
 
 
-def test_bench_tells_it_once(slow, checkpoints, capsys, monkeypatch):
+def test_bench_tells_it_once(slow, shallow, few_products, capsys, monkeypatch):
     from mini_vllm.benchmark.workloads import WORKLOADS, Item
     monkeypatch.setitem(WORKLOADS, "decode-16", ("few", lambda vocab: [Item([1, 2, 3], 2), Item([1, 2], 2)]))
-    assert main(["bench", "throughput", "--model", str(checkpoints("llama2")), "--arm", "ours", "--workload",
+    assert main(["bench", "throughput", "--model", str(shallow("llama2")), "--arm", "ours", "--workload",
                  "decode-16", "--rounds", "1"]) == 0
     captured = capsys.readouterr()
     assert len(told(captured.err)) == 1 and not told(captured.out)
 
 
 def test_the_demo_tells_it_once(slow, capsys, monkeypatch):
+    monkeypatch.setattr(tale, "LLMEngine", lambda trace: None)
     monkeypatch.setattr(tale, "stream_one", lambda *_: None)
     monkeypatch.setattr(tale, "serve_three", lambda *_: None)
     tale.tell_a_tale(Console(file=io.StringIO()), 0.0)
@@ -85,6 +86,6 @@ def test_a_library_prints_nothing():
     code = ("from mini_vllm import backend\nfrom mini_vllm.backend import BlasInfo\n"
             "backend.blas = BlasInfo('reference', None, backend.NOT_FOUND)\n"
             "from mini_vllm import LLM, SamplingParams\n"
-            "LLM('tiny-tales').generate(['A fox'], SamplingParams(max_tokens=1))")
+            "LLM('tiny-tales', num_blocks=8).generate(['A fox'], SamplingParams(max_tokens=1))")
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

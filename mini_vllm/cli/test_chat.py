@@ -18,9 +18,9 @@ NUMBER = r"[\d.]+"
 
 
 @pytest.fixture
-def talk(checkpoints, tmp_path, monkeypatch, capsys):
+def talk(shallow, tmp_path, monkeypatch, capsys):
     """Says these lines to a model of random weights; what came back on the two streams."""
-    talker = make_talker(checkpoints, tmp_path)
+    talker = make_talker(shallow, tmp_path)
     settings = talker / "tokenizer_config.json"  # as in real templates, an answer goes on where its prompt ends
     settings.write_text(settings.read_text().replace('assistant:"', 'assistant: "'))
 
@@ -67,8 +67,8 @@ def hits(error):
 # ---- turns
 
 
-def test_chat_needs_a_template(checkpoints, capsys):
-    assert main(["chat", str(checkpoints("llama2"))]) == 2
+def test_chat_needs_a_template(shallow, capsys):
+    assert main(["chat", str(shallow("llama2"))]) == 2
     assert "has no chat template; it continues texts" in capsys.readouterr().err
 
 
@@ -187,7 +187,7 @@ def test_ctrl_c_while_a_pipe_is_waited_for_ends_the_chat_and_the_run_is_saved(ta
 
 
 def test_a_full_context_forgets_the_oldest_turns_and_says_so(talk, asked):
-    captured = talk("".join(f"question {number:02}\n" for number in range(30)), max_tokens=8)
+    captured = talk("".join(f"question {number:02}\n" for number in range(30)), max_tokens=4)
     notes = re.findall("The conversation no longer fits the model's 512 tokens: the oldest "
                        r"(\d+) turns are forgotten\.", captured.err)
     assert len(asked) == 30 and notes and "question 00" not in asked[-1] and "question 28" in asked[-1]
@@ -198,7 +198,7 @@ def test_a_full_context_forgets_the_oldest_turns_and_says_so(talk, asked):
 def test_after_forgetting_the_next_turns_hit_the_cache_again(talk):
     """About 40 tokens a turn: to forget one at a time would compute all of the prompt anew in every turn from the
     twelfth on."""
-    error = talk("".join(f"question {number:02}\n" for number in range(40)), max_tokens=8).err
+    error = talk("".join(f"question {number:02}\n" for number in range(40)), max_tokens=4).err
     anew = [index for index, (cached, prompt) in enumerate(hits(error)) if prompt - cached > 40]
     assert len(hits(error)) == 40 and len(anew) <= 6, f"computed anew: turns {anew}"
     assert error.count("forgotten.") == len(anew)

@@ -208,8 +208,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(checkpoints, tmp_path):
-    started = Terminal(tmp_path / "cache", "chat", str(make_talker(checkpoints, tmp_path)), "--max-tokens", "3",
+def terminal(shallow, tmp_path):
+    started = Terminal(tmp_path / "cache", "chat", str(make_talker(shallow, tmp_path)), "--max-tokens", "3",
                        "--temperature", "0")
     yield started
     started.close()

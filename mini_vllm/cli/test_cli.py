@@ -24,8 +24,8 @@ def output(request_id, *texts, prompt="p", finished=True):
 
 
 @pytest.fixture
-def model(checkpoints):
-    return str(checkpoints("llama2"))
+def model(shallow):
+    return str(shallow("llama2"))
 
 
 def test_generate_streams_prompt_and_text_and_closes_with_usage(model, capsys):
@@ -148,9 +148,9 @@ def test_a_folder_is_no_file_of_prompts_and_no_trace(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe"])
-def test_a_broken_file_of_a_model_is_named_in_one_line(checkpoints, tmp_path, capsys, name, content):
+def test_a_broken_file_of_a_model_is_named_in_one_line(shallow, tmp_path, capsys, name, content):
     folder = tmp_path / "model"
-    shutil.copytree(checkpoints("llama2"), folder)
+    shutil.copytree(shallow("llama2"), folder)
     (folder / name).write_bytes(content)
     assert main(["generate", "--model", str(folder), "x"]) == 2
     error = capsys.readouterr().err
@@ -158,10 +158,10 @@ def test_a_broken_file_of_a_model_is_named_in_one_line(checkpoints, tmp_path, ca
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_file_of_a_model_that_may_not_be_read_is_named(checkpoints, tmp_path, capsys, monkeypatch, name):
+def test_a_file_of_a_model_that_may_not_be_read_is_named(shallow, tmp_path, capsys, monkeypatch, name):
     """As for somebody who is not root, for whom no file is locked."""
     folder, real = tmp_path / "model", io.open
-    shutil.copytree(checkpoints("llama2"), folder)
+    shutil.copytree(shallow("llama2"), folder)
 
     def locked(file, *arguments, **options):
         if str(file) == str(folder / name):
@@ -364,7 +364,7 @@ def test_pull_of_an_unknown_model_lists_the_known(capsys):
     assert "smollm2" in capsys.readouterr().err
 
 
-def test_doctor_says_what_there_is(capsys):
+def test_doctor_says_what_there_is(capsys, hardly_measured):
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "GFLOP/s" in text and "BLAS" in text

@@ -9,9 +9,9 @@ from mini_vllm.request import CompletionOutput, RequestOutput, Usage
 
 
 @pytest.fixture(scope="module")
-def tokenizer(checkpoints, tmp_path_factory):
+def tokenizer(shallow, tmp_path_factory):
     """One token a byte; ``system: …``, ``user: …``, ``assistant: …``, each on a line."""
-    return tokenizer_from_folder(make_talker(checkpoints, tmp_path_factory.mktemp("talker")))
+    return tokenizer_from_folder(make_talker(shallow, tmp_path_factory.mktemp("talker")))
 
 
 def conversation(tokenizer, num_tokens=2048, system=None):

@@ -2,15 +2,19 @@
 
 import io
 import re
+from functools import partial
 
 import pytest
 from rich.console import Console
 
-from mini_vllm.demo import TRY_NEXT
+from mini_vllm.demo import TRY_NEXT, tale
 from mini_vllm.demo.__main__ import main
 from mini_vllm.demo.blocks import show_blocks
 from mini_vllm.demo.tale import OPENING, tell_a_tale
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import load
+from mini_vllm.request import SamplingParams
 
 
 def console(width=80):
@@ -19,8 +23,12 @@ def console(width=80):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
+    """What the demo says, and its picture; with a small pool and short answers, which take less time."""
     screen, picture = console(), tmp_path_factory.mktemp("demo") / "run.svg"
-    tell_a_tale(screen, 0.0, picture)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tale, "LLMEngine", partial(LLMEngine, EngineConfig(num_blocks=64)))
+        patch.setattr(tale, "SamplingParams", lambda max_tokens, **rest: SamplingParams(max_tokens=24, **rest))
+        tell_a_tale(screen, 0.0, picture)
     return screen.file.getvalue(), picture
 
 

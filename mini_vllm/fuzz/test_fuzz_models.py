@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 
-from mini_vllm.fuzz import models
-from mini_vllm.fuzz.model_cases import NUM_TOKENS, draw_case
+from mini_vllm.fuzz import model_cases, models
+from mini_vllm.fuzz.model_cases import draw_case
 
 pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
 
-SEED, NUM_CASES = 0, 30
+#: Fewer tokens per request than the command decodes: all cases together still cross every kind of boundary.
+SEED, NUM_CASES, NUM_TOKENS = 0, 30, 10
+
+
+@pytest.fixture(autouse=True)
+def few_tokens(monkeypatch):
+    for module in (models, model_cases):
+        monkeypatch.setattr(module, "NUM_TOKENS", NUM_TOKENS)
 
 
 @pytest.mark.parametrize("case", range(NUM_CASES))

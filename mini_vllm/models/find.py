@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mini_vllm.extras import install_line
 from mini_vllm.models.catalogue import KNOWN, all_names, cached_model, did_you_mean, shipped_model
 from mini_vllm.models.fields import LoadError
 
@@ -45,7 +46,7 @@ def _fetch_from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: pip install huggingface_hub") from None
+        raise LoadError(f"{name!r} is no folder here; to fetch it from the hub: {install_line('hub')}") from None
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the client raises many kinds; all mean that the model did not come

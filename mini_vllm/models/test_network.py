@@ -27,9 +27,10 @@ def oracle(folder):
     return mlx_lm_utils.load_model(folder)[0]
 
 
-def oracle_greedy(model, prompt, num_tokens):
-    from mlx_lm.generate import generate_step
-    return [int(token) for token, _ in generate_step(mx.array(prompt), model, max_tokens=num_tokens)]
+def check_greedy(model, prompt, token_ids):
+    """Each of ``token_ids`` is the one that mlx-lm's network likes best after the prompt and those before it."""
+    logits = model(mx.array([[*prompt, *token_ids[:-1]]]))[0, len(prompt) - 1:]
+    assert token_ids == mx.argmax(logits, axis=-1).tolist()
 
 
 def random_prompt(num_tokens, seed=0, vocab_size=256):
@@ -48,7 +49,7 @@ def test_logits_agree_with_the_oracle_whole_and_in_pieces(checkpoints, name):
     tokens = random_prompt(40)
     expected = np.array(oracle(folder)(mx.array([tokens]))[0])
     loaded = load(folder)
-    for pieces in ([40], [33, 7], [1] * 40, [8, 8, 1, 23]):
+    for pieces in ([40], [33, 7], [1] * 17 + [23], [8, 8, 1, 23]):
         runner = ModelRunner(loaded.model, num_blocks=12, block_size=8)
         table, done = [9, 3, 7, 1, 11, 5], 0
         for n in pieces:
@@ -59,9 +60,9 @@ def test_logits_agree_with_the_oracle_whole_and_in_pieces(checkpoints, name):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_64_greedy_tokens_are_the_oracles(checkpoints, name):
+def test_32_greedy_tokens_are_the_oracles(checkpoints, name):
     folder, prompt = checkpoints(name), random_prompt(21, seed=1)
-    assert greedy(folder, prompt, 64) == oracle_greedy(oracle(folder), prompt, 64)
+    check_greedy(oracle(folder), prompt, greedy(folder, prompt, 32))
 
 
 @pytest.mark.parametrize("bits, group_size", [(4, 32), (4, 64), (8, 32)])
@@ -77,7 +78,7 @@ def test_a_quantised_checkpoint_gives_the_oracles_tokens(checkpoints, tmp_path, 
     config["quantization"] = {"group_size": group_size, "bits": bits}
     (folder / "config.json").write_text(json.dumps(config))
     prompt = random_prompt(21, seed=2)
-    assert greedy(folder, prompt, 48) == oracle_greedy(oracle(folder), prompt, 48)
+    check_greedy(oracle(folder), prompt, greedy(folder, prompt, 24))
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
@@ -91,7 +92,7 @@ def test_half_precision_is_loaded_as_the_device_likes_it(checkpoints, tmp_path, 
     if is_cpu():
         assert load(folder).model.model.norm.weight.dtype == mx.float32
         model.set_dtype(mx.float32)
-        assert tokens == oracle_greedy(model, prompt, 24)
+        check_greedy(model, prompt, tokens)
     else:  # a sum in another order is another number, and then and now another token
         assert load(folder).model.model.norm.weight.dtype == dtype
         assert compare(model, [prompt], [tokens]).is_good

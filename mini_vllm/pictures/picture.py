@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mini_vllm.extras import install_line
+
 #: A picture shrinks to the width of its column, but not so far that nobody can read it; then it scrolls.
 IMAGE_STYLE = "max-width:max(100%,{}px);height:auto;display:block"
 MIN_READABLE_WIDTH = 560
@@ -62,6 +64,5 @@ def _png_maker() -> Callable[..., bytes]:
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise ValueError("a PNG needs resvg-py: pip install resvg-py (it is the extra `png` of this package). An .svg "
-                         "needs nothing.") from None
+        raise ValueError(f"a PNG needs resvg-py: {install_line('png')}; an .svg needs nothing") from None
     return svg_to_bytes

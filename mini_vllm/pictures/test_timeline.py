@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from mini_vllm.cli import main
+from mini_vllm.extras import install_line
 from mini_vllm.pictures import Cast, block_panel, step_through
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.pictures.timeline import draw_trace
@@ -725,7 +726,7 @@ def test_the_command_draws_svg_and_png(saved, capsys):
 def test_a_png_without_its_maker_is_refused_and_the_extra_named(saved, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     assert main(["trace", str(saved), "-o", str(saved.with_suffix(".png"))]) == 2
-    assert "a PNG needs resvg-py: pip install resvg-py (it is the extra `png`" in capsys.readouterr().err
+    assert f"a PNG needs resvg-py: {install_line('png')}; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments, complaint", [

@@ -38,7 +38,8 @@ def make_key(seed: int | None, index: int = 0) -> Key:
     A request without a seed gets the one in ``MINI_VLLM_SEED``; if that variable is not set, a new one each time.
     Raises ValueError if the variable is not a whole number, 0 or more.
     """
-    first, second = np.random.SeedSequence(_default_seed() if seed is None else seed, spawn_key=(index,)).generate_state(2)
+    entropy = _default_seed() if seed is None else seed
+    first, second = np.random.SeedSequence(entropy, spawn_key=(index,)).generate_state(2)
     return int(first), int(second)
 
 

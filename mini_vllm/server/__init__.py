@@ -5,6 +5,6 @@
                  Origin,   rate                           and streams
                  size
 
-It needs the extra ``[serve]``. Nothing else of the package imports this room but the commands; they ask
-``packages`` first, which needs nothing.
+It needs the extra ``[serve]``. Nothing else of the package imports this room but the commands, and they call
+``check_installed`` of ``extras.py`` first.
 """

@@ -127,8 +127,8 @@ class Client:
 
 
 @pytest.fixture(scope="session")
-def talker(checkpoints, tmp_path_factory):
-    return make_talker(checkpoints, tmp_path_factory.mktemp("talker"))
+def talker(shallow, tmp_path_factory):
+    return make_talker(shallow, tmp_path_factory.mktemp("talker"))
 
 
 @pytest.fixture(scope="session")

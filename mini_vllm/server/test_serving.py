@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from mini_vllm.cli import main
+from mini_vllm.extras import install_line
 from mini_vllm.server import serving
 from mini_vllm.server.conftest import Client, running, settings_for
 from mini_vllm.server.drain import DrainGate, Farewell
@@ -233,4 +234,4 @@ def test_packages_that_are_missing_are_named(monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
     assert main(["serve"]) == 2
-    assert "the server needs packages that are not here: pip install uvicorn\n" in capsys.readouterr().err
+    assert f"the server needs uvicorn: {install_line('serve')}\n" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """An import never runs upwards: the engine's modules lie in layers, and each knows only what lies below it."""
 
 import ast
+import functools
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -11,7 +12,7 @@ PACKAGE = Path(__file__).parents[1]
 
 #: The units of the package, bottom up. A unit is a module that lies flat in the package, or a room (a folder).
 LAYERS = (
-    "checks", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool", "caching",
+    "checks", "extras", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool", "caching",
     "prefix_tree", "kv_cache", "scheduler", "giving_way", "stopping", "attention", "fast", "models", "sampling",
     "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "joints", "lookahead",
     "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream", "engine_thread",
@@ -47,14 +48,19 @@ def modules_of(package: Path) -> dict[str, str]:
     return {module_name(path, package): path.read_text(encoding="utf-8") for path in paths}
 
 
+@functools.cache
+def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports_of(modules: dict[str, str]) -> list[Import]:
     """Every import of every module, wherever it stands: at the top, in a function, for the type checker only."""
     found = []
     for importer, text in modules.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in import_statements(text):
             if isinstance(node, ast.Import):
                 found += [Import(importer, alias.name, node.lineno) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 base = _absolute(node, importer, modules)
                 found += [Import(importer, f"{base}.{alias.name}", node.lineno) for alias in node.names]
     return found

@@ -16,8 +16,10 @@ import pytest
 
 from mini_vllm import __version__, backend
 from mini_vllm.backend import BlasInfo
+from mini_vllm.benchmark.peer import without_peer
 from mini_vllm.benchmark.plot import plot_results
 from mini_vllm.cli import doctor, main
+from mini_vllm.extras import install_line
 from mini_vllm.models.fields import LoadError
 from mini_vllm.models.loader import load
 
@@ -179,7 +181,8 @@ def test_a_wheel_has_the_version_and_the_commands(wheel):
 
 
 def test_an_installed_wheel_generates_far_from_a_checkout(installed, tmp_path):
-    run = far_away(installed, tmp_path, "-m", "mini_vllm", "generate", "A king", "--max-tokens", "8", "--json")
+    run = far_away(installed, tmp_path, "-m", "mini_vllm", "generate", "A king", "--max-tokens", "8", "--json",
+                   "--kv-memory", "8MB")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["usage"]["completion_tokens"] == 8
     where = far_away(installed, tmp_path, "-c", "import mini_vllm, course; print(mini_vllm.__file__, course.__file__)")
@@ -208,24 +211,24 @@ def test_the_doctor_advises_what_runs_on_this_machine(monkeypatch, machine, expe
 
 def test_a_plot_without_matplotlib_names_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ValueError, match="^--plot needs matplotlib: pip install matplotlib$"):
+    with pytest.raises(ValueError, match=re.escape(f"--plot needs matplotlib: {install_line('bench')}")):
         plot_results([], "tiny-tales", tmp_path / "out.png")
 
 
 def test_a_hub_name_without_the_client_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(LoadError, match="^'org/name' is no folder here; to fetch it from the hub: "
-                                        "pip install huggingface_hub$"):
+    with pytest.raises(LoadError, match=re.escape("'org/name' is no folder here; to fetch it from the hub: "
+                                                  + install_line("hub"))):
         load("org/name")
 
 
-def test_a_comparison_without_mlx_lm_names_it(monkeypatch, capsys):
+def test_a_comparison_without_mlx_lm_names_it(few_products, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mlx_lm.utils", None)
     assert main(["bench", "throughput", "--workload", "decode-16", "--arm", "mlx-lm"]) == 2
-    assert capsys.readouterr().err.endswith("mini-vllm: a comparison with mlx-lm needs it: pip install mlx-lm\n")
+    assert capsys.readouterr().err.endswith(f"a comparison with mlx-lm needs it: {install_line('bench')}\n")
 
 
-def test_without_mlx_lm_the_other_arms_are_measured(monkeypatch, capsys):
+def test_without_mlx_lm_the_other_arms_are_measured(few_products, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mlx_lm", None)
     measured = []
 
@@ -239,5 +242,5 @@ def test_without_mlx_lm_the_other_arms_are_measured(monkeypatch, capsys):
     monkeypatch.setattr("mini_vllm.cli.bench.Comparison", comparison)
     with pytest.raises(Measured):
         main(["bench", "throughput", "--workload", "decode-16"])
-    assert capsys.readouterr().err.startswith("without mlx-lm, which is not installed (pip install mlx-lm)\n")
+    assert capsys.readouterr().err.startswith(f"{without_peer()}\n")
     assert measured == ["one at a time", "mini_vllm"]

@@ -38,12 +38,13 @@ WORK = list(requests(40, seed=10, temperature=0))
 
 @pytest.fixture(scope="module")
 def alone(loaded):
-    """What each of WORK gives when it has the engine to itself."""
-    engine, results = make_engine(loaded, num_blocks=40, max_num_seqs=1, enable_prefix_caching=False), []
-    for prompt, params in WORK:
-        engine.add_request(prompt, params, "r")
-        results.append(run(engine)["r"].token_ids)
-    return results
+    """What each of WORK gives where it has no need of its neighbours' blocks: in a batch with room for all and no
+    cache. That a batch gives what each request gives alone is in test_engine.py."""
+    engine = make_engine(loaded, num_blocks=900, max_num_seqs=40, enable_prefix_caching=False, enable_lookahead=False)
+    ids = [engine.add_request(prompt, params) for prompt, params in WORK]
+    results = run(engine)
+    assert engine.scheduler.num_preemptions == 0
+    return [results[request_id].token_ids for request_id in ids]
 
 
 @pytest.mark.parametrize("settings", [{}, {"enable_lookahead": False}, {"enable_prefix_caching": False}],
@@ -77,31 +78,33 @@ def test_sampled_requests_and_several_samples_survive_preemption(loaded):
     assert large.scheduler.num_preemptions == 0
 
 
-def test_usage_counts_what_was_found_once(loaded):
-    small = make_engine(loaded, num_blocks=60)
-    work = list(requests(40, seed=3, temperature=0))
-    for prompt, params in work:
-        small.add_request(prompt, params)
-    results = run(small)
-    assert small.scheduler.num_preemptions >= 5
-    metrics = small.metrics()
-    assert metrics.num_requests == 40 and metrics.num_prompt_tokens == sum(len(prompt) for prompt, _ in work)
-    cached = [output.usage.prompt_tokens_details.cached_tokens for output in results.values()]
-    assert metrics.num_saved_tokens == sum(cached)
-    assert all(found < output.usage.prompt_tokens for found, output in zip(cached, results.values()))
-
-
-def test_the_trace_of_a_real_run_tells_all(loaded):
+@pytest.fixture(scope="module")
+def traced(loaded):
+    """An engine that preempted, its trace, and the requests it served with their outputs."""
     trace = StepTrace()
     engine = LLMEngine(EngineConfig(block_size=8, num_blocks=60, max_num_seqs=24, max_num_batched_tokens=96),
                        loaded=loaded, trace=trace)
-    work = list(requests(40, seed=4, temperature=0))
-    ids = [engine.add_request(prompt, params) for prompt, params in work]
+    work = {engine.add_request(prompt, params): prompt for prompt, params in requests(40, seed=4, temperature=0)}
     results = run(engine)
-    assert sum(len(step["preempted"]) for step in trace.steps) == engine.scheduler.num_preemptions >= 5
+    assert engine.scheduler.num_preemptions >= 5
+    return engine, trace, work, results
+
+
+def test_usage_counts_what_was_found_once(traced):
+    engine, _, work, results = traced
+    metrics = engine.metrics()
+    assert metrics.num_requests == 40 and metrics.num_prompt_tokens == sum(map(len, work.values()))
+    cached = [output.usage.prompt_tokens_details.cached_tokens for output in results.values()]
+    assert metrics.num_saved_tokens == sum(cached) > 0
+    assert all(found < output.usage.prompt_tokens for found, output in zip(cached, results.values()))
+
+
+def test_the_trace_of_a_real_run_tells_all(traced):
+    engine, trace, work, results = traced
+    assert sum(len(step["preempted"]) for step in trace.steps) == engine.scheduler.num_preemptions
     assert {name: reason for step in trace.steps for name, reason in step["finished"].items()} == dict.fromkeys(
-        ids, "length")
-    for request_id in ids:
+        work, "length")
+    for request_id in work:
         assert sum(request_id in step["sampled"] for step in trace.steps) == len(results[request_id].token_ids)
     assert max(sum(n for _, n in step["tokens"].values()) for step in trace.steps) <= 96
     assert all(step["start_s"] <= step["planned_s"] <= step["computed_s"] <= step["end_s"] for step in trace.steps)

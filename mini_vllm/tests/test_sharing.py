@@ -24,11 +24,20 @@ def tokens(count, seed):
     return np.random.default_rng(seed).integers(0, 256, count).tolist()
 
 
-def alone(loaded, prompt, params):
-    """What a request gives with nobody else there and no cache."""
-    engine = make_engine(loaded, enable_prefix_caching=False)
-    engine.add_request(prompt, params, "r")
-    return [output.token_ids for output in run(engine)["r"].outputs]
+@pytest.fixture(scope="module")
+def alone(loaded):
+    """Prompt and parameters → what the request gives in an engine of its own without a cache, decoded once."""
+    known = {}
+
+    def decode(prompt, params):
+        key = repr((prompt, params))
+        if key not in known:
+            engine = make_engine(loaded, enable_prefix_caching=False)
+            engine.add_request(prompt, params, "r")
+            known[key] = [output.token_ids for output in run(engine)["r"].outputs]
+        return known[key]
+
+    return decode
 
 
 # ---- hits
@@ -48,7 +57,7 @@ def test_a_hit_copies_nothing_and_shares_the_blocks(loaded):
     run(engine)
 
 
-def test_a_hit_that_ends_inside_a_block_copies_exactly_that_block(loaded):
+def test_a_hit_that_ends_inside_a_block_copies_exactly_that_block(loaded, alone):
     engine, shared = make_engine(loaded), tokens(28, 1)
     engine.add_request(shared + tokens(10, 2), GREEDY, "a")
     run(engine)
@@ -57,7 +66,7 @@ def test_a_hit_that_ends_inside_a_block_copies_exactly_that_block(loaded):
     output = run(engine)["b"]
     assert output.usage.prompt_tokens_details.cached_tokens == 28
     assert engine.runner.cache.num_copied_blocks == 1
-    assert [output.token_ids] == alone(loaded, prompt, GREEDY)
+    assert [output.token_ids] == alone(prompt, GREEDY)
 
 
 def test_a_fully_cached_prompt_computes_one_token(loaded, monkeypatch):
@@ -93,7 +102,7 @@ def test_cached_tokens_are_exactly_those_not_computed(loaded, monkeypatch):
         assert computed[f"r{i}"] == num_positions - output.usage.prompt_tokens_details.cached_tokens
 
 
-def test_the_next_turn_of_a_chat_goes_on_in_the_tail_without_a_copy(loaded):
+def test_the_next_turn_of_a_chat_goes_on_in_the_tail_without_a_copy(loaded, alone):
     """The half-filled tail that an answer left is extended in place: the new turn has all of it."""
     engine, history = make_engine(loaded), tokens(21, 6)
     num_written = 0
@@ -101,13 +110,13 @@ def test_the_next_turn_of_a_chat_goes_on_in_the_tail_without_a_copy(loaded):
         engine.add_request(history, GREEDY, f"t{turn}")
         output = run(engine)[f"t{turn}"]
         assert output.usage.prompt_tokens_details.cached_tokens == num_written
-        assert [output.token_ids] == alone(loaded, history, GREEDY)
+        assert [output.token_ids] == alone(history, GREEDY)
         num_written = len(history) + len(output.token_ids) - 1  # the last token was never fed back
         history = history + output.token_ids + tokens(5, 20 + turn)
     assert engine.runner.cache.num_copied_blocks == 0
 
 
-def test_many_adopt_one_tail_at_once(loaded):
+def test_many_adopt_one_tail_at_once(loaded, alone):
     engine, base = make_engine(loaded), tokens(21, 7)
     engine.add_request(base, GREEDY, "a")
     answer = run(engine)["a"].token_ids
@@ -116,13 +125,13 @@ def test_many_adopt_one_tail_at_once(loaded):
         engine.add_request(prompt, GREEDY, f"r{i}")
     results = run(engine)
     for i, prompt in enumerate(prompts):
-        assert [results[f"r{i}"].token_ids] == alone(loaded, prompt, GREEDY)
+        assert [results[f"r{i}"].token_ids] == alone(prompt, GREEDY)
         assert results[f"r{i}"].usage.prompt_tokens_details.cached_tokens == len(base) + len(answer) - 1
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_blocks": 30}, {"max_num_batched_tokens": 44}, {"block_size": 3}],
                          ids=str)
-def test_random_families_of_prompts_give_what_each_gives_alone(loaded, settings):
+def test_random_families_of_prompts_give_what_each_gives_alone(loaded, alone, settings):
     rng = np.random.default_rng(8)
     engine = make_engine(loaded, max_num_seqs=8, **{k: v for k, v in settings.items()})
     trunks = [tokens(60, 30 + i) for i in range(3)]
@@ -131,7 +140,7 @@ def test_random_families_of_prompts_give_what_each_gives_alone(loaded, settings)
         prompt = trunks[rng.integers(3)][:rng.integers(1, 60)] + tokens(int(rng.integers(0, 9)), 100 + i)
         params = SamplingParams(max_tokens=int(rng.integers(1, 12)), temperature=float(rng.choice([0, 0.9])), seed=i)
         engine.add_request(prompt, params, f"r{i}")
-        expected[f"r{i}"] = alone(loaded, prompt, params)[0]
+        expected[f"r{i}"] = alone(prompt, params)[0]
         for _ in range(rng.integers(0, 4)):
             results.update({output.request_id: output for output in engine.step()})
             engine.kv_cache.check_integrity()
@@ -142,7 +151,7 @@ def test_random_families_of_prompts_give_what_each_gives_alone(loaded, settings)
         assert engine.metrics().num_evictions > 0, "the small pool was to evict"
 
 
-def test_with_every_hash_the_same_nothing_changes(loaded, monkeypatch):
+def test_with_every_hash_the_same_nothing_changes(loaded, alone, monkeypatch):
     monkeypatch.setattr("mini_vllm.block_pool.hash_block_tokens", lambda *args: 7)
     engine, trunk = make_engine(loaded), tokens(40, 9)
     prompts = [trunk[:n] + tokens(12, 50 + n) for n in (5, 16, 20, 33)]
@@ -152,7 +161,7 @@ def test_with_every_hash_the_same_nothing_changes(loaded, monkeypatch):
     results = run(engine)
     assert engine.metrics().num_saved_tokens > 0
     for i, prompt in enumerate(prompts):
-        assert [results[f"r{i}"].token_ids] == alone(loaded, prompt, GREEDY)
+        assert [results[f"r{i}"].token_ids] == alone(prompt, GREEDY)
 
 
 def test_salts_and_the_switch_keep_prompts_apart(loaded):
@@ -181,7 +190,7 @@ def test_engines_of_different_models_share_nothing(loaded, checkpoints):
 
 @pytest.mark.parametrize("settings", [{}, {"enable_prefix_caching": False}, {"max_num_batched_tokens": 44}], ids=str)
 @pytest.mark.parametrize("length", [33, 40, 41])
-def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, settings, length):
+def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, alone, settings, length):
     prompt = tokens(length, 12)
     params = SamplingParams(max_tokens=9, temperature=1.0, seed=5, n=4, ignore_eos=True)
     engine = make_engine(loaded, **settings)
@@ -195,9 +204,7 @@ def test_four_samples_are_those_of_four_seeds_and_cost_one_prompt(loaded, settin
     outputs = run(engine)["r"].outputs
     assert engine.runner.cache.num_copied_blocks == (3 if length % 8 else 0)
     assert len({tuple(output.token_ids) for output in outputs}) > 1
-    unshared = make_engine(loaded, enable_prefix_caching=False)
-    unshared.add_request(prompt, params, "r")
-    assert [o.token_ids for o in outputs] == [o.token_ids for o in run(unshared)["r"].outputs]
+    assert [o.token_ids for o in outputs] == alone(prompt, params)
 
 
 def test_a_sample_does_not_depend_on_its_siblings(loaded):
@@ -308,10 +315,10 @@ def test_beams_are_those_of_a_search_without_sharing(loaded, length):
     assert [beam.token_ids for beam in again] == [beam.token_ids for beam in beams], "the cache changed the beams"
 
 
-def test_a_beam_of_one_is_greedy(loaded):
+def test_a_beam_of_one_is_greedy(loaded, alone):
     prompt = tokens(20, 18)
     (beam,) = beam_search(make_engine(loaded), prompt, beam_width=1, max_tokens=10, ignore_eos=True)
-    assert [beam.token_ids] == alone(loaded, prompt, GREEDY)
+    assert [beam.token_ids] == alone(prompt, GREEDY)
 
 
 def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loaded):
@@ -328,7 +335,7 @@ def test_a_beam_search_that_does_not_fit_says_so_and_gives_everything_back(loade
 
 
 @pytest.mark.parametrize("at", range(1, 5))
-def test_a_beam_search_that_is_cut_off_gives_everything_back(loaded, monkeypatch, at):
+def test_a_beam_search_that_is_cut_off_gives_everything_back(loaded, alone, monkeypatch, at):
     """Ctrl-C when beams were just forked: blocks that were to be copied come home, too."""
     engine, prompt = make_engine(loaded), tokens(20, 19)
     real, num_calls, num_copies = engine.runner.step, 0, 0
@@ -347,7 +354,7 @@ def test_a_beam_search_that_is_cut_off_gives_everything_back(loaded, monkeypatch
     engine.kv_cache.check_integrity()
     assert engine.kv_cache.block_pool.get_usage() == 0.0
     engine.add_request(prompt, GREEDY, "r")
-    assert [run(engine)["r"].token_ids] == alone(loaded, prompt, GREEDY)
+    assert [run(engine)["r"].token_ids] == alone(prompt, GREEDY)
 
 
 # ---- numbers

@@ -20,6 +20,7 @@ from course.grading.sandbox import Level
 from course.grading.sandbox.levels import why_not
 from course.grading.settings import Settings
 from course.grading.tests_run import TestsRun
+from course.test_forked import STAND_IN
 
 ALL = os.environ.get("HOSTILE") == "all"
 TIGHT = [level for level in (Level.BUBBLEWRAP, Level.NAMESPACES, Level.LANDLOCK) if why_not(level) is None]
@@ -65,7 +66,9 @@ class Course:
     def base(self, lab, level):
         """What the honest half file earns, graded once."""
         if (lab, level) not in self.bases:
-            self.bases[lab, level] = self.grade(lab, half_of(lab), level)
+            with pytest.MonkeyPatch.context() as patch:  # a quicker process: here it is the file that is honest
+                patch.setattr("course.grading.tests_run.subprocess", STAND_IN)
+                self.bases[lab, level] = self.grade(lab, half_of(lab), level)
         return self.bases[lab, level]
 
 

@@ -14,7 +14,18 @@ from mini_vllm.benchmark.workloads import make_workload
 from mini_vllm.cli import main
 from mini_vllm.fast import tuning
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
-from mini_vllm.models.random_model import load_random
+from mini_vllm.models.loader import load
+
+
+@pytest.fixture(scope="module")
+def loaded(shallow):
+    return load(shallow("qwen3"))
+
+
+@pytest.fixture(scope="module")
+def peer(loaded):
+    """The same weights in mlx-lm."""
+    return load_peer(loaded)[0]
 
 
 class Peer(nn.Module):
@@ -61,9 +72,8 @@ def test_only_the_worst_differences_are_shown():
     assert found.is_good and MAX_NOISES > 8
 
 
-def test_a_real_model_agrees_with_mlx_lm():
-    loaded = load_random("qwen3-27m")
-    found = agreement.agree(loaded, load_peer(loaded)[0], 3, 4)
+def test_a_real_model_agrees_with_mlx_lm(loaded, peer):
+    found = agreement.agree(loaded, peer, 3, 4)
     assert found.num_tokens == 12 and not found.differences
 
 
@@ -73,9 +83,8 @@ def test_tables_fit_into_80_columns():
     assert report.format_step(StepTimes(1, 4.5, None, None)).split() == ["1", "4.50", "-", "-", "-", "-"]
 
 
-def test_a_step_must_read_the_weights_and_the_contexts():
-    loaded = load_random("qwen3-27m")
-    per_token = 2 * 6 * 4 * 64 * loaded.model.model.norm.weight.dtype.size
+def test_a_step_must_read_the_weights_and_the_contexts(loaded):
+    per_token = 2 * 2 * 4 * 32 * loaded.model.model.norm.weight.dtype.size
     assert steps.bytes_per_step(loaded, 16, 512) == loaded.num_bytes + 16 * 512 * per_token
 
 
@@ -102,9 +111,8 @@ def test_both_are_timed_in_turns(monkeypatch):
     assert told == warm_up + (["ours"] * 3 + ["ours settles"] + ["theirs"] * 3 + ["theirs settles"]) * 4
 
 
-def test_the_steps_of_both_are_timed():
-    loaded = load_random("qwen3-27m")
-    ours_ms, peer_ms = steps.time_both(loaded, load_peer(loaded)[0], 2, 32, 4)
+def test_the_steps_of_both_are_timed(loaded, peer):
+    ours_ms, peer_ms = steps.time_both(loaded, peer, 2, 32, 4)
     assert ours_ms > 0 and peer_ms is not None and peer_ms > 0
     assert steps.time_both(loaded, None, 2, 32, 4)[1] is None
 
@@ -136,9 +144,9 @@ def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     assert [row["num_requests"] for row in saved["steps"]] == [1, 2] and saved["workloads"][0]["ratio"] is None
 
 
-def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch):
+def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
     """With mlx-lm's libraries one takes hundreds of milliseconds; with what the engine of a warm-up leaves, tens."""
-    told, loaded = [], load_random("qwen3-27m")
+    told = []
     monkeypatch.setattr(workloads, "leave_what_is_there_alone", lambda: told.append("alone"))
     monkeypatch.setattr(workloads, "serve", lambda *arguments: told.append("serve") or (None, None))
     workloads.measure("nano-16", loaded, None, is_quick=True)

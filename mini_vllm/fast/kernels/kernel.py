@@ -42,6 +42,7 @@ METAL = Dialect("metal", "const uint3 block = threadgroup_position_in_grid;\n"
                          "const int thread_id = thread_position_in_threadgroup.x;\n")
 
 
+@cache
 def dialect_here() -> Dialect:
     return METAL if mlx_build() == "metal" else CUDA
 

@@ -1,0 +1,57 @@
+"""Run a command as on a machine with nothing on it: in a new clone, with an empty home folder and a bare environment.
+
+    python3 tools/newcomer.py FOLDER make test      # clones the last commit into FOLDER, and runs `make test` there
+
+Of the environment only ``PATH`` is kept, and what the package client needs: its settings, proxies and certificates.
+This file needs nothing but Python: it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What pip needs to reach the package index.
+KEPT = ("PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+#: Where pip looks for the user's own settings, below the home folder.
+PIP_SETTINGS = (".config/pip/pip.conf", ".pip/pip.conf", "Library/Application Support/pip/pip.conf")
+
+
+def bare_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``environment`` without anything a newcomer would not have. ``home`` becomes the home folder."""
+    bare = {name: value for name, value in environment.items()
+            if name in KEPT or name.startswith("PIP_") or name.lower() in PROXIES}
+    bare["HOME"] = str(home)
+    own = Path(environment.get("HOME", "/nowhere"))
+    settings = [own / name for name in PIP_SETTINGS if (own / name).is_file()]
+    if settings and "PIP_CONFIG_FILE" not in bare:
+        bare["PIP_CONFIG_FILE"] = str(settings[0])
+    return bare
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 2:
+        print(__doc__)
+        return 2
+    folder, command = Path(arguments[0]).resolve(), arguments[1:]
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    start_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="newcomer-") as home:
+        environment = bare_environment(Path(home))
+        status = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL).returncode
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{' '.join(command)}: exit status {status} after {time.monotonic() - start_s:.0f} s, "
+          f"{used.ru_utime + used.ru_stime:.0f} s of CPU time (installation included)", flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

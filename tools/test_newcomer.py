@@ -1,0 +1,126 @@
+"""What a newcomer's machine has, and how little the tests see of the machine that they run on."""
+
+import os
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from newcomer import ROOT, bare_environment
+from orders import shuffled
+
+from course.loading import load_file
+from mini_vllm.models.catalogue import cached_model
+
+
+def test_of_the_environment_only_the_path_and_pips_own_variables_are_kept(tmp_path):
+    (tmp_path / "user/.config/pip").mkdir(parents=True)
+    settings = tmp_path / "user/.config/pip/pip.conf"
+    settings.touch()
+    given = {"PATH": "/bin", "HOME": str(tmp_path / "user"), "PYTHONUNBUFFERED": "1", "CI": "true", "LANG": "C",
+             "MINI_VLLM_CACHE": "/models", "PIP_INDEX_URL": "https://index.example", "HTTPS_PROXY": "http://proxy.example",
+             "SSL_CERT_FILE": "/certificates"}
+    assert bare_environment(tmp_path / "new", given) == {
+        "PATH": "/bin", "HOME": str(tmp_path / "new"), "PIP_INDEX_URL": "https://index.example",
+        "HTTPS_PROXY": "http://proxy.example", "SSL_CERT_FILE": "/certificates", "PIP_CONFIG_FILE": str(settings)}
+
+
+def test_settings_that_the_user_named_are_kept_and_none_are_invented(tmp_path):
+    home = tmp_path / "new"
+    assert bare_environment(home, {"HOME": str(tmp_path)}) == {"HOME": str(home)}
+    assert bare_environment(home, {"PIP_CONFIG_FILE": "/own"}) == {"PIP_CONFIG_FILE": "/own", "HOME": str(home)}
+
+
+def test_the_command_runs_in_a_clone_with_an_empty_home_and_its_status_is_passed_on(tmp_path):
+    script = ("import os, sys; print(os.getcwd(), os.listdir(os.environ['HOME']), 'PYTHONPATH' in os.environ); "
+              "sys.exit(3)")
+    command = [sys.executable, ROOT / "tools/newcomer.py", tmp_path / "clone", sys.executable, "-c", script]
+    done = subprocess.run(command, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": "."}, capture_output=True, text=True)
+    assert done.returncode == 3 and f"{tmp_path / 'clone'} [] False\n" in done.stdout
+    assert (tmp_path / "clone/README.md").is_file() and "exit status 3 after" in done.stdout
+
+
+# ---- what a test sees of the machine it runs on: see conftest.py at the root
+
+
+@pytest.fixture
+def conftest():
+    return load_file(ROOT / "conftest.py")
+
+
+def test_tests_and_their_child_processes_have_a_home_of_their_own_and_one_seed():
+    home = os.environ["MINI_VLLM_TEST_HOME"]
+    assert "mini-vllm-home-" in home and cached_model("smollm2") is None
+    script = "import os, pathlib; print(pathlib.Path.home(), os.environ['MINI_VLLM_SEED'])"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == f"{home} 0\n"
+
+
+def test_the_users_folders_are_left_behind_and_a_worker_keeps_its_controllers_home(conftest, monkeypatch, tmp_path):
+    given = {"HOME": "/home/ana", "XDG_CACHE_HOME": "/disk/cache", "HF_HOME": "/disk/hub", "MINI_VLLM_CACHE": "/models",
+             "MPLCONFIGDIR": "/disk/fonts", "PATH": "/bin", "TMPDIR": str(tmp_path)}
+    monkeypatch.setattr(conftest.os, "environ", given)
+    monkeypatch.setattr(conftest.tempfile, "tempdir", str(tmp_path))
+    home = conftest.leave_home()
+    assert Path(home).parent == tmp_path and not any(Path(home).iterdir())
+    assert given == {"HOME": home, "MINI_VLLM_TEST_HOME": home, "MINI_VLLM_SEED": "0", "PATH": "/bin",
+                     "TMPDIR": str(tmp_path)}
+    assert conftest.leave_home() is None and given["HOME"] == home
+
+
+class NeedsModel:
+    """A test with the marker ``needs_model("fake")``."""
+
+    def iter_markers(self, name):
+        return iter([SimpleNamespace(args=("fake",))] if name == "needs_model" else [])
+
+    def get_closest_marker(self, name):
+        return next(self.iter_markers(name), None)
+
+
+def test_a_test_without_its_model_is_skipped_and_fails_if_the_folder_lacks_it(conftest, monkeypatch, tmp_path):
+    monkeypatch.delenv("MINI_VLLM_TEST_MODELS", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs the pulled model fake: `make test-models` runs it"):
+        conftest.pytest_runtest_setup(NeedsModel())
+    monkeypatch.setenv("MINI_VLLM_TEST_MODELS", str(tmp_path))
+    with pytest.raises(pytest.fail.Exception, match="has no model fake: `mini-vllm pull fake` fetches it"):
+        conftest.pytest_runtest_setup(NeedsModel())
+    (tmp_path / "models/fake").mkdir(parents=True)
+    (tmp_path / "models/fake/fake.gguf").touch()
+    conftest.pytest_runtest_setup(NeedsModel())
+
+
+PLAIN = SimpleNamespace(get_closest_marker=lambda name: None)
+
+
+@pytest.mark.parametrize("item, is_shown", [(NeedsModel(), True), (PLAIN, False)])
+def test_only_a_test_that_needs_a_model_sees_the_folder_of_models(conftest, monkeypatch, item, is_shown):
+    monkeypatch.setenv("MINI_VLLM_TEST_MODELS", "/models")
+    monkeypatch.delenv("MINI_VLLM_CACHE", raising=False)
+    running = conftest.pytest_runtest_protocol(item)
+    next(running)
+    assert os.environ.get("MINI_VLLM_CACHE") == ("/models" if is_shown else None)
+    with pytest.raises(StopIteration):
+        next(running)
+    assert "MINI_VLLM_CACHE" not in os.environ
+
+
+# ---- random orders: see tools/orders.py
+
+
+def test_an_order_is_repeated_by_its_seed_and_keeps_modules_together():
+    names = [f"{module}.py::test_{index}" for module in "abcd" for index in range(9)]
+    first, second = shuffled(names, "1"), shuffled(names, "2")
+    assert sorted(first) == sorted(second) == list(range(36)) and first == shuffled(names, "1") != second
+    modules = [names[index].split("::")[0] for index in first]
+    assert len([module for module, _ in groupby(modules)]) == 4, "a module's tests follow each other"
+    assert [index for index in first if index < 9] != sorted(range(9)), "and are shuffled"
+
+
+def test_a_worker_stays_on_one_core():
+    script = ("import os; from course.side_by_side import stay_on_a_core; stay_on_a_core(3); "
+              "print(len(os.sched_getaffinity(0)), os.sched_getscheduler(0) == os.SCHED_BATCH)")
+    if not hasattr(os, "sched_setaffinity"):
+        script = "from course.side_by_side import stay_on_a_core; stay_on_a_core(3); print(1, True)"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT) == "1 True\n"
