@@ -334,6 +334,13 @@ def test_settings_that_cannot_be_are_refused(loaded, settings, complaint):
         make_engine(loaded, **settings)
 
 
+def test_a_model_without_room_for_an_output_is_refused(loaded):
+    config = dataclasses.replace(loaded.config, max_position_embeddings=1)
+    short = dataclasses.replace(loaded, config=config)
+    with pytest.raises(ValueError, match="max_position_embeddings is 1, must be at least 2"):
+        make_engine(short)
+
+
 def test_the_pool_is_sized_from_the_memory_or_what_can_be_used(loaded):
     assert make_engine(loaded, num_blocks=None, kv_memory="1MB").kv_cache.block_pool.num_blocks == 10**6 // BLOCK_BYTES
     small = make_engine(loaded, num_blocks=None, max_num_seqs=2)

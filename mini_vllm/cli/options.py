@@ -60,8 +60,9 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", action="append", metavar="NAME", help=f"{MODELS}; may be given several times, each "
-                        "is loaded when it is first asked for (default: tiny-tales)")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{MODELS}; each is loaded when it is first asked "
+                        "for (default: tiny-tales)")
+    parser.add_argument("--model", action="append", metavar="NAME", help="one more model; may be given several times")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen; other than this machine only with --keys "
                         "(default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any that is free (default: %(default)s)")

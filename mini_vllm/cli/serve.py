@@ -20,8 +20,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
     config = EngineConfig(kv_memory=arguments.kv_memory, num_blocks=arguments.num_blocks,
                           max_num_seqs=arguments.max_num_seqs, preempt_for_priority=True,
                           enable_prefix_caching=not arguments.no_prefix_caching)
+    models = tuple(dict.fromkeys([*arguments.models, *(arguments.model or [])])) or ("tiny-tales",)
     settings = ServerSettings(
-        models=tuple(dict.fromkeys(arguments.model or ["tiny-tales"])), host=arguments.host, port=arguments.port,
+        models=models, host=arguments.host, port=arguments.port,
         allowed_hosts=tuple(arguments.allow_host or ()), keys_file=arguments.keys, max_waiting=arguments.max_waiting,
         memory=arguments.memory, drain_s=arguments.drain, engine=config,
         parts=load_parts(arguments.parts) if arguments.parts else None)

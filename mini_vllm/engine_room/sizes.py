@@ -31,6 +31,9 @@ class EngineSizes:
 
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
     limit = loaded.config.max_position_embeddings
+    if limit < 2:
+        raise ValueError(f"the model's max_position_embeddings is {limit}, must be at least 2: a prompt and an output "
+                         "have at least one token each")
     max_model_len = limit if config.max_model_len is None else config.max_model_len
     if not 1 < max_model_len <= limit:
         raise ValueError(f"max_model_len is {max_model_len}, must be from 2 to {limit}, the model's own limit")

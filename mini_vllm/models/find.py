@@ -10,12 +10,15 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import Path
 
 from mini_vllm.extras import install_line
 from mini_vllm.models.catalogue import KNOWN, all_names, cached_model, did_you_mean, shipped_model
 from mini_vllm.models.fields import LoadError
 
+#: Longer paths are refused by the file system, with an error of its own.
+MAX_NAME_CHARS = 1000
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 
 
@@ -29,6 +32,9 @@ def find_model(name: str | Path) -> Path:
         if path is None:
             raise LoadError(f"the model {text!r} is not here yet; `mini-vllm pull {text}` fetches it")
         return path
+    if len(text) > MAX_NAME_CHARS or "\0" in text:
+        raise LoadError(f"the model's name is {reprlib.repr(text)} of {len(text)} characters, must be at most "
+                        f"{MAX_NAME_CHARS} and without NUL")
     path = Path(text).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path

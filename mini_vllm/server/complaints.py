@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mini_vllm.server.protocol import FIELDS
+from mini_vllm.server.protocol import FIELDS, ChatRequest
 
 #: A value is shown up to this many characters.
 MAX_SHOWN = 60
@@ -23,7 +24,8 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None, str
     if kind == "json_invalid":
         return f"the body is not JSON: {_reason(error)}, at character {error['loc'][-1]}", None, "invalid_json"
     if param is None:
-        return f"the body is {shown(value)}, must be a JSON object", None, "invalid_type"
+        what = _bound(error) if kind == "too_many" else "must be a JSON object"
+        return f"the body is {shown(value)}, {what}", None, "invalid_type"
     if kind == "missing":
         return f"{param} is missing", param, "missing_required_parameter"
     if kind == "extra_forbidden":
@@ -32,12 +34,24 @@ def complaint(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None, str
 
 
 def shown(value: object) -> str:
-    """A value as it stood in the JSON, cut where it is long."""
+    """Return a value as it stood in the JSON, cut where it is long. Only the beginning of a long list is read."""
     try:
-        text = json.dumps(value)
+        text = json.dumps(_beginning(value))
     except (TypeError, ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN - 1]}…"
+
+
+def _beginning(value: object, depth: int = 4) -> object:
+    """Return ``value`` with no more of it than fits into MAX_SHOWN characters, and a little."""
+    if isinstance(value, str):
+        return value[:MAX_SHOWN]
+    if isinstance(value, list):
+        return [_beginning(each, depth - 1) for each in value[:MAX_SHOWN // 2 if depth else 0]]
+    if isinstance(value, dict):
+        pairs = itertools.islice(value.items(), MAX_SHOWN // 4 if depth else 0)
+        return {key[:MAX_SHOWN]: _beginning(each, depth - 1) for key, each in pairs}
+    return value
 
 
 def _dotted(where: Sequence[int | str]) -> str:
@@ -67,5 +81,9 @@ def _reason(error: Mapping[str, Any]) -> str:
 
 
 def _guess(error: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(str(error["loc"][-1])[:MAX_SHOWN], FIELDS, n=1)
+    name = str(error["loc"][-1])
+    if name in FIELDS:
+        path = "/v1/chat/completions" if name in ChatRequest.model_fields else "/v1/completions"
+        return f", only at {path}"
+    near = difflib.get_close_matches(name[:MAX_SHOWN], FIELDS, n=1)
     return f"; did you mean {near[0]}?" if near else "; leave it out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cached_property
 
 from mini_vllm.async_engine import MAX_CHARS_IN_LOOP
 from mini_vllm.models.prompts import Prompt, PromptTokens, as_list
@@ -17,16 +18,17 @@ class CompletionResponse(EngineResponse):
     PROMPT, ANSWERS = "prompt", TextAnswers
     request: CompletionRequest
 
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        return as_list(self.request.prompt)
+
     @property
     def num_prompts(self) -> int:
-        return len(self._prompts())
-
-    def _prompts(self) -> list[Prompt]:
-        return as_list(self.request.prompt)
+        return len(self.prompts)
 
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
         """In a thread, if it takes long: the loop serves others, too."""
-        prompts = self._prompts()
+        prompts = self.prompts
         if sum(map(_num_chars, prompts)) > MAX_CHARS_IN_LOOP:
             return await asyncio.to_thread(_read_all, served, prompts)
         return _read_all(served, prompts)

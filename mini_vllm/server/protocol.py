@@ -9,16 +9,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from mini_vllm.server.values import Content, LogitBias, PriorityName, Prompt, Stop, Text, TokenId
+from mini_vllm.server.values import (
+    MAX_MESSAGES,
+    AllowedTokenIds,
+    BadWords,
+    BoundedModel,
+    Content,
+    LogitBias,
+    Messages,
+    Metadata,
+    PriorityName,
+    Prompt,
+    Stop,
+    StopTokenIds,
+)
 
 #: Fields that cannot be served, and what they may be beside null.
 UNSERVED: dict[str, list[Any]] = {
     "echo": [False], "suffix": [], "best_of": [1], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
     "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]], "audio": [],
     "prediction": [], "web_search_options": [],
+    # Routers for vLLM and SGLang add these.
+    "no_stop_trim": [False], "return_hidden_states": [False], "continue_final_message": [False],
+    "separate_reasoning": [False, True], "stream_reasoning": [False, True], "include_reasoning": [False, True],
 }
 
 
@@ -26,17 +42,13 @@ def _unserved(name: str) -> Any:
     return Field(None, json_schema_extra={"enum": [None, *UNSERVED[name]]})
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class StreamOptions(BoundedModel):
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(BoundedModel):
     """What both kinds of requests may say."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: str
     n: int | None = Field(None, ge=1, le=128)
@@ -57,19 +69,21 @@ class GenerationRequest(BaseModel):
     repetition_penalty: float | None = Field(None, gt=0)
     min_tokens: int | None = Field(None, ge=0)
     ignore_eos: bool | None = None
-    stop_token_ids: list[TokenId] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    bad_words: list[Text] | None = None
+    stop_token_ids: StopTokenIds | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    bad_words: BadWords | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     #: Known, and of no effect.
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    no_stop_trim: Any = _unserved("no_stop_trim")
+    return_hidden_states: Any = _unserved("return_hidden_states")
 
     @field_validator(*UNSERVED, mode="before", check_fields=False)
     @classmethod
@@ -91,9 +105,7 @@ class CompletionRequest(GenerationRequest):
     best_of: Any = _unserved("best_of")
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class Message(BoundedModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
     name: str | None = None
@@ -107,7 +119,7 @@ class Message(BaseModel):
 class ChatRequest(GenerationRequest):
     """To answer a conversation."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Messages]
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -120,6 +132,10 @@ class ChatRequest(GenerationRequest):
     audio: Any = _unserved("audio")
     prediction: Any = _unserved("prediction")
     web_search_options: Any = _unserved("web_search_options")
+    separate_reasoning: Any = _unserved("separate_reasoning")
+    stream_reasoning: Any = _unserved("stream_reasoning")
+    include_reasoning: Any = _unserved("include_reasoning")
+    continue_final_message: Any = _unserved("continue_final_message")
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None

@@ -63,6 +63,7 @@ def error_of(response, status):
     ("best_of", 3, "best_of is 3, which is not served here; leave it out"),
     ("max_token", 5, "max_token is not a field that is known here; did you mean max_tokens?"),
     ("colour", "red", "colour is not a field that is known here; leave it out"),
+    ("tools", [], "tools is not a field that is known here, only at /v1/chat/completions"),
     ("prompt", 5, "prompt is 5, must be a text, a list of texts"),
     ("prompt", [], "prompt is [], must be a text, a list of texts"),
     ("prompt", ["a", 5], "must be a text, a list of texts"),
@@ -96,6 +97,9 @@ def test_a_wrong_value_of_a_completion(http, writer, field, value, message):
     ("messages", [{"role": "user", "content": "x" * 9000}], "the context is 512"),
     ("top_logprobs", 3, "goes only with"),
     ("tools", [{"type": "function"}], "which is not served here; leave it out"),
+    ("return_hidden_states", True, "return_hidden_states is true, which is not served here; leave it out"),
+    ("continue_final_message", True, "which is not served here; leave it out"),
+    ("best_of", 1, "best_of is not a field that is known here, only at /v1/completions"),
     ("response_format", {"type": "json_object"}, "which is not served here; leave it out"),
     ("max_completion_tokens", 3, "give one of them"),
 ])
@@ -108,7 +112,9 @@ def test_a_wrong_value_of_a_chat(http, talker, field, value, message):
 def test_what_asks_for_nothing_is_taken(http, writer, talker):
     neutral = {"echo": False, "suffix": None, "best_of": 1, "user": "me", "stream": False, "n": None, "stop": None}
     assert http.post("/v1/completions", json={"model": writer.name, **GOOD, **neutral}).status_code == 200
-    neutral = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False, "metadata": {}}
+    neutral = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False, "metadata": {},
+               "no_stop_trim": False, "return_hidden_states": False, "separate_reasoning": True,
+               "stream_reasoning": True, "include_reasoning": True, "continue_final_message": False}
     messages = [{"role": "user", "content": "a", "name": "me"}]
     body = {"model": talker.name, "messages": messages, "max_tokens": 1, **neutral}
     assert http.post("/v1/chat/completions", json=body).status_code == 200
@@ -146,6 +152,9 @@ def test_paths_and_methods(http, method, path, status):
     ({"host": "evil.example:8000"}, 403, "host_not_allowed"),
     ({"host": "localhost.evil.example"}, 403, "host_not_allowed"),
     ({"host": "[::1"}, 403, "host_not_allowed"),
+    *(({"host": host}, 403, "host_not_allowed") for host in (
+        "evil.example@127.0.0.1", "localhost#.evil.example", "localhost/.evil.example", "localhost?.evil.example",
+        "localhost:80@evil.example", "localhost:80:80", "localhost:", "")),
     ({"origin": "http://evil.example"}, 403, "origin_not_allowed"),
     ({"origin": "null"}, 403, "origin_not_allowed"),
     ({"host": "localhost:1", "origin": "http://localhost:2"}, 403, "origin_not_allowed"),
@@ -193,6 +202,11 @@ def test_a_body_that_is_too_large(http, is_chunked):
                        else body, headers={"content-type": "application/json"})
     error = error_of(answer, 413)
     assert f"{len(body)} bytes" in error["message"] and f"the bound is {MAX_BODY_BYTES}" in error["message"]
+
+
+def test_a_client_that_declares_50_mb_reads_the_413(http):
+    answer = http.post("/v1/completions", content=b" " * 50_000_000, headers={"content-type": "application/json"})
+    assert f"the bound is {MAX_BODY_BYTES}" in error_of(answer, 413)["message"]
 
 
 def test_a_body_that_says_it_is_huge_is_not_waited_for(server):

@@ -51,7 +51,7 @@ def fitted(node):
         return node
     bounds = {"integer": {"maximum": 20}, "string": {"minLength": 1, "maxLength": 3}, "array": {"maxItems": 2}}
     fits = {} if "enum" in node or "const" in node else bounds.get(str(node.get("type")), {})
-    return {**fits, **{key: fitted(value) for key, value in node.items()}}
+    return {**{key: fitted(value) for key, value in node.items()}, **fits}
 
 
 @pytest.fixture(scope="module")

@@ -5,20 +5,56 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 MAX_TEXT_CHARS = 256
+#: How many entries the lists and objects of a request may have. Their lengths are checked before their entries.
+MAX_FIELDS, MAX_STOPS, MAX_BIASES, MAX_METADATA = 64, 64, 1024, 16
+MAX_STOP_TOKEN_IDS, MAX_ALLOWED_TOKEN_IDS, MAX_BAD_WORDS = 1024, 2**14, 1024
+MAX_PROMPTS, MAX_MESSAGES, MAX_PARTS = 2048, 1024, 4096
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """Refuse a list or an object of more than ``limit`` entries without looking at them."""
+    def check(value: object) -> object:
+        if isinstance(value, (list, dict)) and len(value) > limit:
+            raise PydanticCustomError("too_many", f"must have at most {limit} entries, but has {len(value)}")
+        return value
+    return BeforeValidator(check)
+
+
+class BoundedModel(BaseModel):
+    """An object of a request: types are strict, unknown fields are refused, and there are at most ``MAX_FIELDS``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_num_fields(cls, fields: object) -> object:
+        if isinstance(fields, dict) and len(fields) > MAX_FIELDS:
+            raise PydanticCustomError("too_many", f"must have at most {MAX_FIELDS} fields, but has {len(fields)}")
+        return fields
 
 
 def _check_prompt(value: object) -> object:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value:
-        kinds = {type(item) for item in value}
-        if kinds in ({str}, {int}):
+        kinds = set(map(type, value))
+        if kinds == {int}:
             return value
-        if kinds == {list} and all(item and {type(token_id) for token_id in item} == {int} for item in value):
+        if kinds in ({str}, {list}) and len(value) > MAX_PROMPTS:
+            raise PydanticCustomError("too_many", f"must have at most {MAX_PROMPTS} prompts, but has {len(value)}")
+        if kinds == {str} or kinds == {list} and all(item and set(map(type, item)) == {int} for item in value):
             return value
     raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids, or a list of such "
                               "lists, none of them empty")
@@ -26,6 +62,8 @@ def _check_prompt(value: object) -> object:
 
 def _check_stop(value: object) -> object:
     texts = value if isinstance(value, list) else [value]
+    if len(texts) > MAX_STOPS:
+        raise PydanticCustomError("too_many", f"must have at most {MAX_STOPS} entries, but has {len(texts)}")
     if value is None or all(isinstance(text, str) and 1 <= len(text) <= MAX_TEXT_CHARS for text in texts):
         return value
     raise PydanticCustomError("stop", f"must be a text of 1 to {MAX_TEXT_CHARS} characters, or a list of such texts")
@@ -55,10 +93,19 @@ def _check_token_id_text(value: object) -> object:
     raise PydanticCustomError("token_id", "must be a token id")
 
 
-class TextPart(BaseModel):
-    """A part of a message."""
+def _check_messages(value: object) -> object:
+    if isinstance(value, list):
+        if len(value) > MAX_MESSAGES:
+            raise PydanticCustomError("too_many", f"must have at most {MAX_MESSAGES} entries, but has {len(value)}")
+        contents = [message.get("content") for message in value if isinstance(message, dict)]
+        num_parts = sum(len(content) for content in contents if isinstance(content, list))
+        if num_parts > MAX_PARTS:
+            raise PydanticCustomError("too_many", f"must have at most {MAX_PARTS} parts, but have {num_parts}")
+    return value
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+
+class TextPart(BoundedModel):
+    """A part of a message."""
 
     type: Literal["text"]
     text: str
@@ -68,13 +115,24 @@ TokenId = Annotated[int, Field(ge=0)]
 #: JSON has no other keys than texts.
 TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$"), BeforeValidator(_check_token_id_text)]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)]
-#: The model knows how many token ids there are, and says so; what is certain beforehand is in the schema.
-PromptTokenId = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
-PromptTokenIds = Annotated[list[PromptTokenId], Field(min_length=1)]
-Prompt = Annotated[str | Annotated[list[str], Field(min_length=1)] | PromptTokenIds |
-                   Annotated[list[PromptTokenIds], Field(min_length=1)], BeforeValidator(_check_prompt)]
+StopTokenIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True),
+                         at_most(MAX_STOP_TOKEN_IDS)]
+AllowedTokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS, fail_fast=True),
+                            at_most(MAX_ALLOWED_TOKEN_IDS)]
+BadWords = Annotated[list[Text], Field(max_length=MAX_BAD_WORDS, fail_fast=True), at_most(MAX_BAD_WORDS)]
+Metadata = Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)]
+#: The model knows its token ids and its context, and says so; what is certain beforehand is in the schema.
+TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+PROMPT = {"anyOf": [{"type": "string"}, TOKEN_IDS,
+                    {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
+                    {"type": "array", "items": TOKEN_IDS, "minItems": 1, "maxItems": MAX_PROMPTS}]}
+#: Checked once, by one function: as a union, pydantic would go through 200,000 token ids for each alternative.
+Prompt = Annotated[str | list[str] | list[int] | list[list[int]], PlainValidator(_check_prompt), WithJsonSchema(PROMPT)]
 LogitBias = Annotated[dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-                      Field(json_schema_extra={"additionalProperties": False})]
-Stop = Annotated[Text | list[Text] | None, BeforeValidator(_check_stop)]
+                      Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),
+                      at_most(MAX_BIASES)]
+Stop = Annotated[Text | Annotated[list[Text], Field(max_length=MAX_STOPS)] | None, BeforeValidator(_check_stop)]
 PriorityName = Annotated[Literal["high", "normal", "low"] | Literal[0, 1, 2] | None, BeforeValidator(_check_priority)]
-Content = Annotated[str | Annotated[list[TextPart], Field(min_length=1)], BeforeValidator(_check_content)]
+Content = Annotated[str | Annotated[list[TextPart], Field(min_length=1, max_length=MAX_PARTS)],
+                    BeforeValidator(_check_content)]
+Messages = BeforeValidator(_check_messages)
