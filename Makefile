@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # `course check` runs the labs' own tests: on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends it. pytest runs on all cores: a worker begins with
@@ -70,6 +70,11 @@ SERVE_EXAMPLES ?= 300
 serve-load: $(INSTALLED)
 	$(RUN) tools/serve_load.py $(LOAD)
 	SERVE_EXAMPLES=$(SERVE_EXAMPLES) $(RUN) -m pytest -q -s -p no:nbval mini_vllm/server/test_schema.py
+
+# Attacks on a server process, and what its other callers notice. It takes a minute; `make serve-hostile ATTACKS=--quick`
+# is short. Run it on an idle machine: it measures how soon /health answers.
+serve-hostile: $(INSTALLED)
+	$(RUN) tools/serve_hostile.py $(ATTACKS)
 
 # The live page in Chromium, and what a redraw costs. `make browser BROWSER=short` tries less. CHROMIUM names another
 # browser.

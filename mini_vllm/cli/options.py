@@ -72,6 +72,9 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
                         "this server, beside --host, localhost and plain addresses; may be given several times")
     parser.add_argument("--max-waiting", type=int, default=256, metavar="N", help="how many texts of each model may "
                         "wait for a seat; more are turned away with 429 (default: %(default)s)")
+    parser.add_argument("--key-share", type=float, default=0.5, metavar="PART", help="the part of a model's running "
+                        "and waiting texts that one key may hold while other keys of its priority wait (default: "
+                        "%(default)s)")
     parser.add_argument("--memory", metavar="SIZE", help="for all models together, such as 8GB: who was not used for "
                         "longest is let go (default: no limit)")
     parser.add_argument("--drain", type=float, default=30, metavar="SECONDS", help="how long answers may take to "

@@ -88,6 +88,8 @@ def _files_of_index(file: Path) -> set[str]:
 
 def check_safetensors(file: Path) -> None:
     """Raise LoadError if the file is shorter or longer than its header says: reading it would give garbage."""
+    if not file.is_file():  # a pipe or a device has no end
+        raise LoadError(f"{file} is not a regular file")
     size = file.stat().st_size
     with open(file, "rb") as stream:
         head = stream.read(8)

@@ -9,6 +9,7 @@ from pathlib import Path
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.fields import FieldError, LoadError
+from mini_vllm.models.gguf_header import check_gguf
 from mini_vllm.models.gguf_tokenizer import tokenizer_from_gguf
 from mini_vllm.models.tokenizer import Tokenizer
 
@@ -34,6 +35,7 @@ GGUF_FIELDS = {
 
 def read_gguf(file: Path) -> tuple[ModelConfig, dict[str, mx.array], Tokenizer]:
     """Raises LoadError or TokenizerError naming the field, as the file calls it, that is missing or cannot be."""
+    check_gguf(file)
     try:
         loaded = mx.load(str(file), return_metadata=True)
     except (RuntimeError, ValueError) as error:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
-from mini_vllm.server.keys import ApiKey, KeyRing
+from mini_vllm.server.keys import KeyRing
 from mini_vllm.server.limits import TokenBucket
 from mini_vllm.server.settings import is_loopback
 
@@ -34,6 +34,19 @@ class Caller:
     best_priority: Priority
     default_priority: Priority
     is_admin: bool
+    #: What its rate leaves; None: it has none.
+    bucket: TokenBucket | None = field(default=None, compare=False)
+
+    def pay_for(self, num_texts: int) -> None:
+        """Count the texts of a request against the rate, but for the one that the request itself has paid for. Raises
+        ApiError: 400 if a minute's worth is not enough, 429 if it is not enough now. Nothing is counted then."""
+        if self.bucket is None or num_texts == 1:
+            return
+        if num_texts > self.bucket.per_minute:
+            raise ApiError(400, f"the request is for {num_texts} texts (prompts times n), but the key {self.name!r} "
+                           f"may ask for {self.bucket.per_minute} per minute", param="n", code="too_many_texts")
+        if wait_s := self.bucket.take(num_texts - 1):
+            raise _too_often(self.name, self.bucket, wait_s)
 
     @property
     def extra_keys(self) -> tuple[str, ...] | None:
@@ -69,16 +82,15 @@ class AccessGate:
             if token is None and not path.startswith("/v1"):
                 return None
             raise refused_key(token is None)
-        if path in COUNTED and scope["method"] == "POST":
-            self._count(key)
-        return Caller(key.name, key.tier, key.tier, key.is_admin)
-
-    def _count(self, key: ApiKey) -> None:
         bucket = self._buckets.get(key.name)
-        wait_s = bucket.take() if bucket is not None else 0.0
-        if wait_s:
-            raise retry_later(429, f"the key {key.name!r} may ask {key.requests_per_minute} times a minute; wait "
-                              f"{wait_s:.1f} s", "rate_limit_exceeded", wait_s)
+        if bucket is not None and path in COUNTED and scope["method"] == "POST" and (wait_s := bucket.take()):
+            raise _too_often(key.name, bucket, wait_s)
+        return Caller(key.name, key.tier, key.tier, key.is_admin, bucket)
+
+
+def _too_often(name: str | None, bucket: TokenBucket, wait_s: float) -> ApiError:
+    return retry_later(429, f"the key {name!r} may ask for {bucket.per_minute} texts per minute (prompts times n); "
+                       f"wait {wait_s:.1f} s", "rate_limit_exceeded", wait_s)
 
 
 def _bearer_token(scope: Scope) -> str | None:

@@ -17,7 +17,9 @@ from mini_vllm.server.errors import ApiError
 MAX_DISCARDED_BYTES = 256 * 2**20
 #: How many values in lists and objects a body may contain (a prompt of token ids has many), how many lists and objects,
 #: and how many quotation marks, escaped ones included.
-MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**18
+MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
+#: A number of thousands of digits takes long to read, and none is needed.
+LONG_NUMBER = re.compile(rb"[0-9]{400}")
 TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
@@ -68,9 +70,12 @@ def check_shape(body: bytes) -> None:
     num_quotes = body.count(b'"')
     if num_quotes > MAX_QUOTES:
         raise _too_intricate(num_quotes, "quotation marks", MAX_QUOTES)
-    if body.count(b",") <= MAX_VALUES and body.count(b"[") + body.count(b"{") <= MAX_CONTAINERS:
+    if (body.count(b",") <= MAX_VALUES and body.count(b"[") + body.count(b"{") <= MAX_CONTAINERS
+            and not LONG_NUMBER.search(body)):
         return
-    structure = TEXT.sub(b"", body)  # commas and brackets in texts cost nothing
+    structure = TEXT.sub(b"", body)  # commas, brackets and digits in texts cost nothing
+    if LONG_NUMBER.search(structure):
+        raise ApiError(400, "the body has a number of 400 digits or more", code="body_too_intricate")
     for num, what, most in ((structure.count(b","), "values", MAX_VALUES),
                             (structure.count(b"[") + structure.count(b"{"), "lists and objects", MAX_CONTAINERS)):
         if num > most:

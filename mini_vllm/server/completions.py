@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import cached_property
 
 from mini_vllm.async_engine import MAX_CHARS_IN_LOOP
-from mini_vllm.models.prompts import Prompt, PromptTokens, as_list
+from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.server.answers import TextAnswers
 from mini_vllm.server.protocol import CompletionRequest
 from mini_vllm.server.respond import EngineResponse
@@ -18,9 +17,11 @@ class CompletionResponse(EngineResponse):
     PROMPT, ANSWERS = "prompt", TextAnswers
     request: CompletionRequest
 
-    @cached_property
-    def prompts(self) -> list[Prompt]:
-        return as_list(self.request.prompt)
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """One prompt, or several. Token ids are whole numbers here, so looking at the first entry is enough."""
+        prompt = self.request.prompt
+        return prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
 
     @property
     def num_prompts(self) -> int:
@@ -38,5 +39,5 @@ def _num_chars(prompt: Prompt) -> int:
     return len(prompt)
 
 
-def _read_all(served: ServedModel, prompts: list[Prompt]) -> list[PromptTokens]:
+def _read_all(served: ServedModel, prompts: Sequence[Prompt]) -> list[PromptTokens]:
     return [served.prompts.read(prompt) for prompt in prompts]

@@ -1,7 +1,7 @@
 """A rate that is kept on average and may be exceeded for a moment: the token bucket.
 
-    capacity ┌───┐  it fills at the rate, a request takes one out;
-             │▒▒▒│  an empty one says when the next will be there
+    capacity ┌───┐  it fills at the rate, a request takes one out for each of its texts;
+             │▒▒▒│  one that holds too few says when there will be enough
              └───┘
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """``per_minute`` requests a minute. As many may come at once, after a quiet minute."""
+    """``per_minute`` texts per minute. As many may come at once, after a quiet minute."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` gives seconds. Tests pass their own, so that they need not sleep."""
@@ -21,12 +21,15 @@ class TokenBucket:
         self._level = float(per_minute)
         self._at_s = clock()
 
-    def take(self) -> float:
-        """0 if one was taken; else nothing was, and in so many seconds there will be one."""
+    def take(self, count: int = 1) -> float:
+        """Take ``count`` and return 0; or take nothing, and return the seconds until there will be enough.
+
+        ``count`` is at most ``per_minute``: more are never there.
+        """
         now_s = self._clock()
         self._level = min(self.per_minute, self._level + (now_s - self._at_s) * self.per_minute / 60)
         self._at_s = now_s
-        if self._level >= 1 - 1e-9:
-            self._level -= 1
+        if self._level >= count - 1e-9:
+            self._level -= count
             return 0.0
-        return (1 - self._level) * 60 / self.per_minute
+        return (count - self._level) * 60 / self.per_minute

@@ -76,7 +76,9 @@ class EngineResponse(Response, ABC):
         body = self.request
         with self.metrics.request(body.model if body.model in self.shelf.names() else "") as meter:
             seats = self.shelf.seats(body.model)
-            with seats.taken(self.num_prompts * (body.n or 1), self.priority):
+            num_texts = self.num_prompts * (body.n or 1)
+            self.caller.pay_for(num_texts)
+            with seats.taken(num_texts, self.priority, self.caller.name):
                 async with self.shelf.lease(body.model) as served:
                     await self._serve(served, meter, send)
 

@@ -10,6 +10,7 @@ from mini_vllm.checks import an_instance, real_number, refusal, whole_number
 from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 
 DEFAULT_MAX_WAITING = 256
+DEFAULT_KEY_SHARE = 0.5
 DEFAULT_MAX_BODY_BYTES = 2 * 2**20
 DEFAULT_DRAIN_S = 30.0
 
@@ -28,6 +29,8 @@ class ServerSettings:
     keys_file: Path | None = None
     #: Sequences that may wait for a seat, for each model; see ``seats.py``.
     max_waiting: int = DEFAULT_MAX_WAITING
+    #: The part of a model's running and waiting sequences that one key may hold while others of its priority wait.
+    key_share: float = DEFAULT_KEY_SHARE
     #: For all models together, weights and KV caches: "4GB". None: no limit.
     memory: str | int | None = None
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
@@ -41,6 +44,7 @@ class ServerSettings:
             raise refusal("models", self.models, "a tuple of at least one model's name")
         whole_number("port", self.port, 0, 65535)
         whole_number("max_waiting", self.max_waiting, 0)
+        real_number("key_share", self.key_share, at_most=1, above=0)
         whole_number("max_body_bytes", self.max_body_bytes, 1)
         real_number("drain_s", self.drain_s, 0)
         an_instance("engine", self.engine, EngineConfig)

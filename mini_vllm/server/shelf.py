@@ -51,7 +51,7 @@ class ModelShelf:
         self._settings, self._make_feed = settings, make_feed or LiveFeed
         self._uses = itertools.count(1)
         self._places = {name: Place(name, replace(settings.engine, model=source),
-                                    Seats(settings.engine.max_num_seqs, settings.max_waiting))
+                                    Seats(settings.engine.max_num_seqs, settings.max_waiting, settings.key_share))
                         for name, source in public_names(settings.models).items()}
 
     def names(self) -> list[str]:

@@ -13,8 +13,10 @@ from mini_vllm.server import keys as keys_module
 from mini_vllm.server.access import AccessGate, Caller
 from mini_vllm.server.app import make_app
 from mini_vllm.server.conftest import KEYS, Client, settings_for
+from mini_vllm.server.errors import ApiError
 from mini_vllm.server.keys import read_keys
 from mini_vllm.server.limits import TokenBucket
+from mini_vllm.server.seats import Seats
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shelf import ModelShelf
 
@@ -144,6 +146,84 @@ def test_a_bucket_refills_to_the_brim_and_no_further():
     assert bucket.take() == pytest.approx(5), "who is refused pays nothing"
     now_s[0] += 1e6
     assert [bucket.take() for _ in range(6)] == [0.0] * 6 and bucket.take() > 0
+
+
+def test_a_request_for_several_texts_pays_for_each():
+    now_s = [0.0]
+    caller = Caller("bert", Priority.LOW, Priority.LOW, False, TokenBucket(5, lambda: now_s[0]))
+    caller.bucket.take()  # as the gate does before the body is read
+    caller.pay_for(4)
+    with pytest.raises(ApiError, match=r"may ask for 5 texts per minute \(prompts times n\); wait 12.0 s") as caught:
+        caller.pay_for(3)
+    assert caught.value.status == 429 and caught.value.code == "rate_limit_exceeded"
+    caller.pay_for(2)
+    with pytest.raises(ApiError, match="the request is for 72 texts .* 'bert' may ask for 5 per minute") as caught:
+        caller.pay_for(72)
+    assert caught.value.status == 400
+    Caller(None, Priority.HIGH, Priority.NORMAL, True).pay_for(10**6)
+
+
+def test_72_prompts_of_a_key_that_may_ask_5_times_a_minute_are_refused(writer, keys_file):
+    async def main(app, shelf):
+        return await Client(PATH, body(writer, prompt=["a"] * 72), BERT).ask(app)
+
+    answer = serve(main, settings_for(writer, keys_file=keys_file, max_waiting=100))
+    assert answer.status == 400 and answer.json()["error"]["code"] == "too_many_texts"
+
+
+# ---- shares
+
+
+@pytest.fixture
+def shared():
+    """A clock, and a function by which a key takes seats: 4 sequences may run and 6 wait."""
+    now_s, kept = [0.0], []
+    seats = Seats(4, 6, clock=lambda: now_s[0])
+
+    def take(key, count, priority=Priority.NORMAL):
+        kept.append(seats.taken(count, priority, key))
+        kept[-1].__enter__()
+        return kept[-1]
+
+    return now_s, take
+
+
+def refusal(take, *arguments):
+    with pytest.raises(ApiError) as caught:
+        take(*arguments)
+    assert caught.value.status == 429 and caught.value.headers["Retry-After"] == "1"
+    return caught.value.code
+
+
+def test_a_key_that_is_alone_may_hold_everything_and_half_of_it_once_another_was_refused(shared):
+    now_s, take = shared
+    held = [take("anna", 1) for _ in range(10)]
+    assert refusal(take, "bert", 1) == "queue_full"
+    for each in held[:6]:
+        each.__exit__(None, None, None)
+    take("anna", 1)
+    assert refusal(take, "anna", 1) == "key_share_exceeded", "5 of 10 are its share while bert waits"
+    take("bert", 1)
+    assert refusal(take, "anna", 1) == "key_share_exceeded", "six are in flight for four seats: some wait"
+
+
+def test_a_refusal_counts_for_a_while_and_only_for_keys_of_the_same_priority(shared):
+    now_s, take = shared
+    held = take("anna", 10)
+    assert refusal(take, "bert", 1) == "queue_full"
+    held.__exit__(None, None, None)
+    take("anna", 5)
+    assert refusal(take, "anna", 2) == "key_share_exceeded"
+    take("anna", 3, Priority.LOW)
+    now_s[0] = 10.0
+    take("anna", 2)
+
+
+def test_without_keys_nothing_is_shared_out(shared):
+    now_s, take = shared
+    take(None, 8)
+    assert refusal(take, None, 3) == "queue_full"
+    take(None, 2)
 
 
 def test_every_key_is_compared_in_constant_time(keys_file, monkeypatch):
