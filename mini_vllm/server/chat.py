@@ -24,20 +24,20 @@ class ChatResponse(EngineResponse):
 
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
         """Raises ApiError for a model that has no template, ValueError for what its template does not take."""
-        if not served.has_chat_template:
+        if served.chat_template is None:
             raise ApiError(400, f"the model {served.name!r} has no chat template: it continues texts, at "
                            "/v1/completions", param="model", code="no_chat_template")
         messages = [{"role": ROLES.get(message.role, message.role), "content": message.text}
                     for message in self.request.messages]
-        if sum(len(message["content"]) for message in messages) > MAX_CHARS_IN_LOOP:
-            return [await asyncio.to_thread(read_chat, served.prompts, messages)]
-        return [read_chat(served.prompts, messages)]
+        text = await served.chat_template.render(messages)
+        if len(text) > MAX_CHARS_IN_LOOP:
+            return [await asyncio.to_thread(read_chat, served.prompts, text)]
+        return [read_chat(served.prompts, text)]
 
 
-def read_chat(prompts: PromptReader, messages: Sequence[dict[str, str]]) -> PromptTokens:
+def read_chat(prompts: PromptReader, text: str) -> PromptTokens:
     """The template writes the special tokens itself, so none are added. A chat of which it is certain that it is too
     long is not even read."""
-    text = prompts.tokenizer.apply_chat_template(messages)
     if prompts.tokenizer.min_num_tokens(text) >= prompts.max_model_len:
         return prompts.read(text)  # which says so
     return PromptTokens(text, prompts.read(prompts.tokenizer.encode(text, add_special_tokens=False)).token_ids)

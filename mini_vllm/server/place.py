@@ -71,6 +71,6 @@ async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | Non
         served = await asyncio.shield(task)
     except Exception:
         return  # whoever waited for it has heard
-    await served.engine.shutdown(drain=False)
+    await served.end()
     del served
     mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it

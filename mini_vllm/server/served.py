@@ -15,6 +15,7 @@ from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
 from mini_vllm.models.find import find_model
 from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.server.chat_templates import ChatTemplate
 from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
@@ -34,6 +35,8 @@ class ServedModel:
     sampling_defaults: Mapping[str, Any]
     #: Weights and KV cache.
     num_bytes: int
+    #: None if it has none.
+    chat_template: ChatTemplate | None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -41,7 +44,13 @@ class ServedModel:
 
     @property
     def has_chat_template(self) -> bool:
-        return self.tokenizer.chat_template is not None
+        return self.chat_template is not None
+
+    async def end(self) -> None:
+        """End its engine and the process of its template. Requests in flight end with what they have."""
+        if self.chat_template is not None:
+            await self.chat_template.close()
+        await self.engine.shutdown(drain=False)
 
     @classmethod
     async def start(cls, name: str, config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
@@ -54,7 +63,8 @@ class ServedModel:
         except BaseException:
             await engine.shutdown(drain=False)
             raise
-        return cls(name, config, engine, feed, prompts, defaults, num_bytes)
+        template = None if prompts.tokenizer.chat_template is None else ChatTemplate(prompts.tokenizer)
+        return cls(name, config, engine, feed, prompts, defaults, num_bytes, template)
 
 
 def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int]:

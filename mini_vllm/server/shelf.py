@@ -148,7 +148,7 @@ class ModelShelf:
         try:
             self._make_room(place, served.num_bytes)
         except ApiError:
-            await served.engine.shutdown(drain=False)
+            await served.end()
             raise
         log.info("%s is loaded: %.0f MB", place.name, served.num_bytes / 1e6)
         return served
