@@ -16,7 +16,7 @@ from pathlib import Path
 import tokenizers
 
 from mini_vllm.models.fields import read_object
-from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
+from mini_vllm.models.tokenizer import Tokenizer, TokenizerError, panics_told
 
 
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
@@ -26,7 +26,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     if not path.is_file():
         raise TokenizerError(f"{path} is missing: a checkpoint folder needs it")
     try:
-        backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        with panics_told():
+            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"{path} is not a tokenizer: {error}") from error
     config = _read_optional(folder / "tokenizer_config.json")

@@ -223,6 +223,15 @@ def test_what_is_no_token_id_is_refused(bad):
         StreamingDetokenizer(BYTE_LEVEL).add(bad)
 
 
+def test_a_pattern_that_never_ends_is_an_error_and_no_panic():
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="b"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    tokenizer = Tokenizer(backend)
+    with pytest.raises(TokenizerError, match="the tokenizer failed: .*retry-limit"):
+        tokenizer.encode("a" * 5000 + "b")
+    assert tokenizer.encode("a") == [0]
+
+
 def test_truncation_and_padding_of_the_training_are_switched_off(tmp_path):
     backend = byte_level_backend()
     backend.enable_truncation(3)

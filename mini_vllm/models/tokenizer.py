@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import jinja2
@@ -15,6 +16,18 @@ from mini_vllm.models.token_bound import longest_token, lost_characters
 
 class TokenizerError(ValueError):
     """A tokenizer that cannot be read, or a text or a chat that it cannot take."""
+
+
+@contextlib.contextmanager
+def panics_told() -> Iterator[None]:
+    """Make a TokenizerError of a panic in the library, which is an exception that nothing else catches. A pattern that
+    backtracks for too long ends in one."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"the tokenizer failed: {error}") from None
 
 
 class Tokenizer:
@@ -60,8 +73,9 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Special tokens written in ``text`` become their ids either way; the flag is about those put around it."""
-        try:  # unlike ``encode``, this lets other threads run meanwhile
-            ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        try:
+            with panics_told():  # unlike ``encode``, this call lets other threads run meanwhile
+                ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             raise TokenizerError(f"text is {reprlib.repr(text)}, must be a str without lone surrogates") from None
         return ids
@@ -69,7 +83,8 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Bytes that are not UTF-8 become U+FFFD. Ids outside the vocabulary have no text and are passed over."""
         try:
-            text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+            with panics_told():
+                text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError):
             raise TokenizerError(f"token ids are {reprlib.repr(token_ids)}, must be whole numbers from 0") from None
         return text
