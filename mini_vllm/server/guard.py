@@ -3,6 +3,7 @@
     Host      an address, localhost, or a name this server was told: a page of a stranger whose name was made to point
               here (DNS rebinding) sends its own name
     Origin    if there is one, this server itself: the page of a stranger may not send requests from a visitor's browser
+    site      if a browser says which site a request comes from, this one; a link to the page may be anywhere
     type      a body is application/json: what a form of a stranger's page can send is not
 """
 
@@ -17,6 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mini_vllm.server.errors import ApiError
 
 WITH_BODY = ("POST", "PUT", "PATCH")
+#: The page's files, which hold nothing of anybody.
+PAGE = "/live/page/"
 #: A Host is a name or an address, and perhaps a port. A URL parser would find a name of ours in others, too:
 #: ``evil.example@127.0.0.1``.
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z._-]+))(?::[0-9]{1,5})?", re.ASCII)
@@ -37,6 +40,8 @@ class Guard:
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
             self._check_host(headers.get(b"host", ""))
             _check_origin(headers.get(b"origin"), headers.get(b"host", ""))
+            if not scope["path"].startswith(PAGE) and scope["path"] != "/":
+                _check_site(headers.get(b"sec-fetch-site"))
             if scope["method"] in WITH_BODY:
                 _check_type(headers.get(b"content-type", ""))
         except ApiError as error:
@@ -57,6 +62,13 @@ def _check_origin(origin: str | None, host: str) -> None:
     if origin.partition("://")[2] != host or urlsplit(origin).scheme not in ("http", "https"):
         raise ApiError(403, f"Origin is {origin[:100]!r}, which is not this server: pages of others may not send "
                        "requests here", code="origin_not_allowed")
+
+
+def _check_site(site: str | None) -> None:
+    """A picture or a script on the page of a stranger is asked for without an Origin."""
+    if site not in (None, "same-origin", "none"):
+        raise ApiError(403, f"Sec-Fetch-Site is {site[:100]!r}: pages of others may not send requests here",
+                       code="origin_not_allowed")
 
 
 def _check_type(content_type: str) -> None:

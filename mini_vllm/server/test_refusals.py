@@ -158,6 +158,8 @@ def test_paths_and_methods(http, method, path, status):
     ({"origin": "http://evil.example"}, 403, "origin_not_allowed"),
     ({"origin": "null"}, 403, "origin_not_allowed"),
     ({"host": "localhost:1", "origin": "http://localhost:2"}, 403, "origin_not_allowed"),
+    ({"sec-fetch-site": "cross-site"}, 403, "origin_not_allowed"),
+    ({"sec-fetch-site": "same-site"}, 403, "origin_not_allowed"),
     ({"content-type": "text/plain"}, 415, "not_json"),
     ({"content-type": "application/x-www-form-urlencoded"}, 415, "not_json"),
     ({"content-type": ""}, 415, "not_json"),
@@ -170,12 +172,19 @@ def test_strangers_pages_and_forms_are_turned_away(http, writer, headers, status
 
 @pytest.mark.parametrize("headers", [
     {"host": "localhost:1", "origin": "http://localhost:1"}, {"host": "127.0.0.1"}, {"host": "[::1]:80"},
+    {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"},
     {"content-type": "application/json; charset=utf-8"}, {"content-type": "Application/JSON"},
 ])
 def test_our_own_page_is_not(http, writer, headers):
     body = json.dumps({"model": writer.name, **GOOD})
     answer = http.post("/v1/completions", content=body, headers={"content-type": "application/json", **headers})
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("path, status", [("/", 200), ("/live/page/main.js", 200), ("/live/models", 403),
+                                          ("/metrics", 403), ("/v1/models", 403)])
+def test_a_link_on_another_site_leads_to_the_page_and_nowhere_else(http, path, status):
+    assert http.get(path, headers={"sec-fetch-site": "cross-site"}).status_code == status
 
 
 @pytest.mark.parametrize("path", ["/health", "/"])

@@ -66,13 +66,13 @@ def live_router(shelf: ModelShelf) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"models": shelf.names()}
 
-    @router.get("/live/model", dependencies=admin)
-    async def model(model: str) -> dict[str, Any]:
-        return await hand.describe(model)
+    @router.post("/live/model", dependencies=admin)
+    async def model(which: Which) -> dict[str, Any]:
+        return await hand.describe(which.model)
 
     @router.get("/live/events", dependencies=admin)
     async def events(model: str) -> Response:
-        return StreamingResponse(event_stream(await hand.served(model)), media_type="text/event-stream",
+        return StreamingResponse(event_stream(hand.loaded(model)), media_type="text/event-stream",
                                  headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     @router.post("/live/pause", dependencies=admin)
@@ -119,8 +119,16 @@ class _Hand:
             self._started.setdefault(name, served.config)
             return served
 
+    def loaded(self, name: str) -> ServedModel:
+        """The model, if it is loaded: a GET, which any page can make a browser send, loads nothing."""
+        self._shelf.seats(name)  # raises the 404
+        for served in self._shelf.loaded():
+            if served.name == name:
+                return served
+        raise ApiError(409, f"the model {name!r} is not loaded: POST /live/model loads it", code="model_not_loaded")
+
     async def describe(self, name: str) -> dict[str, Any]:
-        """What the page needs to know before it asks the model for anything."""
+        """Load the model, and return what the page needs to know before it asks the model for anything."""
         served = await self.served(name)
         sizes = await served.engine.call(lambda engine: {
             "num_blocks": engine.kv_cache.block_pool.num_blocks, "block_size": engine.kv_cache.block_size,

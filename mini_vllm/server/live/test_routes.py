@@ -16,8 +16,8 @@ from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shelf import ModelShelf
 
 KEYS = '[keys.anna]\nkey = "anna-has-a-secret"\nadmin = true\n[keys.bert]\nkey = "bert-has-a-secret"\n'
-ROUTES = [("GET", "/live/models", None), ("GET", "/live/model?model=M", None), ("GET", "/live/events?model=M", None),
-          *(("POST", f"/live/{verb}", {"model": "M"}) for verb in ("pause", "resume", "step", "restart"))]
+ROUTES = [("GET", "/live/models", None), ("GET", "/live/events?model=M", None),
+          *(("POST", f"/live/{verb}", {"model": "M"}) for verb in ("model", "pause", "resume", "step", "restart"))]
 
 
 def run(folder, script, **changes):
@@ -106,7 +106,7 @@ def test_pause_step_and_resume(folder):
 
 def test_a_restart_changes_what_was_asked_for_and_back(folder):
     async def script(ask, shelf, name):
-        before = (await ask("GET", f"/live/model?model={name}")).json()
+        before = (await ask("POST", "/live/model", {"model": name})).json()
         assert before["is_as_started"] and not before["has_chat_template"]
         changes = {"num_blocks": 20, "max_num_batched_tokens": 4}
         after = (await ask("POST", "/live/restart", {"model": name, **changes})).json()
@@ -118,7 +118,7 @@ def test_a_restart_changes_what_was_asked_for_and_back(folder):
         for wrong in ({"num_blocks": 1}, {"num_blocks": 5000}, {"aging_rate": -1}, {"max_num_seqs": 99}, {"colour": 3}):
             answer = await ask("POST", "/live/restart", {"model": name, **wrong})
             assert answer.status_code == 400 and set(answer.json()) == {"error"}, wrong
-        assert (await ask("GET", f"/live/model?model={name}")).json() == before
+        assert (await ask("POST", "/live/model", {"model": name})).json() == before
 
     run(folder, script)
 
@@ -175,4 +175,17 @@ def test_when_the_last_reader_leaves_a_paused_engine_goes_on(folder):
         await served.engine.metrics()
         assert not served.engine.is_paused
 
+    run(folder, script)
+
+
+def test_a_get_loads_nothing_and_says_what_does(folder):
+    async def script(ask, shelf, name):
+        answer = await ask("GET", f"/live/events?model={name}")
+        assert answer.status_code == 409 and answer.json()["error"]["code"] == "model_not_loaded"
+        assert (await ask("GET", "/live/events?model=none")).status_code == 404
+        assert (await ask("GET", f"/live/model?model={name}")).status_code == 405
+        await ask("GET", "/live/models")
+        assert shelf.loaded() == []
+        assert (await ask("POST", "/live/model", {"model": name})).json()["model"] == name
+        assert [served.name for served in shelf.loaded()] == [name]
     run(folder, script)

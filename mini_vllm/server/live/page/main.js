@@ -43,7 +43,7 @@ class Desk {
     this.watching?.abort();
     const watching = this.watching = new AbortController();
     find("connection").textContent = `Loading ${name}…`;
-    this.meet(await this.server.get("/live/model", { model: name }));
+    this.meet(await this.server.post("/live/model", { model: name }));
     if (!this.panes.length) for (const prompt of this.model.has_chat_template ? QUESTIONS : PROMPTS) this.openPane({ prompt });
     for await (const message of this.server.events(name, watching.signal, () => { find("connection").textContent = "No connection; trying again."; })) {
       this.#hear(message);

@@ -43,6 +43,11 @@ export class Server {
     yield* messagesOf(await this.#post(path, body, signal));
   }
 
+  // Load a model that was let go. False if that cannot be now.
+  load(model) {
+    return this.post("/live/model", { model }).then(() => true, () => false);
+  }
+
   // The engine's events, again and again: a new snapshot follows whenever the stream ends.
   async* events(model, signal, onLost) {
     while (!signal.aborted) {
@@ -52,6 +57,7 @@ export class Server {
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof ServerError && error.status === 404) throw error;
+        if (error instanceof ServerError && error.status === 409 && await this.load(model)) continue;
         onLost(error);
         await new Promise((resolve) => { setTimeout(resolve, 1000); });
       }
