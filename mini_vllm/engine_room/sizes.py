@@ -29,6 +29,17 @@ class EngineSizes:
                    _max_num_chunk_tokens(config), _max_num_lookahead(config, loaded))
 
 
+def kv_cache_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
+    """Return how much memory the keys and values of an engine will take. Raises ValueError as ``choose`` does."""
+    return EngineSizes.choose(config, loaded).num_blocks * _block_bytes(config, loaded)
+
+
+def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
+    model = loaded.config
+    return PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, config.block_size, model.head_dim,
+                                    loaded.model.model.norm.weight.dtype)
+
+
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
     limit = loaded.config.max_position_embeddings
     if limit < 2:
@@ -42,11 +53,10 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
 
 def _num_blocks(config: EngineConfig, loaded: LoadedModel, max_model_len: int) -> int:
     """As many as were asked for; else as many as the memory holds, but no more than full contexts in all seats use."""
-    model, size = loaded.config, config.block_size
+    size = config.block_size
     if config.num_blocks is not None:
         return config.num_blocks
-    block_bytes = PagedKVCache.block_bytes(model.num_layers, model.num_kv_heads, size, model.head_dim,
-                                           loaded.model.model.norm.weight.dtype)
+    block_bytes = _block_bytes(config, loaded)
     budget = parse_memory(config.kv_memory)
     affordable = budget // block_bytes
     if affordable < 2:

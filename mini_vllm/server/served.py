@@ -12,13 +12,19 @@ from typing import Any
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine, engine_of
 from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
+from mini_vllm.engine_room.sizes import kv_cache_bytes
 from mini_vllm.models.find import find_model
+from mini_vllm.models.loader import load
 from mini_vllm.models.prompts import PromptReader
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.server.chat_templates import ChatTemplate
 from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
+
+
+class MemoryLimitError(ValueError):
+    """A model would take more memory than the server may use."""
 
 
 @dataclass
@@ -54,10 +60,11 @@ class ServedModel:
 
     @classmethod
     async def start(cls, name: str, config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
-                    max_num_requests: int) -> ServedModel:
-        """Load it. Raises EngineStoppedError, with the cause, if that cannot be; nothing is left running then."""
+                    max_num_requests: int, max_bytes: int | None = None) -> ServedModel:
+        """Load it. Raises EngineStoppedError, with the cause, if that cannot be, or if weights and KV cache would take
+        more than ``max_bytes``; nothing is left running then."""
         engine = AsyncLLMEngine(max_num_requests=max_num_requests,
-                                make_engine=partial(engine_of, config, parts, trace=feed))
+                                make_engine=partial(_make_engine, config, parts, feed, max_bytes))
         try:
             prompts, defaults, num_bytes = await engine.call(_facts)
         except BaseException:
@@ -65,6 +72,16 @@ class ServedModel:
             raise
         template = None if prompts.tokenizer.chat_template is None else ChatTemplate(prompts.tokenizer)
         return cls(name, config, engine, feed, prompts, defaults, num_bytes, template)
+
+
+def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None) -> LLMEngine:
+    """Raise MemoryLimitError before the KV cache is allocated, if there is no memory for it."""
+    loaded = load(config.model)
+    kv_bytes = kv_cache_bytes(config, loaded)
+    if max_bytes is not None and loaded.num_bytes + kv_bytes > max_bytes:
+        raise MemoryLimitError(f"it takes {loaded.num_bytes / 1e6:.0f} MB for weights and {kv_bytes / 1e6:.0f} MB for "
+                               f"its KV cache; {max_bytes / 1e6:.0f} MB are left of the server's limit")
+    return engine_of(config, parts, loaded, feed)
 
 
 def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int]:

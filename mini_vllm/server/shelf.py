@@ -28,7 +28,7 @@ from mini_vllm.server.live.feed import LiveFeed
 from mini_vllm.server.place import Place
 from mini_vllm.server.room import who_must_go
 from mini_vllm.server.seats import Seats
-from mini_vllm.server.served import ServedModel, estimated_bytes, public_names
+from mini_vllm.server.served import MemoryLimitError, ServedModel, estimated_bytes, public_names
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.trace.recorder import NoTrace
 
@@ -130,6 +130,9 @@ class ModelShelf:
             return await asyncio.shield(task)
         except (EngineStoppedError, OSError, ValueError) as error:
             log.error("%s could not be loaded: %s", place.name, error.__cause__ or error)
+            if isinstance(error.__cause__, MemoryLimitError):
+                raise ApiError(503, f"the model {place.name!r} could not be loaded: {error.__cause__}",
+                               code="model_too_large") from error
             raise ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
                            code="model_not_loaded") from error
         finally:
@@ -143,7 +146,7 @@ class ModelShelf:
         self._make_room(place, needed)
         await asyncio.gather(*(other.leaving for other in self._places.values() if other.leaving is not None))
         served = await ServedModel.start(place.name, place.config, self._settings.parts, self._make_feed(),
-                                         len(Priority) * place.seats.bound)
+                                         len(Priority) * place.seats.bound, self._most_bytes(place))
         place.measured_bytes = served.num_bytes
         try:
             self._make_room(place, served.num_bytes)
@@ -152,6 +155,12 @@ class ModelShelf:
             raise
         log.info("%s is loaded: %.0f MB", place.name, served.num_bytes / 1e6)
         return served
+
+    def _most_bytes(self, place: Place) -> int | None:
+        """Return what the limit leaves for a model if all others go that may; None if there is no limit."""
+        limit = self._settings.max_memory_bytes
+        return None if limit is None else limit - sum(other.num_bytes for other in self._places.values()
+                                                      if other is not place and not other.may_go)
 
     def _make_room(self, place: Place, num_bytes: int) -> None:
         """Reserve the memory, and let go what stands in its way. Raises ApiError, and lets nothing go, if there is too

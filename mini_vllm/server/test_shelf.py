@@ -109,8 +109,8 @@ def test_a_model_that_never_fits_is_told_so(folders):
     on_shelf(main, folders[0], memory=1000)
 
 
-def test_what_turns_out_larger_than_its_files_is_let_go_again(folders):
-    """With a number of blocks instead of bytes, what the cache takes is known when the model is loaded."""
+def test_what_turns_out_larger_than_its_files_is_refused_before_its_cache_is_allocated(folders):
+    """With a number of blocks instead of bytes, what the cache takes is known when the weights are loaded."""
     async def main(shelf, a):
         with pytest.raises(ApiError, match="takes"):
             await use(shelf, a)
@@ -182,6 +182,22 @@ def test_a_restart_changes_the_engine_and_its_seats(folders):
         assert shelf.seats(a).max_num_seqs == 3 and await use(shelf, a) is after
 
     on_shelf(main, folders[0])
+
+
+def test_a_restart_that_would_exceed_the_memory_allocates_nothing(folders, monkeypatch):
+    def never(*sizes):
+        raise AssertionError("the KV cache was allocated")
+
+    async def main(shelf, a):
+        before = (await use(shelf, a)).config
+        with monkeypatch.context() as patch:
+            patch.setattr("mini_vllm.attention.PagedKVCache.__init__", never)
+            with pytest.raises(ValueError, match=r"cannot be started so: it takes \d+ MB for weights and \d{3,} MB for "
+                                                 "its KV cache; 20 MB are left of the server's limit"):
+                await shelf.restart(a, num_blocks=4096, block_size=256)
+        assert (await use(shelf, a)).config == before, "it is served as before"
+
+    on_shelf(main, folders[0], memory="20MB")
 
 
 def test_a_restart_waits_for_nobody_and_breaks_nothing_unless_told(folders):
