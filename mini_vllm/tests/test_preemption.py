@@ -38,13 +38,12 @@ WORK = list(requests(40, seed=10, temperature=0))
 
 @pytest.fixture(scope="module")
 def alone(loaded):
-    """What each of WORK gives where it has no need of its neighbours' blocks: in a batch with room for all and no
-    cache. That a batch gives what each request gives alone is in test_engine.py."""
-    engine = make_engine(loaded, num_blocks=900, max_num_seqs=40, enable_prefix_caching=False, enable_lookahead=False)
-    ids = [engine.add_request(prompt, params) for prompt, params in WORK]
-    results = run(engine)
-    assert engine.scheduler.num_preemptions == 0
-    return [results[request_id].token_ids for request_id in ids]
+    """What each of WORK gives when it has the engine to itself."""
+    engine, results = make_engine(loaded, num_blocks=40, max_num_seqs=1, enable_prefix_caching=False), []
+    for prompt, params in WORK:
+        engine.add_request(prompt, params, "r")
+        results.append(run(engine)["r"].token_ids)
+    return results
 
 
 @pytest.mark.parametrize("settings", [{}, {"enable_lookahead": False}, {"enable_prefix_caching": False}],
