@@ -4,6 +4,9 @@
     python tools/serve_hostile.py bodies      one part
     python tools/serve_hostile.py --quick     a third of the bodies
 
+**connections**: 300 half-sent heads of requests, held open against a server that may open 256 files. /health must
+answer within 2 s, and the log may get 9 lines.
+
 **bodies**: requests up to the default size limit whose contents are costly to read. While the server handles each, GET
 /health is sent every 20 ms. The worst of those answers may come at most 250 ms later than with an empty body.
 """
@@ -14,6 +17,7 @@ import argparse
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,8 +42,14 @@ MAX_DELAY_S = 0.25
 NUM_TRIES = 3
 
 
+#: Half-sent heads, how soon /health must answer meanwhile, and how many lines the log may not reach.
+NUM_IDLE, MAX_HEALTH_S, MAX_LOG_LINES = 300, 2.0, 10
+#: What the last server has written after its address.
+said: list[str] = []
+
+
 @contextmanager
-def server() -> Iterator[tuple[str, int]]:
+def server(max_files: int | None = None) -> Iterator[tuple[str, int]]:
     """Start `mini-vllm serve` with a small random model that can chat, called ``small``. Yield its address."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "small"
@@ -47,15 +57,22 @@ def server() -> Iterator[tuple[str, int]]:
         settings = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
         (model / "tokenizer_config.json").write_text(json.dumps(settings))
         command = [sys.executable, "-m", "mini_vllm.cli", "serve", str(model), "--port", "0", "--num-blocks", "300"]
+        if max_files is not None:
+            command = ["bash", "-c", f'ulimit -n {max_files}; exec "$@"', "bash", *command]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
+        found = re.search(r"http://([\d.]+):(\d+)", process.stderr.readline())
+        assert found is not None, process.stderr.read()
+        process.stderr.readline()  # where the page is
+        said.clear()
+        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()))
+        reader.start()
         try:
-            found = re.search(r"http://([\d.]+):(\d+)", process.stderr.readline())
-            assert found is not None, process.stderr.read()
             yield found[1], int(found[2])
         finally:
             process.terminate()
             process.wait()
+            reader.join()
 
 
 def repeated(item: str, frame: str, separator: str = ",", most: int = DEFAULT_MAX_BODY_BYTES) -> bytes:
@@ -198,7 +215,36 @@ def attack_with_bodies(is_quick: bool) -> int:
     return num_failed
 
 
-PARTS = {"bodies": attack_with_bodies}
+def attack_with_connections(is_quick: bool) -> int:
+    """Hold half-sent heads open where few files may be. Return 1 if /health takes too long or the log is flooded."""
+    with server(max_files=256) as (host, port):
+        post(host, port, TEXTS, b'{"model": "small", "prompt": "a", "max_tokens": 1}')
+        idle = []
+        for _ in range(NUM_IDLE):
+            try:
+                idle.append(socket.create_connection((host, port), timeout=5))
+                idle[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: local")
+            except OSError:
+                pass  # it was closed to make room
+        worst_s, end_s = 0.0, time.monotonic() + (5 if is_quick else 30)
+        while time.monotonic() < end_s:
+            start_s = time.perf_counter()
+            connection = http.client.HTTPConnection(host, port, timeout=60)
+            connection.request("GET", "/health")
+            assert connection.getresponse().status == 200
+            connection.close()
+            worst_s = max(worst_s, time.perf_counter() - start_s)
+            time.sleep(PROBE_EVERY_S)
+        for each in idle:
+            each.close()
+    num_lines = len(said)
+    is_bad = worst_s > MAX_HEALTH_S or num_lines >= MAX_LOG_LINES
+    print(f"{'FAILED ' if is_bad else ''}{NUM_IDLE} half-sent heads, 256 open files at most: /health within "
+          f"{1e3 * worst_s:.0f} ms, {num_lines} lines in the log", flush=True)
+    return int(is_bad)
+
+
+PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ of 600,000 empty objects fits into 2 MB, and parsing and validating it would kee
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,8 @@ from mini_vllm.server.errors import ApiError
 #: How much more than allowed is read and thrown away. A client that is still sending when the connection closes sees
 #: a reset instead of the 413.
 MAX_DISCARDED_BYTES = 256 * 2**20
+#: How long a client may take to send a body.
+BODY_S = 60.0
 #: How many values in lists and objects a body may contain (a prompt of token ids has many), how many lists and objects,
 #: and how many quotation marks, escaped ones included.
 MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
@@ -33,8 +36,13 @@ class BodyBound:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         try:
-            body = await self._read(receive, dict(scope["headers"]).get(b"content-length", b""))
+            num_bytes = dict(scope["headers"]).get(b"content-length", b"")
+            body = await asyncio.wait_for(self._read(receive, num_bytes), BODY_S)
             check_shape(body or b"")
+        except asyncio.TimeoutError:
+            error = ApiError(408, f"the body did not arrive within {BODY_S:g} s", code="body_too_slow",
+                             headers={"Connection": "close"})
+            return await error.to_response()(scope, receive, send)
         except ApiError as error:
             return await error.to_response()(scope, receive, send)
         if body is not None:  # else the client has left

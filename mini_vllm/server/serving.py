@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from mini_vllm.fast.garbage import leave_what_is_there_alone
 from mini_vllm.models.find import find_model
 from mini_vllm.server.app import make_app
+from mini_vllm.server.connections import NUM_ACCEPTED_AT_ONCE, BoundedConnection, once_in_a_while
 from mini_vllm.server.settings import ServerSettings
 
 log = logging.getLogger("mini_vllm.server")
@@ -38,12 +39,20 @@ class DrainingServer(uvicorn.Server):
         # No access log: a line for every request costs time, and paths are all that it could tell. By the time that
         # uvicorn is given, nobody is left to wait for.
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", server_header=False,
+                                        http=BoundedConnection, backlog=NUM_ACCEPTED_AT_ONCE,
                                         timeout_graceful_shutdown=round(settings.drain_s + 5 * FAREWELL_S)))
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addFilter(once_in_a_while)
         self._app, self._drain_s = app, settings.drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._app.state.draining.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # asyncio has made it as short as the number that it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         limit = asyncio.create_task(self._limit_the_wait())
