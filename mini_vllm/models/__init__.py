@@ -6,6 +6,7 @@ A model, in the order in which it is loaded:
     pull, wheel        fetch one of those, and keep it
     loader             ``load(name)``: find, read, build
     folder, gguf       the two layouts of a checkpoint: config and tensors
+    gguf_header        the header of a GGUF file, checked before MLX reads it
     config, rope       the numbers that make a network, and its rotary positions
     fields             fields of a JSON object that somebody else wrote, checked as they are read
     shapes, packed     which tensors there must be, and how quantised ones are packed
