@@ -2,10 +2,13 @@
 
     make serve-hostile                        every part
     python tools/serve_hostile.py bodies      one part
-    python tools/serve_hostile.py --quick     a third of the bodies
+    python tools/serve_hostile.py --quick     less of each
 
 **connections**: 300 half-sent heads of requests, held open against a server that may open 256 files. /health must
 answer within 2 s, and the log may get 9 lines.
+
+**files**: 200 damaged GGUF files and 200 damaged safetensors files, each loaded in a process of its own. None may be
+ended by a signal.
 
 **bodies**: requests up to the default size limit whose contents are costly to read. While the server handles each, GET
 /health is sent every 20 ms. The worst of those answers may come at most 250 ms later than with an empty body.
@@ -16,7 +19,9 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,8 +32,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from damaged_files import LOAD_ALL, damaged
 from serve_load import SHAPE
 
+from mini_vllm.backend import mx
 from mini_vllm.models.random_model import write_random_checkpoint
 from mini_vllm.server.body import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES
 from mini_vllm.server.settings import DEFAULT_MAX_BODY_BYTES
@@ -244,13 +251,35 @@ def attack_with_connections(is_quick: bool) -> int:
     return int(is_bad)
 
 
-PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections}
+def attack_with_files(is_quick: bool) -> int:
+    """Load damaged GGUF and safetensors files, each in a process of its own. Return how many a signal ended."""
+    rng, num_files = random.Random(0), 20 if is_quick else 200
+    with tempfile.TemporaryDirectory() as scratch:
+        sound, broken = Path(scratch) / "sound", Path(scratch) / "broken"
+        write_random_checkpoint(sound, SHAPE)
+        mx.save_gguf(f"{scratch}/sound.gguf", {f"blk.{i}.attn_q.weight": mx.ones((64, 64)) for i in range(8)},
+                     {"general.architecture": "llama", "tokenizer.ggml.tokens": ["a", "b", "c"] * 50})
+        gguf, weights = Path(scratch, "sound.gguf").read_bytes(), (sound / "model.safetensors").read_bytes()
+        broken.mkdir()
+        for number in range(num_files):
+            (broken / f"{number}.gguf").write_bytes(damaged(gguf, rng))
+            shutil.copytree(sound, broken / f"folder-{number}")
+            (broken / f"folder-{number}" / "model.safetensors").write_bytes(damaged(weights, rng))
+        done = subprocess.run([sys.executable, "-c", LOAD_ALL, str(broken)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ended = done.stdout.splitlines()
+    print(f"{'FAILED ' if ended else ''}{num_files} damaged GGUF files and {num_files} damaged safetensors files: "
+          f"{len(ended)} processes ended by a signal {' '.join(ended[:5])}", flush=True)
+    return len(ended)
+
+
+PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections, "files": attack_with_files}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="a third of the bodies")
+    parser.add_argument("--quick", action="store_true", help="less of each")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from damaged_files import LOAD_ALL, damaged
 
 from mini_vllm.backend import mx
 from mini_vllm.models.fields import LoadError
@@ -96,43 +97,6 @@ def test_a_pipe_is_no_file_of_weights(tmp_path, checkpoints):
         load(folder)
 
 
-def damaged(content, rng):
-    """One of many ways to spoil a file."""
-    content = bytearray(content)
-    match rng.randrange(4):
-        case 0:
-            return bytes(content[:rng.randrange(len(content))])
-        case 1:  # a few bits, mostly in the header
-            for _ in range(rng.choice([1, 20])):
-                content[rng.randrange(min(len(content), 2000))] ^= 1 << rng.randrange(8)
-        case 2:  # a number that is far too large
-            at = rng.randrange(4, min(len(content), 400))
-            content[at:at + 8] = struct.pack("<Q", rng.choice([2**63, 2**64 - 1, 2**32, 10**9]))
-        case 3:
-            at = rng.randrange(4, len(content))
-            del content[at:at + rng.randrange(1, 64)]
-    return bytes(content)
-
-
-#: Reads each file of a folder in a process of its own, and prints those that a signal ended.
-READ_ALL = """
-import os, pathlib, sys
-from mini_vllm.models.gguf import read_gguf
-for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    child = os.fork()
-    if not child:
-        try:
-            read_gguf(file)
-        except ValueError:
-            pass
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        print(file.name, os.WTERMSIG(status))
-"""
-
-
 def test_no_damage_ends_the_process(tmp_path):
     rng, file = random.Random(0), tmp_path / "sound.gguf"
     mx.save_gguf(str(file), {f"blk.{i}.a.weight": mx.ones((8, 32)) for i in range(4)},
@@ -140,5 +104,5 @@ def test_no_damage_ends_the_process(tmp_path):
     sound = file.read_bytes()
     for number in range(60):
         (tmp_path / f"{number}.gguf").write_bytes(damaged(sound, rng))
-    done = subprocess.run([sys.executable, "-c", READ_ALL, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", LOAD_ALL, str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
