@@ -52,9 +52,9 @@ def test_half_a_head_is_waited_for_and_not_for_ever(server, monkeypatch):
 
 
 def test_the_second_request_of_a_connection_is_limited_too(server, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with connect(server, HALF + REST) as connection:
         assert answer(connection) == b"HTTP/1.1 200 OK"
+        monkeypatch.setattr(connections, "HEAD_S", 0.2)
         connection.sendall(HALF)
         assert is_closed(connection)
 
