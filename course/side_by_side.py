@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +28,14 @@ def stay_on_a_core(index: int) -> None:
     """Keep the calling thread, and all processes that it starts from now on, on one of the cores it may use.
 
     MLX computes in a thread of its own and is handed one small operation after the other. On one core, scheduled as a
-    batch job, the two threads take turns instead of waiting for each other's memory: the same work takes a fifth less
-    CPU time. Systems without such scheduling are left as they are.
+    batch job, the two threads take turns instead of waiting for each other's memory, and the same work takes less CPU
+    time. Where the system has no such scheduling, or does not permit it, nothing changes.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[index % len(cores)]})
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        with contextlib.suppress(OSError):  # some containers forbid it
+            os.sched_setaffinity(0, {cores[index % len(cores)]})
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def side_by_side(jobs: Sequence[Callable[[OnPoll], Result]], num_at_once: int) -> Iterator[Result]:

@@ -12,6 +12,7 @@ from newcomer import ROOT, bare_environment
 from orders import shuffled
 
 from course.loading import load_file
+from course.side_by_side import stay_on_a_core
 from mini_vllm.models.catalogue import cached_model
 
 
@@ -124,3 +125,12 @@ def test_a_worker_stays_on_one_core():
     if not hasattr(os, "sched_setaffinity"):
         script = "from course.side_by_side import stay_on_a_core; stay_on_a_core(3); print(1, True)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT) == "1 True\n"
+
+
+def test_where_no_worker_may_choose_its_core_it_stays_where_it_is(monkeypatch):
+    def forbidden(*arguments):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    stay_on_a_core(0)

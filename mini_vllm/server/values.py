@@ -23,13 +23,16 @@ MAX_STOP_TOKEN_IDS, MAX_ALLOWED_TOKEN_IDS, MAX_BAD_WORDS = 1024, 2**14, 1024
 MAX_PROMPTS, MAX_MESSAGES, MAX_PARTS = 2048, 1024, 4096
 
 
-def at_most(limit: int) -> BeforeValidator:
+def check_length(value: object, limit: int, what: str = "entries") -> object:
     """Refuse a list or an object of more than ``limit`` entries without looking at them."""
-    def check(value: object) -> object:
-        if isinstance(value, (list, dict)) and len(value) > limit:
-            raise PydanticCustomError("too_many", f"must have at most {limit} entries, but has {len(value)}")
-        return value
-    return BeforeValidator(check)
+    if isinstance(value, (list, dict)) and len(value) > limit:
+        raise PydanticCustomError("too_many", f"must have at most {limit} {what}, but has {len(value)}")
+    return value
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """``check_length`` for a field."""
+    return BeforeValidator(lambda value: check_length(value, limit))
 
 
 class BoundedModel(BaseModel):
@@ -40,9 +43,7 @@ class BoundedModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_num_fields(cls, fields: object) -> object:
-        if isinstance(fields, dict) and len(fields) > MAX_FIELDS:
-            raise PydanticCustomError("too_many", f"must have at most {MAX_FIELDS} fields, but has {len(fields)}")
-        return fields
+        return check_length(fields, MAX_FIELDS, "fields")
 
 
 def _check_prompt(value: object) -> object:
@@ -52,8 +53,8 @@ def _check_prompt(value: object) -> object:
         kinds = set(map(type, value))
         if kinds == {int}:
             return value
-        if kinds in ({str}, {list}) and len(value) > MAX_PROMPTS:
-            raise PydanticCustomError("too_many", f"must have at most {MAX_PROMPTS} prompts, but has {len(value)}")
+        if kinds in ({str}, {list}):
+            check_length(value, MAX_PROMPTS, "prompts")
         if kinds == {str} or kinds == {list} and all(item and set(map(type, item)) == {int} for item in value):
             return value
     raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids, or a list of such "
@@ -62,8 +63,7 @@ def _check_prompt(value: object) -> object:
 
 def _check_stop(value: object) -> object:
     texts = value if isinstance(value, list) else [value]
-    if len(texts) > MAX_STOPS:
-        raise PydanticCustomError("too_many", f"must have at most {MAX_STOPS} entries, but has {len(texts)}")
+    check_length(texts, MAX_STOPS)
     if value is None or all(isinstance(text, str) and 1 <= len(text) <= MAX_TEXT_CHARS for text in texts):
         return value
     raise PydanticCustomError("stop", f"must be a text of 1 to {MAX_TEXT_CHARS} characters, or a list of such texts")
@@ -94,9 +94,8 @@ def _check_token_id_text(value: object) -> object:
 
 
 def _check_messages(value: object) -> object:
+    check_length(value, MAX_MESSAGES)
     if isinstance(value, list):
-        if len(value) > MAX_MESSAGES:
-            raise PydanticCustomError("too_many", f"must have at most {MAX_MESSAGES} entries, but has {len(value)}")
         contents = [message.get("content") for message in value if isinstance(message, dict)]
         num_parts = sum(len(content) for content in contents if isinstance(content, list))
         if num_parts > MAX_PARTS:
