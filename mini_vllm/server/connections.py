@@ -2,7 +2,7 @@
 
 Connecting needs no key, and a connection takes a file descriptor. So a connection is closed if the head of a request
 has not arrived within ``HEAD_S``. When there are as many connections as file descriptors allow, with some to spare for
-models and processes, the oldest one without a request makes room for the new one.
+models and processes, the oldest one without a whole request makes room for the new one.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ class BoundedConnection(H11Protocol):
         """Whether the head of a request has arrived that is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def has_whole_request(self) -> bool:
+        """Whether its body has arrived, too: a client may send half of one and wait."""
+        return self.has_request and not self.cycle.more_body
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.made_s = self.loop.time()
@@ -77,9 +82,9 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _make_room(self) -> None:
-        """Close the oldest connection without a request; if all have one, this one."""
-        waiting = [each for each in self.connections if isinstance(each, BoundedConnection) and not each.has_request
-                   and not each.transport.is_closing()]
+        """Close the oldest connection without a whole request; if all have one, this one."""
+        waiting = [each for each in self.connections if isinstance(each, BoundedConnection)
+                   and not each.has_whole_request and not each.transport.is_closing()]
         oldest = min(waiting, key=lambda each: each.made_s, default=self)
         oldest.transport.abort()
         log.warning("more than %d connections are open: the oldest without a request is closed for each new one",

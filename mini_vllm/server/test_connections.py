@@ -59,11 +59,16 @@ def test_the_second_request_of_a_connection_is_limited_too(server, monkeypatch):
         assert is_closed(connection)
 
 
-def test_the_oldest_connection_without_a_request_makes_room(server, monkeypatch, caplog):
+HALF_BODY = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+             b"Content-Length: 99\r\n\r\n{")
+
+
+@pytest.mark.parametrize("sent", [HALF, HALF_BODY], ids=["head", "body"])
+def test_the_oldest_connection_without_a_whole_request_makes_room(server, monkeypatch, sent):
     monkeypatch.setattr(connections, "max_connections", lambda: 3)
     held = []
-    for _ in range(3):  # one after the other, so that the first is the oldest
-        held.append(connect(server, HALF))
+    for content in (sent, HALF, HALF):  # one after the other, so that the first is the oldest
+        held.append(connect(server, content))
         while len(server.server.server_state.connections) < len(held):
             pass
     with connect(server, HALF + REST) as fourth:
