@@ -12,6 +12,15 @@ ended by a signal.
 
 **bodies**: requests up to the default size limit whose contents are costly to read. While the server handles each, GET
 /health is sent every 20 ms. The worst of those answers may come at most 250 ms later than with an empty body.
+
+**templates**: chats whose template counts to ten thousand million. /health must answer within 2 s, and SIGTERM and
+SIGINT must end the server meanwhile.
+
+**keys**: a key sends 72 prompts where it may ask for 5 per minute; another fills every place while a third one asks.
+
+**memory**: a model is to be restarted with a KV cache of several gigabytes, where all may use 300 MB together.
+
+**pages**: what a page in a browser or a careless client can send: GETs from other sites, false hosts, large bodies.
 """
 
 from __future__ import annotations
@@ -19,9 +28,11 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +53,7 @@ from mini_vllm.server.settings import DEFAULT_MAX_BODY_BYTES
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 TEXTS, CHATS = "/v1/completions", "/v1/chat/completions"
+SHORT = b'{"model": "small", "prompt": "a", "max_tokens": 1}'
 PROBE_EVERY_S = 0.02
 #: How much later than with an empty body /health may answer.
 MAX_DELAY_S = 0.25
@@ -51,35 +63,62 @@ NUM_TRIES = 3
 
 #: Half-sent heads, how soon /health must answer meanwhile, and how many lines the log may not reach.
 NUM_IDLE, MAX_HEALTH_S, MAX_LOG_LINES = 300, 2.0, 10
-#: What the last server has written after its address.
-said: list[str] = []
+#: A template that runs for hours when the first message asks for it.
+ENDLESS = ("{% if messages[0].content == 'count' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+           "{% endfor %}{% endif %}" + TEMPLATE)
+#: How long the server may take to end while templates run.
+MAX_END_S = 10.0
+#: What a process may use at most in memory that began with `--memory 300MB`: Python and MLX themselves included.
+MAX_USED_BYTES = 10**9
+#: Three callers with keys of one priority.
+KEYS = {name: f"{name}-has-a-long-key-of-its-own" for name in ("anna", "bert", "carl")}
+
+
+class Server:
+    """A `mini-vllm serve` process with a small random model that can chat, called ``small``."""
+
+    def __init__(self, folder: Path, options: Sequence[str], template: str, max_files: int | None) -> None:
+        model = folder / "small"
+        write_random_checkpoint(model, SHAPE)
+        settings = {"eos_token": "<|endoftext|>", "chat_template": template}
+        (model / "tokenizer_config.json").write_text(json.dumps(settings))
+        command = [sys.executable, "-m", "mini_vllm.cli", "serve", "--model", str(model), "--port", "0",
+                   "--num-blocks", "300", *options]
+        if max_files is not None:
+            command = ["bash", "-c", f'ulimit -n {max_files}; exec "$@"', "bash", *command]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        stderr = self.process.stderr
+        assert stderr is not None
+        found = re.search(r"http://([\d.]+):(\d+)", stderr.readline())
+        assert found is not None, stderr.read()
+        self.host, self.port = found[1], int(found[2])
+        stderr.readline()  # where the page is
+        #: What it has written after its address.
+        self.log: list[str] = []
+        self._reader = threading.Thread(target=lambda: self.log.extend(stderr))
+        self._reader.start()
+        #: The most memory that it has used, once it has ended.
+        self.max_used_bytes = 0
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Send it a signal and wait until it has ended."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+            _, status, usage = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.max_used_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        self._reader.join()
 
 
 @contextmanager
-def server(max_files: int | None = None) -> Iterator[tuple[str, int]]:
-    """Start `mini-vllm serve` with a small random model that can chat, called ``small``. Yield its address."""
+def server(*options: str, template: str = TEMPLATE, max_files: int | None = None) -> Iterator[Server]:
+    """Start a server that may open ``max_files`` files. It is ended after the ``with`` block, if it still runs."""
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "small"
-        write_random_checkpoint(model, SHAPE)
-        settings = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
-        (model / "tokenizer_config.json").write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "mini_vllm.cli", "serve", str(model), "--port", "0", "--num-blocks", "300"]
-        if max_files is not None:
-            command = ["bash", "-c", f'ulimit -n {max_files}; exec "$@"', "bash", *command]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        found = re.search(r"http://([\d.]+):(\d+)", process.stderr.readline())
-        assert found is not None, process.stderr.read()
-        process.stderr.readline()  # where the page is
-        said.clear()
-        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()))
-        reader.start()
+        started = Server(Path(folder), options, template, max_files)
         try:
-            yield found[1], int(found[2])
+            yield started
         finally:
-            process.terminate()
-            process.wait()
-            reader.join()
+            started.end()
 
 
 def repeated(item: str, frame: str, separator: str = ",", most: int = DEFAULT_MAX_BODY_BYTES) -> bytes:
@@ -153,8 +192,8 @@ def bodies() -> dict[str, tuple[str, bytes]]:
 class Prober:
     """Asks for /health every 20 ms, in a thread, and keeps how long each answer took."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._address, self._ends, self._lock = (host, port), threading.Event(), threading.Lock()
+    def __init__(self, target: Server) -> None:
+        self._address, self._ends, self._lock = (target.host, target.port), threading.Event(), threading.Lock()
         self._worst_s = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -182,11 +221,12 @@ class Prober:
         self._thread.join()
 
 
-def post(host: str, port: int, path: str, body: bytes) -> tuple[int, str]:
+def post(to: Server, path: str, body: bytes, key: str | None = None) -> tuple[int, str]:
     """Send ``body``. Return the status of the answer, and its message if it is an error."""
-    connection = http.client.HTTPConnection(host, port, timeout=120)
+    connection = http.client.HTTPConnection(to.host, to.port, timeout=120)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         content = json.loads(answer.read())
         return answer.status, content["error"]["message"] if "error" in content else ""
@@ -197,12 +237,12 @@ def post(host: str, port: int, path: str, body: bytes) -> tuple[int, str]:
 def attack_with_bodies(is_quick: bool) -> int:
     """Print what each body costs others. Return the number of those that cost too much."""
     num_failed = 0
-    with server() as (host, port):
-        post(host, port, TEXTS, b'{"model": "small", "prompt": "a", "max_tokens": 1}')  # it is loaded from here on
-        prober = Prober(host, port)
+    with server() as target:
+        post(target, TEXTS, SHORT)  # it is loaded from here on
+        prober = Prober(target)
         prober.worst_s()
         for _ in range(20):
-            post(host, port, TEXTS, b"{}")
+            post(target, TEXTS, b"{}")
         empty_s = prober.worst_s()
         print(f"empty body: /health within {1e3 * empty_s:.0f} ms; others may take {1e3 * MAX_DELAY_S:.0f} ms more")
         for name, (path, body) in list(bodies().items())[::3 if is_quick else 1]:
@@ -210,7 +250,7 @@ def attack_with_bodies(is_quick: bool) -> int:
             for _ in range(NUM_TRIES):
                 prober.worst_s()
                 start_s = time.perf_counter()
-                status, message = post(host, port, path, body)
+                status, message = post(target, path, body)
                 took_s, worst_s = time.perf_counter() - start_s, prober.worst_s()
                 is_bad = worst_s > empty_s + MAX_DELAY_S or status >= 500
                 if not is_bad:
@@ -224,19 +264,19 @@ def attack_with_bodies(is_quick: bool) -> int:
 
 def attack_with_connections(is_quick: bool) -> int:
     """Hold half-sent heads open where few files may be. Return 1 if /health takes too long or the log is flooded."""
-    with server(max_files=256) as (host, port):
-        post(host, port, TEXTS, b'{"model": "small", "prompt": "a", "max_tokens": 1}')
+    with server(max_files=256) as target:
+        post(target, TEXTS, SHORT)
         idle = []
         for _ in range(NUM_IDLE):
             try:
-                idle.append(socket.create_connection((host, port), timeout=5))
+                idle.append(socket.create_connection((target.host, target.port), timeout=5))
                 idle[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: local")
             except OSError:
                 pass  # it was closed to make room
         worst_s, end_s = 0.0, time.monotonic() + (5 if is_quick else 30)
         while time.monotonic() < end_s:
             start_s = time.perf_counter()
-            connection = http.client.HTTPConnection(host, port, timeout=60)
+            connection = http.client.HTTPConnection(target.host, target.port, timeout=60)
             connection.request("GET", "/health")
             assert connection.getresponse().status == 200
             connection.close()
@@ -244,7 +284,7 @@ def attack_with_connections(is_quick: bool) -> int:
             time.sleep(PROBE_EVERY_S)
         for each in idle:
             each.close()
-    num_lines = len(said)
+    num_lines = len(target.log)
     is_bad = worst_s > MAX_HEALTH_S or num_lines >= MAX_LOG_LINES
     print(f"{'FAILED ' if is_bad else ''}{NUM_IDLE} half-sent heads, 256 open files at most: /health within "
           f"{1e3 * worst_s:.0f} ms, {num_lines} lines in the log", flush=True)
@@ -273,7 +313,151 @@ def attack_with_files(is_quick: bool) -> int:
     return len(ended)
 
 
-PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections, "files": attack_with_files}
+def tell(is_bad: bool, text: str) -> int:
+    print(f"{'FAILED ' if is_bad else ''}{text}", flush=True)
+    return int(is_bad)
+
+
+def attack_with_templates(is_quick: bool) -> int:
+    """Ask for chats whose template does not end. Return how often /health was late or the server did not end."""
+    chat = b'{"model": "small", "max_tokens": 1, "messages": [{"role": "user", "content": "count"}]}'
+    num_failed = 0
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with server(template=ENDLESS) as target:
+            post(target, TEXTS, SHORT)
+            prober = Prober(target)
+            prober.worst_s()
+            status, message = post(target, CHATS, chat)
+            worst_s = prober.worst_s()
+            prober.end()
+            is_bad = worst_s > MAX_HEALTH_S or status >= 500
+            num_failed += tell(is_bad, f"a template without an end: status {status}, /health within "
+                               f"{1e3 * worst_s:.0f} ms. {message[:90]}")
+            callers = [threading.Thread(target=_ask_and_be_left, args=(target, chat)) for _ in range(4)]
+            for caller in callers:
+                caller.start()
+            time.sleep(0.3)  # they are being written
+            start_s = time.perf_counter()
+            kills = threading.Timer(60, target.process.kill)
+            kills.start()
+            target.end(number)
+            kills.cancel()
+            took_s = time.perf_counter() - start_s
+            for caller in callers:
+                caller.join()
+            num_failed += tell(took_s > MAX_END_S, f"four of them, and {signal.Signals(number).name}: the server ended "
+                               f"after {took_s:.1f} s with status {target.process.returncode}")
+        if is_quick:
+            break
+    return num_failed
+
+
+def _ask_and_be_left(target: Server, body: bytes) -> None:
+    try:
+        post(target, CHATS, body)
+    except (OSError, http.client.HTTPException, ValueError):
+        pass  # the server ended meanwhile
+
+
+def attack_with_keys(is_quick: bool) -> int:
+    """Let one key ask for more than its rate, and one for every place. Return how many of them got it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "keys.toml"
+        file.write_text("\n".join(f'[keys.{name}]\nkey = "{key}"\ntier = "low"' for name, key in KEYS.items()
+                                  ).replace('[keys.anna]', '[keys.anna]\nrequests_per_minute = 5'))
+        with server("--keys", str(file), "--max-num-seqs", "8", "--max-waiting", "64") as target:
+            many = json.dumps({"model": "small", "prompt": ["a"] * 72, "max_tokens": 200, "ignore_eos": True}).encode()
+            status, message = post(target, TEXTS, many, KEYS["anna"])
+            num_failed = tell(status == 200, f"72 prompts of a key that may ask for 5 per minute: status {status}. "
+                              f"{message[:90]}")
+            ends = threading.Event()
+
+            def fill() -> None:
+                some = json.dumps({"model": "small", "prompt": "a", "n": 12, "max_tokens": 200, "ignore_eos": True})
+                while not ends.is_set():
+                    post(target, TEXTS, some.encode(), KEYS["bert"])
+
+            greedy = [threading.Thread(target=fill) for _ in range(12)]
+            for each in greedy:
+                each.start()
+            time.sleep(1)  # every place is taken
+            num_answers, num_tries, start_s = 0, 0, time.perf_counter()
+            wanted = 5 if is_quick else 20
+            while num_answers < wanted and time.perf_counter() - start_s < 60:
+                num_tries += 1
+                if post(target, TEXTS, SHORT, KEYS["carl"])[0] == 200:
+                    num_answers += 1
+                else:
+                    time.sleep(0.2)
+            ends.set()
+            for each in greedy:
+                each.join()
+    return num_failed + tell(num_answers < wanted, f"a key that asks while another fills every place: {num_answers} of "
+                             f"{wanted} answers, {num_tries} tries, {time.perf_counter() - start_s:.1f} s")
+
+
+def attack_with_memory(is_quick: bool) -> int:
+    """Ask for a KV cache larger than all models may use. Return 1 if it was allocated."""
+    with server("--model", "tiny-tales", "--memory", "300MB") as target:
+        short = SHORT.replace(b"small", b"tiny-tales")
+        post(target, TEXTS, short)
+        wish = b'{"model": "tiny-tales", "num_blocks": 4096, "block_size": 256}'
+        status, message = post(target, "/live/restart", wish)
+        after = post(target, TEXTS, short)[0]
+    is_bad = target.max_used_bytes > MAX_USED_BYTES or status >= 500 or after != 200
+    return tell(is_bad, f"a restart with 4096 blocks of 256, --memory 300MB: status {status}, at most "
+                f"{target.max_used_bytes / 1e9:.1f} GB used, then status {after}. {message[:90]}")
+
+
+def send(target: Server, head: str, body: bytes = b"") -> tuple[int, str]:
+    """Send bytes as they are. Return the status and the content of the answer; 0 if the connection was reset."""
+    with socket.create_connection((target.host, target.port), timeout=60) as connection:
+        try:
+            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            return answer.status, answer.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return 0, repr(error)
+
+
+def attack_with_pages(is_quick: bool) -> int:
+    """Send what pages in a browser and careless clients send. Return how many answers are wrong."""
+    with server() as target:
+        local = f"127.0.0.1:{target.port}"
+        others = "Origin: https://evil.example\r\nContent-Type: text/plain"
+        length = 50_000_000
+
+        def written(body: dict[str, object]) -> tuple[str, bytes]:
+            content = json.dumps(body).encode()
+            return (f"POST {TEXTS} HTTP/1.1\r\nHost: {local}\r\nContent-Type: application/json\r\n"
+                    f"Content-Length: {len(content)}"), content
+
+        tries: list[tuple[str, tuple[str, bytes], int, str]] = [
+            ("a GET that would load a model", (f"GET /live/model?model=small HTTP/1.1\r\nHost: {local}", b""), 405, ""),
+            ("a GET from another site", (f"GET /live/models HTTP/1.1\r\nHost: {local}\r\nSec-Fetch-Site: cross-site",
+                                         b""), 403, ""),
+            ("a POST from another site", (f"POST /live/pause HTTP/1.1\r\nHost: {local}\r\n{others}\r\n"
+                                          "Content-Length: 17", b'{"model":"small"}'), 403, ""),
+            *((f"the host {host}", (f"GET /v1/models HTTP/1.1\r\nHost: {host}", b""), 403, "")
+              for host in ("evil.com@127.0.0.1", "localhost#.evil.com", "evil.com", "127.0.0.1.evil.com")),
+            ("a body of 50 MB", (f"POST {TEXTS} HTTP/1.1\r\nHost: {local}\r\nContent-Type: application/json\r\n"
+                                 f"Content-Length: {length}", b" " * length), 413, ""),
+            ("a model with a name of 5,000 letters", written({"model": "m" * 5000, "prompt": "a"}), 404, ""),
+            ("tools for a completion", written({"model": "small", "prompt": "a", "tools": []}), 400, "only at"),
+            ("what has been loaded by now", (f"GET /live/events?model=small HTTP/1.1\r\nHost: {local}", b""), 409, ""),
+        ]
+        num_failed = 0
+        for name, (head, body), expected, part in tries:
+            status, content = send(target, head, body)
+            is_bad = status != expected or part not in content
+            num_failed += tell(is_bad, f"{name}: status {status}. {content[:120]}")
+    return num_failed
+
+
+PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections, "files": attack_with_files,
+         "templates": attack_with_templates, "keys": attack_with_keys, "memory": attack_with_memory,
+         "pages": attack_with_pages}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
