@@ -4,12 +4,14 @@ A sequence counts from when its request is accepted until it is answered. One of
 are fewer than ``max_num_seqs + max_waiting`` of that priority or a better one. So a queue full of low requests turns no
 high one away, and all together are at most three times the bound.
 
-Among the keys of one priority, none may hold more than its share of the bound while another one waits or was refused
-a moment ago. A key that is alone may hold everything.
+Among the keys of one priority, none may hold more than its share of the bound while another one waits or was refused.
+A key that was refused counts until it has not asked for a while: else the other would take every place again between
+two of its requests. A key that is alone may hold everything.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from mini_vllm.server.errors import ApiError, retry_later
 
 #: What a client is told to wait before it asks again: steps take a fraction of that, answers a few times as long.
 RETRY_AFTER_S = 1.0
-#: How long a key that was refused counts as one that waits: long enough for a client that asks again.
+#: How long a key that was refused counts as one that waits, from when it last asked: long enough to ask again.
 REFUSAL_COUNTS_S = 10.0
 
 
@@ -33,7 +35,7 @@ class Seats:
         #: How many sequences are in flight, by priority, and by priority and key.
         self._num_taken: Counter[Priority] = Counter()
         self._num_held: Counter[tuple[Priority, str | None]] = Counter()
-        #: When a key was last refused.
+        #: When a key that was refused has last asked.
         self._refused_s: dict[tuple[Priority, str | None], float] = {}
 
     @property
@@ -61,7 +63,8 @@ class Seats:
             self._refused_s[holder] = self._clock()
             raise retry_later(429, f"the key {key!r} has {self._num_held[holder]} texts running or waiting; while "
                               f"others wait it may have {share}; ask again later", "key_share_exceeded", RETRY_AFTER_S)
-        self._refused_s.pop(holder, None)
+        if self._was_refused(holder):
+            self._refused_s[holder] = self._clock()
         self._num_taken[priority] += num_sequences
         self._num_held[holder] += num_sequences
         try:
@@ -71,11 +74,14 @@ class Seats:
             self._num_held[holder] -= num_sequences
 
     def _others_wait(self, priority: Priority, key: str) -> bool:
-        """Return whether another key of this priority was refused a moment ago, or has sequences while some wait."""
-        now_s = self._clock()
-        if any(now_s - refused_s < REFUSAL_COUNTS_S for holder, refused_s in self._refused_s.items()
-               if holder[0] == priority and holder[1] != key):
+        """Return whether another key of this priority was refused lately, or has sequences while some wait."""
+        holders = {*self._num_held, *self._refused_s}
+        others = [holder for holder in holders if holder[0] == priority and holder[1] != key]
+        if any(self._was_refused(holder) for holder in others):
             return True
         some_wait = sum(self._num_taken[each] for each in Priority if each <= priority) > self.max_num_seqs
-        return some_wait and any(count for holder, count in self._num_held.items()
-                                 if holder[0] == priority and holder[1] != key)
+        return some_wait and any(self._num_held[holder] for holder in others)
+
+    def _was_refused(self, holder: tuple[Priority, str | None]) -> bool:
+        """Return whether the key was refused and has asked since, or then, not long ago."""
+        return self._clock() - self._refused_s.get(holder, -math.inf) < REFUSAL_COUNTS_S

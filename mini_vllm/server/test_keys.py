@@ -219,6 +219,19 @@ def test_a_refusal_counts_for_a_while_and_only_for_keys_of_the_same_priority(sha
     take("anna", 2)
 
 
+def test_a_key_that_was_refused_keeps_its_part_while_it_goes_on_asking(shared):
+    now_s, take = shared
+    held = take("anna", 10)
+    assert refusal(take, "bert", 1) == "queue_full"
+    held.__exit__(None, None, None)
+    for _ in range(5):
+        now_s[0] += 9
+        take("bert", 1).__exit__(None, None, None)
+        assert refusal(take, "anna", 6) == "key_share_exceeded", "between two requests of bert"
+    now_s[0] += 10
+    take("anna", 10)
+
+
 def test_without_keys_nothing_is_shared_out(shared):
     now_s, take = shared
     take(None, 8)
