@@ -283,9 +283,12 @@ def attack_with_connections(is_quick: bool) -> int:
         worst_s, end_s = 0.0, time.monotonic() + (5 if is_quick else 30)
         while time.monotonic() < end_s:
             start_s = time.perf_counter()
-            connection = http.client.HTTPConnection(target.host, target.port, timeout=60)
-            connection.request("GET", "/health")
-            assert connection.getresponse().status == 200
+            connection = http.client.HTTPConnection(target.host, target.port, timeout=ANSWER_S)
+            try:
+                connection.request("GET", "/health")
+                assert connection.getresponse().status == 200
+            except OSError:
+                pass  # none came; how long that took is kept
             connection.close()
             worst_s = max(worst_s, time.perf_counter() - start_s)
             time.sleep(PROBE_EVERY_S)
