@@ -196,7 +196,7 @@ class Prober:
 
     def __init__(self, target: Server) -> None:
         self._address, self._ends, self._lock = (target.host, target.port), threading.Event(), threading.Lock()
-        self._worst_s = 0.0
+        self._worst_s, self._num_probes = 0.0, 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -213,10 +213,13 @@ class Prober:
                 connection.close()  # none came; how long that took is kept
             with self._lock:
                 self._worst_s = max(self._worst_s, time.perf_counter() - start_s)
+                self._num_probes += 1
 
     def worst_s(self) -> float:
-        """Return the longest answer since the last call."""
-        time.sleep(3 * PROBE_EVERY_S)  # the probe that was under way is counted
+        """Return the longest answer since the last call, that of the probe under way included."""
+        num_before = self._num_probes
+        while self._num_probes < num_before + 2:
+            time.sleep(PROBE_EVERY_S)
         with self._lock:
             worst_s, self._worst_s = self._worst_s, 0.0
         return worst_s
