@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import types
 from collections.abc import Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,10 +40,12 @@ from course.labs import Lab, discover, find_lab, lab_of_path
 from course.limits import kill_when_computing, limit_files, limit_memory, time_limit
 from course.loading import import_together, load_file
 from course.points import Points, Score, properties_of
+from course.report_lines import JsonLines
 from course.tamed import tamed
 from course.tested import Tested
 
 if TYPE_CHECKING:
+    from course.grading.verdict_lines import SignedLines
     from course.grading_run import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
@@ -82,8 +83,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
     # The file under test runs in a sandbox of this level, and the tests here.
     group.addoption("--far", metavar="LEVEL", help=argparse.SUPPRESS)
+    # The descriptor by which sandboxes are asked for: this process gives up whatever else it could do.
+    group.addoption("--broker", type=int, metavar="FD", help=argparse.SUPPRESS)
     # Further tests of a lab, from outside of its folder.
     group.addoption("--hidden-tests", metavar="LAB=FILE", help=argparse.SUPPRESS)
+    # Only the tests of these names.
+    group.addoption("--graded-test", action="append", default=[], metavar="TEST", help=argparse.SUPPRESS)
     # What a student's file may write, in bytes.
     group.addoption("--file-limit", type=int, help=argparse.SUPPRESS)
 
@@ -120,7 +125,7 @@ class LabSession:
         self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
-        self.far: FarFiles | None = far_files(config.getoption("--far"))
+        self.far: FarFiles | None = far_files(config.getoption("--far"), config.getoption("--broker"))
         #: Tests that do not lie in their lab's folder → the number of their lab.
         self.hidden: dict[Path, str] = hidden_tests(config.getoption("--hidden-tests"))
         #: What is under test → its tests that had to be stopped.
@@ -130,12 +135,22 @@ class LabSession:
         #: What the collected tests test, once for each of them.
         self.chosen: list[Impl] = []
         self.has_named_files = False
-        report = config.getoption("--report")
-        self.report_file = open(report, "a", encoding="utf-8") if report else None
+        self.report = self._make_report(config.getoption("--report"))
+        #: The place of the current test among those that are reported, and what came of it so far.
+        self.index = -1
+        self.verdict: dict[str, Any] | None = None
         xml = config.getoption("xmlpath", None)
         self.xml_file = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(xml)))) if xml else None
         self.grading = self._start_grading(config.getoption("--grade-json"))
         self.tested = Tested(self.choice, config.rootpath)
+
+    def _make_report(self, path: str | None) -> JsonLines | SignedLines | None:
+        if path is None:
+            return None
+        if self.far is None or self.far.sandboxes is None:
+            return JsonLines(path)
+        from course.grading.verdict_lines import SignedLines
+        return SignedLines(os.open(path, os.O_WRONLY), self.far.sandboxes.key)
 
     def _start_grading(self, path: str | None) -> GradingRun | None:
         """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
@@ -150,6 +165,13 @@ class LabSession:
             if self.config.getoption(name, None):
                 raise pytest.UsageError(f"--grade-json runs each lab in a process of its own: leave {option} out")
         return grading
+
+    def pytest_sessionstart(self) -> None:
+        """In the grader: before anything else is loaded, this process gives up what it does not need."""
+        if self.far is not None and self.far.sandboxes is not None:
+            from course.grading.wall import end_with_parent, raise_wall
+            end_with_parent(self.config.getoption("--broker"))
+            raise_wall([str(self.config.rootpath), *(str(path.parent) for path in self.hidden)])
 
     # ---- what is tested
 
@@ -174,9 +196,18 @@ class LabSession:
                 item.stash[_num_cases_key] = len(items)
         return made
 
+    def _collect_hidden(self, session: pytest.Session) -> list[pytest.Item]:
+        """Not by their paths, as pytest would: it lists every folder above them, and those are nobody's business."""
+        modules = [pytest.Module.from_parent(session, path=path) for path in self.hidden]
+        return [item for module in modules for item in session.genitems(module)]
+
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """An empty parameter set becomes a skipped test; a lab without a joint is left out instead."""
+        items += self._collect_hidden(session)
+        wanted = self.config.getoption("--graded-test")
+        if wanted:
+            items[:] = [item for item in items if _name(item) in wanted]
         unwanted = [item for item in items if self._has_no_impl(item)]
         if unwanted:
             self.config.hook.pytest_deselected(items=unwanted)
@@ -201,8 +232,11 @@ class LabSession:
         return lab is not None and not self.tested.impls(lab)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_finish(self) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._begin(self.chosen)
+        if self.report is not None and self.far is not None and self.far.sandboxes is not None:
+            self.report.write({"event": "plan", "tests": [_name(item) for item in session.items
+                                                          if _impl_key in item.stash]})
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -270,7 +304,7 @@ class LabSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._log(item, event="start")
+        self._tell_start(item)
         self._refuse_after_stuck_tests(item)
         if self.far is not None and _impl_key in item.stash:
             self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__,  # type: ignore[attr-defined]
@@ -329,12 +363,14 @@ class LabSession:
             report, message = untold(item, call, error, trouble)
         if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
-        if call.when == "call" or report.failed:
+        if call.when == "call" or not report.passed:
             printed = "" if report.passed else self._printed(report)
-            Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1), report.passed,
-                  kind_of(error), shorten(message), printed).attach(report)
-            self._log(item, event="end", passed=report.passed, error=kind_of(error), message=shorten(message),
-                      printed=printed)
+            if call.when == "call" or report.failed:
+                Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1),
+                      report.passed, kind_of(error), shorten(message), printed).attach(report)
+            self._note_end(item, passed=report.passed, error=kind_of(error), message=shorten(message), printed=printed)
+        if call.when == "teardown":
+            self._tell_end()
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
         return report
 
@@ -346,14 +382,23 @@ class LabSession:
         if score is not None:
             self.points.add(score)
 
-    def _log(self, item: pytest.Item, **fields: object) -> None:
-        impl = item.stash.get(_impl_key, None)
-        if self.report_file is not None and impl is not None:
-            fields = {"impl": impl.label, "test": _name(item), **fields}
-            if self.far is not None:
-                fields |= self.far.usage() | {"is_hidden": item.path in self.hidden}
-            self.report_file.write(json.dumps(fields) + "\n")
-            self.report_file.flush()
+    def _tell_start(self, item: pytest.Item) -> None:
+        if self.report is not None and _impl_key in item.stash:
+            self.index, self.verdict = self.index + 1, None
+            self.report.write({"event": "start", "index": self.index, "impl": item.stash[_impl_key].label,
+                               "test": _name(item)})
+
+    def _note_end(self, item: pytest.Item, **fields: Any) -> None:
+        """What came of the test, or of one step of it: it has passed if every step has."""
+        if self.verdict is None or self.verdict["passed"]:
+            usage = self.far.usage() | {"is_hidden": item.path in self.hidden} if self.far is not None else {}
+            self.verdict = {"event": "end", "index": self.index, "impl": item.stash[_impl_key].label,
+                            "test": _name(item), **fields, **usage}
+
+    def _tell_end(self) -> None:
+        """Exactly once for each test, after its last step."""
+        if self.report is not None and self.verdict is not None:
+            self.report.write(self.verdict)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.grading is None:  # which says it at the very end
@@ -363,9 +408,8 @@ class LabSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
         yield
-        if self.report_file is not None:
-            self.report_file.write(json.dumps({"event": "finish"}) + "\n")
-            self.report_file.flush()
+        if self.report is not None:
+            self.report.write({"event": "finish"})
         if self.xml_file is not None and self.xml_file.is_file() and not hasattr(self.config, "workerinput"):
             from course.junit import put_in_order  # most runs need no XML
             put_in_order(self.xml_file, self.points, self.config.rootpath)
@@ -373,8 +417,6 @@ class LabSession:
     def pytest_unconfigure(self) -> None:
         if self.far is not None:
             self.far.end()
-        if self.report_file is not None:
-            self.report_file.close()
 
 
 @pytest.fixture

@@ -8,6 +8,17 @@ from pathlib import Path
 from typing import Any
 
 
+class JsonLines:
+    """The writing end: an event a line."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "a", encoding="utf-8")
+
+    def write(self, event: dict[str, Any]) -> None:
+        self._file.write(json.dumps(event) + "\n")
+        self._file.flush()
+
+
 class ReportLines:
     """A file that grows. What is no JSON object was not written by us, and is passed over."""
 

@@ -14,6 +14,7 @@ from course.labs import Lab
 from course.mutants import mutants_of
 
 if TYPE_CHECKING:
+    from course.grading.broker import BrokeredSandboxes
     from course.grading.near import FarLab
     from course.impls import Impl
 
@@ -26,8 +27,14 @@ SHOWN = Path("starter.py")
 MAX_LOST_SANDBOXES = 3
 
 
-def far_files(level: str | None) -> FarFiles | None:
-    return None if level is None else FarFiles(level)
+def far_files(level: str | None, broker: int | None) -> FarFiles | None:
+    """``broker`` is the descriptor by which sandboxes are asked for; without it they are started here."""
+    if level is None:
+        return None
+    if broker is None:
+        return FarFiles(level)
+    from course.grading.broker import BrokeredSandboxes
+    return FarFiles(level, BrokeredSandboxes(broker))
 
 
 class CanaryPassed(Exception):
@@ -43,8 +50,9 @@ def canaries(lab: Lab, test: str) -> list[bytes]:
 class FarFiles:
     """The sandboxes of one pytest run: one at a time, for the file that the current test is about."""
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, level: str, sandboxes: BrokeredSandboxes | None = None) -> None:
         self._level = level
+        self.sandboxes = sandboxes
         self._impl: Impl | None = None
         self._lab: FarLab | None = None
         self._broken: FileIsBroken | None = None
@@ -55,7 +63,7 @@ class FarFiles:
         if impl != self._impl:
             self.end()
             self._impl, self._broken = impl, None
-            self._lab = _far_lab(impl, self._level)
+            self._lab = _far_lab(impl, self._level, self.sandboxes)
         assert self._lab is not None
         if is_inside or self._was_inside:
             self._lab.end()
@@ -119,9 +127,10 @@ class FarFiles:
             self._lab.end()
 
 
-def _far_lab(impl: Impl, level: str) -> FarLab:
+def _far_lab(impl: Impl, level: str, sandboxes: BrokeredSandboxes | None) -> FarLab:
     from course.grading.near import FarLab
     from course.grading.room import FarSettings
     from course.grading.sandbox import Level
     from course.grading.settings import limits_for
-    return FarLab(FarSettings(impl.lab, impl.path.read_bytes(), Level(level), limits_for(impl.lab)))
+    source = impl.path.read_bytes() if sandboxes is None else b""  # who starts the sandboxes has it
+    return FarLab(FarSettings(impl.lab, source, Level(level), limits_for(impl.lab)), sandboxes)

@@ -40,15 +40,30 @@ def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
     source = path.read_bytes()
     seen, hidden = graded_tests(lab), _hidden_tests(lab, settings.hidden)
     run = TestsRun(lab, path, level, settings)
-    ended = run.run([test.name for test in (*seen, *hidden)])
+    ended = _run(run, [test.name for test in (*seen, *hidden)])
     ended.flags += _run_again(run, ended, lab.time_factor * settings.time_limit_s)
     outcome = Outcome.GRADE_AGAIN if ended.why_again else Outcome.GRADED
     return LabResult(
         lab.number, outcome, (*(_result(test, ended) for test in seen),
                               *(replace(_result(test, ended), is_hidden=True) for test in hidden)),
-        reason=ended.why_again, flags=tuple(dict.fromkeys(ended.flags)),
+        reason=ended.why_again or ended.remark, flags=tuple(dict.fromkeys(ended.flags)),
         file_sha256=hashlib.sha256(source).hexdigest(), cpu_s=round(ended.cpu_s, 3),
         wall_s=round(time.monotonic() - started, 3), sandbox=level.value, has_network=has_network)
+
+
+def _run(run: TestsRun, names: list[str]) -> Ended:
+    """Run the tests; once more if their own process ended before all of them had run."""
+    ended = run.run(names)
+    if ended.why_died:
+        first, ended = ended, run.run(names)
+        if ended.why_died:
+            ended.flags.append(f"the tests' own process ended early, twice: {first.why_died}; {ended.why_died}")
+            if ended.has_begun:
+                ended.remark = ("The tests' own process ended twice before all tests had run, during a test of this "
+                                "file. What was earned until then counts.")
+            else:
+                ended.why_again = "The grader's own process ended early."
+    return ended
 
 
 class _Hidden(Lab):

@@ -9,10 +9,10 @@ import types
 from typing import Any
 
 from course.failures import TimeLimitExceeded
+from course.grading.broker import OwnSandboxes, Running, Sandboxes
 from course.grading.peer import Peer
 from course.grading.policy import PACKAGES, GraderPolicy
 from course.grading.room import FarSettings
-from course.grading.sandbox import Sandbox, start
 from course.grading.settings import WALL_FACTOR
 from course.grading.wire import LOOK_S, Gone, Wire
 
@@ -29,9 +29,10 @@ INSIDE = HARMLESS | {"cheapest", "peak_bytes", "num_objects", "start_counting_by
 class FarLab:
     """The student's file in its sandbox, started anew after it had to be ended."""
 
-    def __init__(self, settings: FarSettings) -> None:
+    def __init__(self, settings: FarSettings, sandboxes: Sandboxes | None = None) -> None:
         self.settings = settings
-        self._sandbox: Sandbox | None = None
+        self._sandboxes = sandboxes or OwnSandboxes(settings)
+        self._sandbox: Running | None = None
         self._peer: Peer | None = None
         self._wire: Wire | None = None
         self._module: Any = None
@@ -103,8 +104,7 @@ class FarLab:
         return self.peer.request("measure", name, *args)
 
     def _start(self) -> None:
-        self._sandbox = start(self.settings.level, self.settings.room(), "course/grading/far.py", (),
-                              self.settings.limits)
+        self._sandbox = self._sandboxes.start()
         limit_s, self._limit_s = self._limit_s, STARTUP_CPU_S
         self._cpu_before, self._bytes_before = 0.0, 0
         self._wire = Wire(self._sandbox.connection, self._look)

@@ -1,13 +1,13 @@
 """One pytest process of the grader's for a lab's tests, with the file under test in a sandbox behind it.
 
-What came of each test arrives as lines on a pipe that only this process and its child hold; nothing of a student's runs
-in either. Should the child itself fail or hang, that is no verdict on the student: "grade again".
+What came of each test arrives as signed lines on a pipe (``verdict_lines``). The child may not start sandboxes: it asks
+for them (``broker``). Nothing of a student's runs in either process. Should the child itself fail or hang, that is no
+verdict on the student.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,11 @@ from typing import Any
 import course
 from course.child import ONE_THREAD
 from course.failures import NOT_RUN
+from course.grading.broker import Broker
+from course.grading.room import FarSettings
 from course.grading.sandbox import Level
 from course.grading.settings import FILE_BYTES, MAX_REPORT_BYTES, WALL_FACTOR, Settings, limits_for
+from course.grading.verdict_lines import FORGED, VerdictReader
 from course.labs import Lab
 
 #: Pytest has this long to start, or to start a sandbox; between two of its lines the longest test's time comes to it,
@@ -53,6 +55,12 @@ class Ended:
     cpu_s: float = 0.0
     #: Why there is no score; "" if there is one.
     why_again: str = ""
+    #: How the tests' own process ended before all tests had run; "" if it did not.
+    why_died: str = ""
+    #: Whether the first test had begun by then. Else it was not the file's doing.
+    has_begun: bool = False
+    #: What else is to be said beside the score.
+    remark: str = ""
 
     def verdict(self, name: str) -> FarVerdict:
         return self.verdicts.get(name, FarVerdict(False, NOT_RUN, "it was not run"))
@@ -65,56 +73,77 @@ class TestsRun:
 
     def __init__(self, lab: Lab, path: Path, level: Level, settings: Settings) -> None:
         self._lab, self._path, self._level, self._settings = lab, path, level, settings
+        #: The student's file, as it was read once; it is not looked at again.
+        self._source = path.read_bytes()
 
     def run(self, names: list[str]) -> Ended:
         """Run the tests of these names. Everything that was started is gone afterwards."""
         ended = Ended()
+        broker = Broker(FarSettings(self._lab, self._source, self._level, limits_for(self._lab)))
+        verdicts = VerdictReader(broker.key, names)
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as output, os.fdopen(reading, "rb", buffering=0) as report:
-            process = subprocess.Popen(self._command(names, writing), stdin=subprocess.DEVNULL, stdout=output,
-                                       stderr=subprocess.STDOUT, cwd=self._lab.root, env=_environment(),
-                                       pass_fds=(writing,), start_new_session=True)
+            process = subprocess.Popen(self._command(names, writing, broker.theirs.fileno()), stdin=subprocess.DEVNULL,
+                                       stdout=output, stderr=subprocess.STDOUT, cwd=self._lab.root,
+                                       env=_environment(), pass_fds=(writing, broker.theirs.fileno()),
+                                       start_new_session=True)
             os.close(writing)
+            broker.theirs.close()
             try:
-                is_finished = self._listen(report, ended)
+                self._listen(report, broker, verdicts, ended)
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            if not (is_finished and ended.verdicts.keys() >= set(names)) and not ended.why_again:
+                broker.end()
+            if verdicts.num_refused:
+                ended.flags.append(FORGED)
+            if broker.trouble:
+                ended.why_again = f"A sandbox could not be started: {broker.trouble}"
+            if not (verdicts.is_finished and ended.verdicts.keys() >= set(names)) and not ended.why_again:
                 output.seek(max(output.tell() - 2000, 0))
-                ended.why_again = "The grader's own process ended early."
                 text = output.read()[-2000:].decode(errors="replace")
-                ended.flags.append(f"the grader's process ended early: {text}")
+                ended.why_died = f"status {process.returncode}: {text}"
+                ended.has_begun = verdicts.has_begun
         return ended
 
-    def _command(self, names: list[str], report: int) -> list[str]:
+    def _command(self, names: list[str], report: int, broker: int) -> list[str]:
         lab, hidden = self._lab, self._settings.hidden
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider",
                    "-p", "course.plugin", "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
                    "--time-limit", str(self._settings.time_limit_s), "--report", f"/dev/fd/{report}",
-                   "--file-limit", str(FILE_BYTES), "--far", self._level.value, f"--impl={self._path}"]
-        files = [lab.tests]
+                   "--file-limit", str(FILE_BYTES), "--far", self._level.value, "--broker", str(broker),
+                   f"--impl={self._path}"]
         if hidden is not None and (hidden / lab.number / "test_hidden.py").is_file():
-            files.append((hidden / lab.number / "test_hidden.py").resolve())
-            command.append(f"--hidden-tests={lab.number}={files[-1]}")
-        all_names = {path: path.read_text(encoding="utf-8") for path in files}
-        return command + [f"{path}::{name}" for path in files for name in names if f"def {name}(" in all_names[path]]
+            command.append(f"--hidden-tests={lab.number}={(hidden / lab.number / 'test_hidden.py').resolve()}")
+        return [*command, *(f"--graded-test={name}" for name in names), str(lab.tests)]
 
-    def _listen(self, report: Any, ended: Ended) -> bool:
-        """Take in lines until the last. Whether there was a last."""
+    def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended) -> None:
+        """Take in lines until the last, and start the sandboxes that are asked for meanwhile."""
         limits = limits_for(self._lab)
-        test_s = WALL_FACTOR * self._settings.time_limit_s * self._lab.time_factor
+        silence_s = STARTUP_S + 2 * WALL_FACTOR * self._settings.time_limit_s * self._lab.time_factor
         deadline = time.monotonic() + WALL_FACTOR * limits.cpu_s
-        for event in _events(report, STARTUP_S + 2 * test_s, deadline):
-            if event is None:
+        heard_s, num_bytes, unread = time.monotonic(), 0, b""
+        sources = [report, broker.connection]
+        while not verdicts.is_finished:
+            wait_s = min(heard_s + silence_s, deadline) - time.monotonic()
+            ready = select.select(sources, [], [], wait_s)[0] if wait_s > 0 else []
+            if not ready:
                 ended.why_again = "The machine was too busy, or the file waits for something that never comes."
-                return False
-            if event.get("event") == "finish":
-                return True
-            if event.get("event") == "end":
-                self._take(event, ended)
-        return False
+                return
+            if broker.connection in ready and not broker.answer():
+                sources.remove(broker.connection)
+            if report in ready:
+                data = report.read(1 << 16)
+                num_bytes += len(data)
+                if not data or num_bytes > MAX_REPORT_BYTES:
+                    return
+                heard_s = time.monotonic()
+                *lines, unread = (unread + data).split(b"\n")
+                for line in lines:
+                    event = verdicts.take(line)
+                    if event is not None and event["event"] == "end":
+                        self._take(event, ended)
 
     def _take(self, event: dict[str, Any], ended: Ended) -> None:
         name = event["test"]
@@ -137,18 +166,3 @@ def _environment() -> dict[str, str]:
             "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "COURSE_GRADER": "1"}
 
-
-def _events(report: Any, silence_s: float, deadline: float) -> Iterator[dict[str, Any] | None]:
-    """The lines of a pipe, until it is closed; None if nothing came for too long."""
-    text, num_bytes = b"", 0
-    while True:
-        wait_s = min(silence_s, deadline - time.monotonic())
-        if wait_s <= 0 or not select.select([report], [], [], wait_s)[0]:
-            yield None
-            return
-        data = report.read(1 << 16)
-        num_bytes += len(data)
-        if not data or num_bytes > MAX_REPORT_BYTES:
-            return
-        *lines, text = (text + data).split(b"\n")
-        yield from map(json.loads, lines)

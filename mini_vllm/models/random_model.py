@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import tokenizers
+
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.shapes import checkpoint_shapes
+from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.models.weights import make_model
+
+END = "<|endoftext|>"
 
 #: Name → config, as in a checkpoint.
 RANDOM_MODELS: dict[str, dict[str, object]] = {
@@ -32,10 +37,18 @@ def load_random(name: str, seed: int = 0, dtype: mx.Dtype = mx.float32) -> Loade
     """A model of RANDOM_MODELS; the same seed gives the same weights. Raises ValueError for a name not there."""
     if name not in RANDOM_MODELS:
         raise ValueError(f"there is no random model {name!r}, only {', '.join(RANDOM_MODELS)}")
-    with tempfile.TemporaryDirectory() as folder:
-        # computed before the files go
-        loaded = load(write_random_checkpoint(Path(folder), RANDOM_MODELS[name], seed, dtype))
-    return replace(loaded, name=name)
+    return replace(make_random(RANDOM_MODELS[name], seed, dtype), name=name)
+
+
+def make_random(config: Mapping[str, object], seed: int = 0, dtype: mx.Dtype = mx.float32) -> LoadedModel:
+    """The model that ``write_random_checkpoint`` writes, without a file."""
+    weights = {name: array.astype(dtype) for name, array in random_weights(config, seed).items()}
+    model = make_model(ModelConfig.from_dict(config), weights)
+    backend = byte_tokenizer()
+    end_id = backend.token_to_id(END)
+    assert end_id is not None
+    tokenizer = Tokenizer(backend, eos_token=END, eos_token_ids=frozenset({end_id}))
+    return LoadedModel("random", Path("random"), model, model.config, tokenizer, {})
 
 
 def write_random_checkpoint(folder: Path, config: Mapping[str, object], seed: int = 0,
@@ -57,12 +70,16 @@ def random_weights(config: Mapping[str, object], seed: int) -> dict[str, mx.arra
 
 
 def write_byte_tokenizer(folder: Path) -> None:
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+
+
+def byte_tokenizer() -> tokenizers.Tokenizer:
     """One token a byte, and an end-of-text token."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    tokenizer.add_special_tokens([AddedToken(END, special=True)])
+    return tokenizer

@@ -10,9 +10,7 @@ import functools
 import inspect
 import io
 import random
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +19,7 @@ from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine as ReferenceEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.executor import StepResult
-from mini_vllm.models.loader import load
-from mini_vllm.models.random_model import write_random_checkpoint
+from mini_vllm.models.random_model import make_random
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
 from mini_vllm.scheduler import SchedulerOutput
 
@@ -35,8 +32,7 @@ SEEDED = SamplingParams(max_tokens=6, temperature=0.9, seed=7, ignore_eos=True)
 
 @functools.cache
 def loaded():
-    with tempfile.TemporaryDirectory() as folder:
-        return load(write_random_checkpoint(Path(folder), SHAPE))
+    return make_random(SHAPE)
 
 
 def settings_of(num_blocks=60, seats=8, budget=64, size=4, cache=True):
@@ -290,6 +286,7 @@ def test_task_1_of_several_samples_the_leader_waits(lab):
 @pytest.mark.points(1)
 def test_task_1_an_output_that_nobody_saw_is_something_to_tell(lab):
     engine = make_engine(lab)
+    assert engine.has_unfinished_requests() is False, "nobody came yet, but has_unfinished_requests() is not False"
     engine.put_back([alone("Once", GREEDY)])
     assert engine.has_unfinished_requests() is True, (
         "an output was put back for another caller, and has_unfinished_requests() is not True: nobody would call "
@@ -367,7 +364,9 @@ def test_task_2_a_step_without_tokens_is_computed_too(lab):
     """By the operations that MLX has noted for the pools and not computed yet."""
     engine = make_engine(lab, budget=8)
     engine.add_request("Once upon a time there", GREEDY, "a")
-    plan_and_compute(engine)
+    plan, _ = plan_and_compute(engine)
+    got = dict(plan.num_scheduled_tokens)
+    assert got == {"a": 8}, f"'a' came with 22 tokens, at most 8 a step: the first plan is {got}, expected 8 of 'a'"
     graph = io.StringIO()
     mx.export_to_dot(graph, *engine.runner.cache.pools)
     num_waiting = graph.getvalue().count("label")
@@ -446,6 +445,9 @@ def test_task_2_compute_changes_no_request(lab):
         engine.add_request(prompt, GREEDY, name)
     for step in range(3):
         plan = engine.scheduler.schedule()
+        assert sorted(names(plan.requests)) == ["a", "b"], (
+            f"'a' and 'b' came, and step {step} plans {names(plan.requests)}, expected both: add_request has the "
+            "scheduler know them")
         before = [(r.request_id, r.num_computed_tokens, list(r.output_token_ids)) for r in plan.requests]
         result = engine.compute(plan)
         after = [(r.request_id, r.num_computed_tokens, list(r.output_token_ids)) for r in plan.requests]
