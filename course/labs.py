@@ -48,6 +48,7 @@ class _Settings:
     score: dict[str, str]
     bare: tuple[str, ...]
     given: tuple[str, ...]
+    surface: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class Lab:
                              settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
                              dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),
                              settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})),
-                             tuple(settings.get("bare", ())), tuple(settings.get("given", ())))
+                             tuple(settings.get("bare", ())), tuple(settings.get("given", ())),
+                             dict(settings.get("surface", {})))
         except FileNotFoundError:
             raise LabError(f"{self.relative(path)} is missing") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -173,6 +175,11 @@ class Lab:
     def given(self) -> tuple[str, ...]:
         """Modules of the course that lie in the grader's sandbox, because the lab's file extends what they define."""
         return self._settings.given
+
+    @property
+    def surface(self) -> dict[str, str]:
+        """What the lab's file may use on the grader's side; see ``course.grading.surface``."""
+        return self._settings.surface
 
     @property
     def now(self) -> str:

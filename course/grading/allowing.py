@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from course.grading.describing import static
@@ -17,8 +18,8 @@ class Policy:
     def check_set(self, owner: Any, name: str) -> None:
         """Raises AttributeError."""
 
-    def check_call(self, function: Any) -> None:
-        """Raises TypeError."""
+    def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
+        """Raises TypeError, and ValueError for a number that is too large."""
 
     def check_operator(self, owner: Any, name: str) -> None:
         """Raises TypeError."""
@@ -29,6 +30,10 @@ class Policy:
     def guards(self, owner: Any, name: str) -> bool:
         """Whether a container that is this attribute stays as it is, whatever the other side does to its copy."""
         return False
+
+    def readable_fields(self, kind: type, names: list[str]) -> list[str]:
+        """Those of these attributes that the other side may read."""
+        return names
 
     def fixed_fields(self, kind: type) -> list[str]:
         """Plain attributes of which the other side may rely on that they never change."""

@@ -69,7 +69,8 @@ def describe(value: Any, class_id: int, policy: Policy) -> Described:
     if isinstance(value, type):
         return Described(class_id, value.__name__, "class", operators, [], (), 0, [])
     fixed, computed = policy.fixed_fields(kind), policy.computed_fields(kind)
-    fields = tuple(dict.fromkeys((*fixed, *computed, *_plain_fields(value, kind))))[:MAX_FIELDS]
+    plain = policy.readable_fields(kind, _plain_fields(value, kind))
+    fields = tuple(dict.fromkeys((*fixed, *computed, *plain)))[:MAX_FIELDS]
     return Described(class_id, kind.__name__, "callable" if callable(value) else "object", operators,
                      policy.methods_of(kind), fields, len(fixed),
                      [f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__[:-1]])

@@ -41,8 +41,7 @@ class Far:
         self.peer.doing.services["measure"] = self.measure
         self._enums: dict[str, type] = {}
         self._bases: dict[str, types.ModuleType] = {}
-        served: dict[str, list[str]] = settings["served"]
-        sys.meta_path.insert(0, ServedFinder(served, self))
+        sys.meta_path.insert(0, ServedFinder(settings["served"], settings["absent"], self))
         base = types.ModuleType("course.base")
         base.__getattr__ = self._base  # type: ignore[method-assign]
         sys.modules["course.base"] = base
@@ -95,11 +94,13 @@ class Far:
 class ServedModule(types.ModuleType):
     """A module that lives in the grader: what is imported from it are stand-ins."""
 
-    def __init__(self, name: str, names: Sequence[str], far: Far) -> None:
+    def __init__(self, name: str, names: Sequence[str], absent: Sequence[str], far: Far) -> None:
         super().__init__(name)
         self.__dict__["_names"] = list(names)
         self.__dict__["_far"] = far
         self.__dict__["__all__"] = list(names)
+        for each in absent:
+            self.__dict__[each] = _absent(name, each)
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.__dict__["_names"]:
@@ -109,14 +110,23 @@ class ServedModule(types.ModuleType):
         return value
 
 
+def _absent(module: str, name: str) -> type:
+    """What stands for a name that the course's own files import, and that is not served: it cannot be used."""
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(f"{name} of {module} cannot be used in this lab's grader")
+
+    return type(name, (), {"__module__": module, "__init__": refuse})
+
+
 class ServedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, served: dict[str, list[str]], far: Far) -> None:
-        self._served, self._far = served, far
+    def __init__(self, served: dict[str, list[str]], absent: dict[str, list[str]], far: Far) -> None:
+        self._served, self._absent, self._far = served, absent, far
+        self._modules = {*served, *absent}
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname in self._served:
+        if fullname in self._modules:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=False)
-        if any(name.startswith(f"{fullname}.") for name in self._served):
+        if any(name.startswith(f"{fullname}.") for name in self._modules):
             folder = ROOM / fullname.replace(".", os.sep)
             spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
             spec.submodule_search_locations = [str(folder)]
@@ -124,7 +134,7 @@ class ServedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return ServedModule(spec.name, self._served.get(spec.name, []), self._far)
+        return ServedModule(spec.name, self._served.get(spec.name, []), self._absent.get(spec.name, []), self._far)
 
     def exec_module(self, module: types.ModuleType) -> None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from course.grading.allowing import Policy
 from course.grading.describing import Described, describe
 from course.grading.remote import FarMethod, Kept, Remote, make_class
-from course.grading.values import SCALARS
+from course.grading.values import SCALARS, identity
 from course.grading.wire import ProtocolError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Handles:
 
     def own_id(self, value: Any) -> int:
         """The number under which the other side holds it; -1 if it does not."""
-        return self._ids.get(id(value), -1)
+        return self._ids.get(identity(value), -1)
 
     def handle(self, value: Any) -> Any:
         """How an object crosses that is not data."""
@@ -49,12 +49,12 @@ class Handles:
         if kind is FarMethod:
             return ["M", self.handle(value.owner), value.name]
         self._policy.check_handle(value)
-        own_id = self._ids.get(id(value))
+        own_id = self._ids.get(identity(value))
         if own_id is None:
             own_id = self._next_id
             self._next_id += 1
             self.own_objects[own_id] = value
-            self._ids[id(value)] = own_id
+            self._ids[identity(value)] = own_id
         return self._describe(value, own_id)
 
     def _describe(self, value: Any, own_id: int) -> list[Any]:
@@ -128,7 +128,7 @@ class Handles:
     def release(self, own_ids: list[int]) -> None:
         """The other side has let go of these."""
         for own_id in own_ids:
-            self._ids.pop(id(self.own_objects.pop(own_id, None)), None)
+            self._ids.pop(identity(self.own_objects.pop(own_id, None)), None)
 
     def take_ahead(self, ahead: list[Any]) -> None:
         """Attributes of stand-ins that came along."""

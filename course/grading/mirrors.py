@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from operator import is_
 from typing import Any
 
+from course.grading.values import identity
+
 
 class _Entry:
     """A shared container, and what it looked like when the other side last heard of it."""
@@ -40,7 +42,7 @@ class _Entry:
             return (len(value) == len(snapshot) and all(map(is_, value, snapshot))
                     and all(map(is_, value.values(), snapshot.values())))
         if type(value) is set:
-            return len(value) == len(snapshot) and set(map(id, value)) == set(map(id, snapshot))
+            return len(value) == len(snapshot) and set(map(identity, value)) == set(map(identity, snapshot))
         return bool(value.tobytes() == snapshot)
 
 
@@ -74,7 +76,7 @@ class Mirrors:
         return len(self._entries)
 
     def id_of(self, value: Any) -> int | None:
-        return self._id_of.get(id(value))
+        return self._id_of.get(identity(value))
 
     def new(self, value: Any, is_guarded: bool = False) -> int:
         """Share a container of this side; guarded, if the other side may not change it."""
@@ -86,7 +88,7 @@ class Mirrors:
     def adopt(self, mirror_id: int, value: Any, is_guarded: bool = False) -> None:
         """Share a container that came from the other side, under its id."""
         self._entries[mirror_id] = _Entry(value, is_guarded)
-        self._id_of[id(value)] = mirror_id
+        self._id_of[identity(value)] = mirror_id
 
     def get(self, mirror_id: int) -> Any:
         """Raises KeyError for one that is not shared."""
@@ -135,7 +137,7 @@ class Mirrors:
         for mirror_id in mirror_ids:
             entry = self._entries.pop(mirror_id, None)
             if entry is not None:
-                self._id_of.pop(id(entry.value), None)
+                self._id_of.pop(identity(entry.value), None)
 
     def clear(self) -> None:
         self._entries.clear()

@@ -9,16 +9,19 @@ import types
 from typing import Any
 
 from course.failures import TimeLimitExceeded
+from course.grading.bounds import MAX_BYTES_A_TEST, MAX_MESSAGES_A_TEST, check
 from course.grading.broker import OwnSandboxes, Running, Sandboxes
 from course.grading.peer import Peer
-from course.grading.policy import PACKAGES, GraderPolicy
+from course.grading.policy import GraderPolicy
 from course.grading.room import FarSettings
 from course.grading.settings import WALL_FACTOR
-from course.grading.wire import LOOK_S, Gone, Wire
+from course.grading.surface import TESTS
+from course.grading.wire import LOOK_S, ProtocolError, Wire
 
-MAX_BYTES_A_TEST = 512 << 20
 #: What a sandbox may compute until it is up. It is nobody's fault, and counts for no test.
 STARTUP_CPU_S = 30.0
+#: Classes of these are known by their names on both sides.
+PACKAGES = ("mini_vllm", "course")
 #: What a test outside may have measured in the sandbox: whoever lies there gains nothing.
 HARMLESS = frozenset(("nothing", "hash_of_none", "listed"))
 INSIDE = HARMLESS | {"cheapest", "peak_bytes", "num_objects", "start_counting_bytes", "stop_counting_bytes",
@@ -38,11 +41,15 @@ class FarLab:
         self._module: Any = None
         self._limit_s = 0.0
         self._cpu_before = self._wall_before = 0.0
-        self._bytes_before = 0
+        self._bytes_before = self._messages_before = 0
         self._next_look = self._ended_cpu_s = 0.0
         #: Whether the current test was ended by the clock on the wall.
         self.has_only_waited = False
-        self.policy = GraderPolicy()
+        #: For how many tests it was so.
+        self.num_waited = 0
+        self.surface = settings.surface
+        self.surface.load()
+        self.policy = GraderPolicy(self.surface)
         #: How many sandboxes were ended by the file in them.
         self.num_lost = 0
         #: What the current test may have measured in the sandbox.
@@ -53,7 +60,7 @@ class FarLab:
     def begin(self, limit_s: float, test_module: str, is_inside: bool = False) -> None:
         """A test begins; it may use this much CPU time in the sandbox, and ten times as much by the clock."""
         self.measures = INSIDE if is_inside else HARMLESS
-        self.policy.test_modules.add(test_module)
+        self.surface.add_tests(test_module, TESTS if test_module.endswith(TESTS) else test_module.rpartition(".")[2])
         if self._peer is not None and self._peer.is_broken:
             self.num_lost += 1
             self.end()
@@ -62,6 +69,7 @@ class FarLab:
         self._wall_before = time.monotonic()
         self._cpu_before = self._sandbox.cpu_s() if self._sandbox else 0.0
         self._bytes_before = self._wire.num_bytes if self._wire else 0
+        self._messages_before = self._wire.num_messages if self._wire else 0
         if self._sandbox:
             self._sandbox.clear_printed()
 
@@ -106,11 +114,11 @@ class FarLab:
     def _start(self) -> None:
         self._sandbox = self._sandboxes.start()
         limit_s, self._limit_s = self._limit_s, STARTUP_CPU_S
-        self._cpu_before, self._bytes_before = 0.0, 0
+        self._cpu_before, self._bytes_before, self._messages_before = 0.0, 0, 0
         self._wire = Wire(self._sandbox.connection, self._look)
         self._peer = Peer(self._wire, self.policy, first_id=2, trusts_other=False, find_class=find_class)
         self._peer.doing.services["import"] = self._import
-        self._peer.doing.services["enum"] = describe_enum
+        self._peer.doing.services["enum"] = self._describe_enum
         self._peer.request("measure", "nothing")  # it is up, and nothing of the student's has run yet
         self._limit_s, self._cpu_before, self._wall_before = limit_s, self._sandbox.cpu_s(), time.monotonic()
 
@@ -136,19 +144,27 @@ class FarLab:
         if sandbox.cpu_s() - self._cpu_before > self._limit_s:
             raise TimeLimitExceeded(self._limit_s, "of CPU time")
         if now - self._wall_before > WALL_FACTOR * self._limit_s:
+            self.num_waited += not self.has_only_waited
             self.has_only_waited = True
             raise TimeLimitExceeded(WALL_FACTOR * self._limit_s, "by the clock")
-        if wire.num_bytes - self._bytes_before > MAX_BYTES_A_TEST:
-            raise Gone(f"it sent more than {MAX_BYTES_A_TEST >> 20} MB during one test")
+        check("{} bytes during one test", wire.num_bytes - self._bytes_before, MAX_BYTES_A_TEST)
+        check("{} messages during one test", wire.num_messages - self._messages_before, MAX_MESSAGES_A_TEST)
 
     # ---- what the sandbox asks for
 
     def _import(self, module: str, name: str) -> Any:
         """What a starter imports from a module that lives here."""
-        if name not in self.settings.served.get(module, ()):
-            raise ImportError(f"{name} of {module} is not for this lab")
-        __import__(module)
-        return getattr(sys.modules[module], name)
+        try:
+            return self.surface.find(f"{module}.{name}")
+        except KeyError:
+            raise ImportError(f"{name} of {module} is not for this lab") from None
+
+    def _describe_enum(self, name: str) -> tuple[bool, list[tuple[str, Any]]]:
+        """Members and values of an enum that the sandbox has been sent a member of. Raises ProtocolError."""
+        found = find_class(name) if name in self.peer.told_enums else None
+        if found is None or not issubclass(found, enum.Enum):
+            raise ProtocolError(f"not an enum that was handed in: {name!r:.80}")
+        return issubclass(found, int), [(member.name, member.value) for member in found]
 
 
 def find_class(name: str) -> type | None:
@@ -159,11 +175,3 @@ def find_class(name: str) -> type | None:
         return None
     found = vars(module).get(short)
     return found if isinstance(found, type) else None
-
-
-def describe_enum(name: str) -> tuple[bool, list[tuple[str, Any]]] | None:
-    """Members and values of an enum of the course; None if there is none of this name."""
-    found = find_class(name)
-    if found is None or not issubclass(found, enum.Enum):
-        return None
-    return issubclass(found, int), [(member.name, member.value) for member in found]

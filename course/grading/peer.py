@@ -6,17 +6,20 @@
                               ── ! 3.0 ──▶
     <BlockPool>               ◀── ! h 7 ──       … and answers with a handle
 
-A side may ask while it is being asked, to a depth. What it is asked to do, its policy allows or refuses.
+A side may ask while it is being asked, to a depth. What it is asked to do, its policy allows or refuses. Questions are
+numbered, and an answer names its question.
 """
 
 from __future__ import annotations
 
 import enum
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from course.grading.allowing import Policy
+from course.grading.bounds import MAX_ITERATED, MAX_MESSAGES_A_CALL, SMALL_MESSAGE_BYTES, check, check_message
 from course.grading.doing import Doing
 from course.grading.errors import Errors
 from course.grading.handles import Handles
@@ -56,6 +59,11 @@ class Peer:
         self._depth = 0
         self._thread = threading.get_ident()
         self.num_requests = self.num_answered = 0
+        self._num_asked = 0
+        self._num_iterated: Counter[int] = Counter()
+        #: Enums of this side that the other has been sent a member of.
+        self.told_enums: set[str] = set()
+        self._trusts_other = trusts_other
         #: A message was cut off, or could not be read: nothing more can be asked.
         self.is_broken = False
 
@@ -75,8 +83,10 @@ class Peer:
                 self.turn += 1
             if self.is_broken:
                 raise Gone("its process had to be ended earlier in this test")
-            self._send("?", [what, *args])
-            kind, answer = self._await_answer()
+            self._num_asked += 1
+            number = self._num_asked
+            self._send("?", number, [what, *args])
+            kind, answer = self._await_answer(number)
         finally:
             self.reading.rest = rest
             self._depth -= 1
@@ -84,17 +94,21 @@ class Peer:
             raise answer
         return answer
 
-    def _await_answer(self) -> tuple[str, Any]:
-        """The answer to what was asked; meanwhile what the other side asks is answered.
+    def _await_answer(self, asked: int) -> tuple[str, Any]:
+        """The answer to question number ``asked``; meanwhile what the other side asks is answered.
 
         Whatever is raised here, the two sides are no longer at the same place: nothing more can be asked.
         """
         try:
+            num_before = self.num_answered
             while True:
-                kind, body = self._receive()
+                kind, number, body = self._receive()
                 if kind == "?":
-                    self._answer(body)
+                    check("{} questions during one call", self.num_answered - num_before, MAX_MESSAGES_A_CALL)
+                    self._answer(number, body)
                     continue
+                if number != asked:
+                    raise ProtocolError("an answer to what was not asked")
                 if kind != "=":  # more than a plain attribute was read or set: the other side may have changed
                     self.turn += 1
                 answer = self._decoding(body)
@@ -108,12 +122,12 @@ class Peer:
     def serve(self) -> None:
         """Answer until the other side is gone."""
         while True:
-            kind, body = self._receive()
+            kind, number, body = self._receive()
             if kind != "?":
                 raise ProtocolError("an answer that nobody waits for")
-            self._answer(body)
+            self._answer(number, body)
 
-    def _answer(self, body: Any) -> None:
+    def _answer(self, number: Any, body: Any) -> None:
         self.turn += 1
         self.num_answered += 1
         self.doing.is_plain = is_guarded = False
@@ -126,31 +140,36 @@ class Peer:
             raise
         except BaseException as error:
             kind, answer = "x", error
-        self._reply(kind, answer, is_guarded)
+        self._reply(kind, number, answer, is_guarded)
         self.turn += 1
 
-    def _reply(self, kind: str, value: Any, is_guarded: bool) -> None:
+    def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool) -> None:
         try:
-            self._send(kind, value, is_guarded)
+            self._send(kind, number, value, is_guarded)
         except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
             if kind == "x" or type(error) is not TypeError and "allowed" not in str(error):
                 raise
-            self._send("x", TypeError(str(error)))
+            self._send("x", number, TypeError(str(error)))
+
+    def count_item(self, far_id: int) -> None:
+        """One more item is taken from an iterator of the other side. Raises TooMuch."""
+        self._num_iterated[far_id] += 1
+        check("{} items of one iterator", self._num_iterated[far_id], MAX_ITERATED)
 
     # ---- messages
 
-    def _send(self, kind: str, body: Any, is_guarded: bool = False) -> None:
+    def _send(self, kind: str, number: Any, body: Any, is_guarded: bool = False) -> None:
         """With what has changed since the last message, so that both sides see the same."""
         self.writing.buffers = []
         updates, drops = self._changes() if len(self.mirrors) else ([], [])
         if kind == "?":
-            message = [kind, [body[0], *map(self.writing.encode, body[1:])]]
+            message = [kind, number, [body[0], *map(self.writing.encode, body[1:])]]
         elif not is_guarded:
-            message = [kind, self.writing.encode(body)]
+            message = [kind, number, self.writing.encode(body)]
         else:
             self.writing.guards = True
             try:
-                message = [kind, self.writing.encode(body)]
+                message = [kind, number, self.writing.encode(body)]
             finally:
                 self.writing.guards = False
         ahead, self.doing.ahead = self.doing.ahead, []
@@ -166,17 +185,20 @@ class Peer:
         updates = [[mirror_id, self.writing.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
         return updates, self.mirrors.drop_unused()
 
-    def _receive(self) -> tuple[str, Any]:
+    def _receive(self) -> tuple[str, Any, Any]:
         message, rest = self._wire.receive()
-        if type(message) is not list or len(message) not in (2, 6) or message[0] not in _KINDS:
+        if type(message) is not list or len(message) not in (3, 7) or message[0] not in _KINDS \
+                or type(message[1]) is not int:
             raise ProtocolError("not a message")
+        if self._wire.num_last_bytes > SMALL_MESSAGE_BYTES and not self._trusts_other:
+            check_message(message)
         self.reading.rest = rest
-        if len(message) == 6:
+        if len(message) == 7:
             try:
-                self._take_in(*message[2:])
+                self._take_in(*message[3:])
             except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
                 raise ProtocolError(f"a change that cannot be: {error!r:.200}") from None
-        return message[0], message[1]
+        return message[0], message[1], message[2]
 
     def _take_in(self, updates: list[Any], drops: list[int], releases: list[int], ahead: list[Any]) -> None:
         self.handles.take_ahead(ahead)  # it was written first
@@ -208,7 +230,10 @@ class Peer:
     def enum_key(self, kind: type) -> str | None:
         """By what name an enum is known to both sides; None for one that only this side has."""
         name = f"{kind.__module__}.{kind.__qualname__}"
-        return name if self._find_class(name) is kind else None
+        if self._find_class(name) is not kind:
+            return None
+        self.told_enums.add(name)
+        return name
 
     def enum_class(self, key: Any) -> Any:
         found = self._find_enum(text_of(key))

@@ -7,6 +7,7 @@ import sys
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
+from course.grading.bounds import MAX_ARRAY_BYTES, MAX_BYTES, check, check_range
 from course.grading.values import ARRAY_KINDS, BUILTIN_TYPES, SCALARS, text_of
 from course.grading.wire import MAX_DEPTH, ProtocolError
 
@@ -27,9 +28,10 @@ class Reading:
         #: The bytes that came along with the message that is being read.
         self.rest = memoryview(b"")
 
-    def _take(self, num_bytes: Any) -> memoryview:
+    def _take(self, num_bytes: Any, what: str, bound: int) -> memoryview:
         if type(num_bytes) is not int or not 0 <= num_bytes <= len(self.rest):
             raise ProtocolError(f"{num_bytes!r} bytes of {len(self.rest)}")
+        check(what, num_bytes, bound)
         data, self.rest = self.rest[:num_bytes], self.rest[num_bytes:]
         return data
 
@@ -65,7 +67,7 @@ class Reading:
     def _decode_rare(self, tag: Any, fields: list[Any], depth: int) -> Any:
         match tag:
             case "b":
-                return bytes(self._take(fields[0]))
+                return bytes(self._take(fields[0], "{} bytes", MAX_BYTES))
             case "A":
                 return self._array(*fields)
             case "G":
@@ -81,7 +83,7 @@ class Reading:
             case "S":
                 return slice(*self._many(fields, depth))
             case "r":
-                return range(*map(int, fields))
+                return check_range(range(*map(int, fields)))
             case "j":
                 return complex(*fields)
             case ".":
@@ -138,7 +140,8 @@ class Reading:
         shape = [int(length) for length in shape]
         if min(shape, default=0) < 0:
             raise ProtocolError("an array of negative size")
-        array = numpy.frombuffer(self._take(num_bytes), dtype=kind).reshape(shape).copy()
+        data = self._take(num_bytes, "an array of {} bytes", MAX_ARRAY_BYTES)
+        array = numpy.frombuffer(data, dtype=kind).reshape(shape).copy()
         if not is_writeable:
             array.flags.writeable = False
         return array

@@ -195,6 +195,8 @@ def make_class(name: str, kind: str, operators: list[str], methods: list[str], f
                             "_far_num_fixed": num_fixed if forwards_equality else 0}
     for operator in (OPERATORS if forwards_equality else ASKED_OF_STRANGERS).intersection(operators):
         body[operator] = _operator(operator)
+    if "__next__" in body and not forwards_equality:
+        body["__next__"] = _counted_next
     if forwards_equality and "__eq__" in operators:
         body["__eq__"] = _operator("__eq__")
         body["__hash__"] = _hash if "__hash__" in operators else None
@@ -215,6 +217,12 @@ def _operator(name: str) -> Callable[..., Any]:
 
     forward.__name__ = name
     return forward
+
+
+def _counted_next(self: Remote) -> Any:
+    """An iterator of a stranger's need not end."""
+    self._far_peer.count_item(self._far_id)
+    return self._far_peer.request("operator", self, "__next__", ())
 
 
 def _hash(self: Remote) -> int:

@@ -1,8 +1,9 @@
 """What a sandbox holds: the student's file, what its starter imports, and nothing else of the course.
 
-A module of the course that the starter imports from lives in the grader, and is served: ``from mini_vllm.block_pool
+What the lab lists of the course's modules (``surface``) lives in the grader, and is served: ``from mini_vllm.block_pool
 import BlockPool`` gives a stand-in. What a lab extends, its base or a class of the engine's, must lie in the sandbox
-itself; ``lab.json`` names such modules under ``grading``.
+itself; ``lab.json`` names such modules under ``given``. What these import and the lab does not list is only a name
+there: whoever calls it is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.grading.sandbox import Level, Limits, Room
+from course.grading.surface import Surface, surface_of
 from course.labs import Lab, LabError, discover, find_lab
 
 #: What the sandbox's side is made of.
-FAR_MODULES = ("allowing", "describing", "doing", "errors", "far", "handles", "mirrors",
+FAR_MODULES = ("allowing", "bounds", "describing", "doing", "errors", "far", "handles", "mirrors",
                "peer", "reading", "remote", "values", "wire", "writing")
 #: What is measured where the file runs.
 GAUGES = ("gauges", "keeping", "mlx_gauges")
@@ -35,14 +37,16 @@ class FarSettings:
     source: bytes
     level: Level
     limits: Limits
+    #: Folders of hidden tests.
+    hidden: tuple[Path, ...] = ()
 
     @functools.cached_property
     def _imports(self) -> Imports:
         return imports_of(self.lab)
 
-    @property
-    def served(self) -> dict[str, list[str]]:
-        return self._imports.served
+    @functools.cached_property
+    def surface(self) -> Surface:
+        return surface_of(self.lab, self.hidden)
 
     def room(self) -> Room:
         here = Path(__file__).resolve().parent
@@ -57,7 +61,9 @@ class FarSettings:
                 files.setdefault(f"{package.replace('.', '/')}/__init__.py", b"")
         if "mlx" in imports.packages:
             files |= {"mini_vllm/__init__.py": b"", "mini_vllm/backend.py": BACKEND}
-        files["settings.json"] = json.dumps({"served": imports.served, "bases": list(imports.bases)}).encode()
+        served = self.surface.imports()
+        absent = {module: sorted(set(names) - set(served.get(module, ()))) for module, names in imports.wanted.items()}
+        files["settings.json"] = json.dumps({"served": served, "absent": absent, "bases": list(imports.bases)}).encode()
         return Room(files, imports.packages)
 
 
@@ -65,8 +71,8 @@ class FarSettings:
 class Imports:
     """Whence a lab's starter has what it imports."""
 
-    #: Module that lives in the grader → the names that are imported from it.
-    served: dict[str, list[str]]
+    #: Module that does not lie in the sandbox → the names that are imported from it.
+    wanted: dict[str, list[str]]
     #: Modules of the course that lie in the sandbox.
     given: tuple[str, ...]
     #: Number of a lab that this one extends → the file that stands for it.
@@ -83,7 +89,7 @@ def imports_of(lab: Lab) -> Imports:
         below = find_lab(number, labs)
         bases[number] = below.solution
         number = below.base
-    served: dict[str, list[str]] = {}
+    wanted: dict[str, list[str]] = {}
     packages: list[str] = []
     to_read = [lab.solution, *bases.values(), *(lab.module_path(module) for module in lab.given)]
     for path in to_read:
@@ -92,12 +98,12 @@ def imports_of(lab: Lab) -> Imports:
             if module == "mini_vllm.backend":
                 package = "mlx"
             elif package in ("mini_vllm", "course") and module != "course.base" and module not in lab.given:
-                served[module] = sorted({*served.get(module, ()), *names})
+                wanted[module] = sorted({*wanted.get(module, ()), *names})
             if package in PACKAGES and package not in packages:
                 packages.append(package)
     if "mlx" in packages and "numpy" not in packages:  # its arrays cross as numpy's
         packages.append("numpy")
-    return Imports(served, lab.given, bases, tuple(packages))
+    return Imports(wanted, lab.given, bases, tuple(packages))
 
 
 def _imported(path: Path) -> list[tuple[str, list[str]]]:

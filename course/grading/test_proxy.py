@@ -19,16 +19,29 @@ from hypothesis import strategies as st
 
 from course import gauges
 from course.grading.allowing import Policy
+from course.grading.bounds import MAX_BYTES, MAX_ITEMS, MAX_TEXT_CHARACTERS
 from course.grading.peer import MAX_NESTED_CALLS, Peer
 from course.grading.policy import GraderPolicy
 from course.grading.remote import MAX_DEFERRED, Remote
+from course.grading.surface import TESTS, Surface
 from course.grading.wire import MAX_MESSAGE_BYTES, Gone, ProtocolError, Wire
+from course.labs import discover, find_lab
 from mini_vllm.block_pool import BlockHash, BlockPool
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.random_model import random_weights
 from mini_vllm.models.weights import make_model
 from mini_vllm.request import Priority, Request, RequestStatus, SamplingParams
 from mini_vllm.sampling.row import SamplerRow
+
+
+def surface(**listed):
+    """What four labs list, and classes of this file."""
+    labs = [find_lab(number, discover()) for number in ("3.4", "4.1", "5.1", "5.2")]
+    found = {name: words for lab in labs for name, words in lab.surface.items()}
+    made = Surface({**found, **{f"{TESTS}.{name}": words for name, words in listed.items()}})
+    made.load()
+    made.add_tests(__name__)
+    return made
 
 
 def known(name):
@@ -114,7 +127,7 @@ def talk():
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(__name__), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(surface()), 2, trusts_other=False, find_class=known)
     near.policy = near._policy
     near.far_peer = lambda: far["peer"]
     near.lab = near.request("load")
@@ -160,7 +173,7 @@ def test_data_crosses_and_comes_back_as_it_was(value):
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(Surface({})), 2, trusts_other=False, find_class=known)
     try:
         kind, back = near.request("echo", value)
         assert kind == type(value).__name__ and same(back, value)
@@ -477,26 +490,36 @@ GARBAGE = {
     "too large": frame(b"", size=MAX_MESSAGE_BYTES + 1, text_size=0),
     "longer inside than outside": frame(b"[]", size=2, text_size=9),
     "no JSON": frame(b"\xff\xfe[["),
-    "deep": frame(b'["!",' + b"[" * 100_000 + b"]" * 100_000 + b"]"),
-    "deep tuples": frame(b'["!",' + b'["t",' * 80 + b"1" + b"]" * 80 + b"]"),
+    "deep": frame(b'["!", 1,' + b"[" * 100_000 + b"]" * 100_000 + b"]"),
+    "deep tuples": frame(b'["!", 1,' + b'["t",' * 80 + b"1" + b"]" * 80 + b"]"),
     "no list": frame(b'{"a": 1}'),
     "an unknown kind": frame(b'["&", 1]'),
-    "an unknown tag": frame(b'["!", ["q", 1]]'),
-    "an object that was never handed out": frame(b'["!", ["o", 99]]'),
-    "a handle of no class": frame(b'["!", ["h", 1, 77, null]]'),
-    "a handle with a list for a name": frame(b'["!", ["h", 1, 1, [[], [], 3, 4, 5, 6, 7]]]'),
-    "a container of ours": frame(b'["!", ["l", 2, [1]]]'),
-    "a change of nothing": frame(b'["!", 1, [[3, [1]]], [], [], []]'),
-    "an array that is too short": frame(b'["!", ["A", "<f8", [100000000], 8, false]]'),
-    "an array of objects": frame(b'["!", ["A", "|O", [1], 0, false]]'),
-    "an array of negative size": frame(b'["!", ["A", "<f8", [-1, -1], 0, false]]'),
-    "a number for a name": frame(b'["?", ["get", ["o", 1], 3]]'),
-    "a class of nobody's": frame(b'["!", ["e", "os.path", "x"]]'),
-    "a text that is raised": frame(b'["x", "ValueError"]'),
-    "an enum's value by another name": frame(b'["!", ["e", "mini_vllm.request.RequestStatus", "mro"]]'),
-    "a huge number": frame(b'["!", ' + b"9" * 5000 + b"]"),
-    "a tuple with odd fields": frame(b'["!", ["n", "x.Y", ["class", "__init__"], 1, 2]]'),
-    "a range that cannot be": frame(b'["!", ["r", 1, "a", {}]]'),
+    "an unknown tag": frame(b'["!", 1, ["q", 1]]'),
+    "an object that was never handed out": frame(b'["!", 1, ["o", 99]]'),
+    "a handle of no class": frame(b'["!", 1, ["h", 1, 77, null]]'),
+    "a handle with a list for a name": frame(b'["!", 1, ["h", 1, 1, [[], [], 3, 4, 5, 6, 7]]]'),
+    "a container of ours": frame(b'["!", 1, ["l", 2, [1]]]'),
+    "a change of nothing": frame(b'["!", 1, 1, [[3, [1]]], [], [], []]'),
+    "an array that is too short": frame(b'["!", 1, ["A", "<f8", [100000000], 8, false]]'),
+    "an array of objects": frame(b'["!", 1, ["A", "|O", [1], 0, false]]'),
+    "an array of negative size": frame(b'["!", 1, ["A", "<f8", [-1, -1], 0, false]]'),
+    "a number for a name": frame(b'["?", 1, ["get", ["o", 1], 3]]'),
+    "a class of nobody's": frame(b'["!", 1, ["e", "os.path", "x"]]'),
+    "a text that is raised": frame(b'["x", 1, "ValueError"]'),
+    "an enum's value by another name": frame(b'["!", 1, ["e", "mini_vllm.request.RequestStatus", "mro"]]'),
+    "a huge number": frame(b'["!", 1, ' + b"9" * 5000 + b"]"),
+    "a tuple with odd fields": frame(b'["!", 1, ["n", "x.Y", ["class", "__init__"], 1, 2]]'),
+    "a range that cannot be": frame(b'["!", 1, ["r", 1, "a", {}]]'),
+    "an answer to another question": frame(b'["!", 2, 1]'),
+    "a question without a number": frame(b'["?", "1", ["get", ["o", 1], "x"]]'),
+    "a long range": frame(b'["!", 1, ["r", 0, 1000000000000000, 1]]'),
+    "a long range backwards": frame(b'["!", 1, ["r", 0, -1000000000000000, -1]]'),
+    "a long text": frame(b'["!", 1, "' + b"a" * (MAX_TEXT_CHARACTERS + 1) + b'"]'),
+    "a long tuple": frame(b'["!", 1, ["t"' + b",1" * (MAX_ITEMS + 3) + b"]]"),
+    "a long text in a change": frame(b'["!", 1, 1, [[3, ["' + b"a" * (MAX_TEXT_CHARACTERS + 1) + b'"]]], [], [], []]'),
+    "an object of JSON": frame(b'["!", 1, {"a": "' + b"a" * MAX_TEXT_CHARACTERS + b'"}]'),
+    "many bytes": frame(b'["!", 1, ["b", %d]]' % (MAX_BYTES + 1) + bytes(MAX_BYTES + 1),
+                        text_size=len(b'["!", 1, ["b", %d]]' % (MAX_BYTES + 1))),
     "nothing at all": b"",
 }
 
@@ -504,7 +527,7 @@ GARBAGE = {
 @pytest.mark.parametrize("what", GARBAGE)
 def test_no_bytes_of_the_sandbox_do_more_than_end_the_conversation(what):
     ends = socket.socketpair()
-    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(Surface({})), 2, trusts_other=False, find_class=known)
     threading.Thread(target=lambda: (ends[1].recv(1 << 16), ends[1].sendall(GARBAGE[what]), ends[1].close()),
                      daemon=True).start()
     try:
@@ -525,7 +548,7 @@ def test_a_silent_sandbox_is_looked_at_again_and_again():
         if len(looks) > 5:
             raise Gone("enough")
 
-    near = Peer(Wire(ends[0], look), GraderPolicy(), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], look), GraderPolicy(Surface({})), 2, trusts_other=False, find_class=known)
     with pytest.raises(Gone, match="enough"):
         near.request("load")
     ends[0].close()

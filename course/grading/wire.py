@@ -56,8 +56,8 @@ class Wire:
         self._on_wait = on_wait or (lambda: None)
         self._max_bytes = max_bytes
         self._read = b""
-        #: What has come in since the start, in bytes.
-        self.num_bytes = 0
+        #: What has come in since the start, in bytes and in messages; and the JSON of the last message.
+        self.num_bytes = self.num_messages = self.num_last_bytes = 0
 
     def send(self, message: Any, buffers: list[bytes]) -> None:
         """Raises ProtocolError if it is too large, or nobody listens any more."""
@@ -89,6 +89,8 @@ class Wire:
         size, text_size = _HEAD.unpack_from(self._read)
         if size > self._max_bytes or text_size > size:
             raise ProtocolError(f"a message of {size:,} bytes, at most {self._max_bytes:,} are allowed")
+        self.num_messages += 1
+        self.num_last_bytes = text_size
         end, text_end = _HEAD.size + size, _HEAD.size + text_size
         self._wait_for(end)
         body, self._read = self._read, self._read[end:]

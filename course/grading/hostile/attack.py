@@ -49,6 +49,14 @@ def peer():
         frame = frame.f_back
 def ask(*body, extra=(), kind="?", buffers=()):
     wire = peer()._wire
-    wire.send([kind, list(body) if kind == "?" else body[0], *extra], list(buffers))
+    wire.send([kind, 1, list(body) if kind == "?" else body[0], *extra], list(buffers))
     return wire.receive()[0]
+def asked():
+    """The number of the question that is being answered."""
+    frame = _sys._getframe()
+    while frame.f_code.co_name != "_answer" or "number" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["number"]
+def answer(value, kind="!", ahead=0):
+    peer()._wire.send([kind, asked() + ahead, value], [])
 '''

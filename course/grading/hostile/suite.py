@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course.grading.hostile import ending, forging, measuring, objects, reaching, talking
+from course.grading.hostile import ending, forging, measuring, objects, reaching, serving, talking
 from course.grading.hostile.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (*forging.ATTACKS, *talking.ATTACKS, *ending.ATTACKS, *objects.ATTACKS,
-                               *measuring.ATTACKS, *reaching.ATTACKS)
+                               *measuring.ATTACKS, *reaching.ATTACKS, *serving.ATTACKS)

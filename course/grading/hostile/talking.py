@@ -28,16 +28,16 @@ peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)'''
     Attack("deep_value", "answers with a tuple in a tuple, a thousand deep", _on_usage('''
 value = 1
 for _ in range(900): value = ["t", value]
-peer()._wire.send(["!", value], [])''')),
+answer(value)''')),
     Attack("many_lists", "sends millions of empty lists", _on_usage('''
 import struct
-text = b'["!",[' + b"[]," * 15_000_000 + b"[]]]"
+text = b'["!",%d,[' % asked() + b"[]," * 15_000_000 + b"[]]]"
 peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)''')),
     Attack("colliding_keys", "sends a set whose members all share a hash", _on_usage('''
-peer()._wire.send(["!", ["z", *(k * ((1 << 61) - 1) for k in range(1, 60_000))]], [])''')),
+answer(["z", *(k * ((1 << 61) - 1) for k in range(1, 60_000))])''')),
     Attack("huge_integer", "sends an integer of a million digits", _on_usage('''
 import struct
-text = b'["!",' + b"9" * 1_000_000 + b"]"
+text = b'["!",%d,' % asked() + b"9" * 1_000_000 + b"]"
 peer()._wire._socket.sendall(struct.pack("!II", len(text), len(text)) + text)''')),
     Attack("surrogates", "raises and prints texts that cannot be written as UTF-8", '''
 def _odd(*args): raise ValueError("\\ud800\\udfff \\x00\\x1b[31m \\u202e\\uffff")
@@ -46,14 +46,12 @@ import os
 os.write(1, b"\\xff\\xfe\\x80\\x1b[2J\\n")
 '''),
     Attack("answers_nobody_asked_for", "sends answers before they are asked for", _on_usage('''
-wire = peer()._wire
-for _ in range(20): wire.send(["!", True], [])'''), earns=_HARM),
+for ahead in range(20): answer(True, ahead=ahead)'''), earns=_HARM),
     Attack("reads_and_keeps", "reads what the grader says, and answers true to everything", TALK + '''
 _wire = peer()._wire
-_wire.send(["!", ["h", 1, 0, ["M", "object", [], [], [], 0, []]]], [])
+answer(["h", 1, 0, ["M", "object", [], [], [], 0, []]])
 for _ in range(10_000):
-    _wire.receive()
-    _wire.send(["!", True], [])
+    _wire.send(["!", _wire.receive()[0][1], True], [])
 ''', earns=_HARM),
     Attack("endless_callbacks", "asks the grader something for ever", _on_usage('''
 while True: ask("issubclass", ["B", "bool"], ["B", "int"])'''), earns=_HARM),
@@ -69,17 +67,17 @@ for number in (0, 1, 2, 3, -1, 10**9, True, "1", [1]):
     except Exception: pass''')),
     Attack("odd_handles", "describes objects of classes with odd names and operators", _on_usage('''
 odd = ["__class__", "x" * 10_000, "block_id\\x00", "__del__", "__init_subclass__", "__getattribute__", "__eq__"]
-peer()._wire.send(["!", ["h", 77, 9_999, ["A\\x00\\x1b" * 99, "class", odd, odd, odd, 5, odd]]], [])''')),
+answer(["h", 77, 9_999, ["A\\x00\\x1b" * 99, "class", odd, odd, odd, 5, odd]])''')),
     Attack("known_classes", "says that its objects are of classes of the course's and of pytest's", _on_usage('''
 known = ["course.failures.NotRun", "course.grading.far_files.CanaryPassed", "mini_vllm.block_pool.BlockPool"]
-peer()._wire.send(["!", ["h", 78, 9_998, ["BlockPool", "object", ["__eq__"], [], [], 0, known]]], [])''')),
+answer(["h", 78, 9_998, ["BlockPool", "object", ["__eq__"], [], [], 0, known]])''')),
     Attack("functions_of_mlx", "calls a function of the grader's by naming it as a type of numbers", _on_usage('''
 print(ask("call", ["K", "save"], ["t", "stolen", 1], ["d", 99_991, []]))''')),
     Attack("computes_in_the_grader", "has the grader make a text of ten gigabytes", _on_usage('''
 print(ask("operator", "ab", "__mul__", ["t", 5 * 10**9]))
 print(ask("operator", "%010000000000d", "__mod__", ["t", 1]))''')),
     Attack("foreign_exceptions", "raises real exceptions of the grader's by their names", _on_usage('''
-peer()._wire.send(["x", ["i", ["course.grading.far_files.CanaryPassed"], ["t", "x"], "x", None]], [])''')),
+answer(["i", ["course.grading.far_files.CanaryPassed"], ["t", "x"], "x", None], "x")''')),
     Attack("services", "asks for what only the grader may do", _on_usage('''
 for what, *args in (("import", "mini_vllm.block_pool", "BlockPool"), ("import", "course.plugin", "pytest"),
                     ("enum", "course.grading.result.Outcome"), ("load", "x"), ("measure", "nothing")):
@@ -100,12 +98,12 @@ BlockPool.get_usage = _usage
     Attack("talks_from_a_thread", "sends messages from a thread while the grader computes", TALK + '''
 import threading, time
 _wire = peer()._wire
-def _chat():
+def _chat(number):
     time.sleep(0.05)
-    _wire.send(["!", True], [])
+    _wire.send(["!", number, True], [])
 _usage = BlockPool.get_usage
 def _threaded(self):
-    threading.Thread(target=_chat).start()
+    threading.Thread(target=_chat, args=(asked() + 1,)).start()
     return _usage(self)
 BlockPool.get_usage = _threaded
 ''', earns=_HARM),
@@ -113,5 +111,6 @@ BlockPool.get_usage = _threaded
     Attack("sends_its_descriptors", "sends open files along with a message", _on_usage('''
 import array, socket
 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
-peer()._wire._socket.sendmsg([b"\\x00\\x00\\x00\\x08\\x00\\x00\\x00\\x08[\\"!\\",1]"], rights)'''), earns=_HARM),
+text = b'["!",%d,1]' % asked()
+peer()._wire._socket.sendmsg([len(text).to_bytes(4, "big") * 2 + text], rights)'''), earns=_HARM),
 )

@@ -12,6 +12,7 @@ import pytest
 from course.grading.errors import MAX_MESSAGE_CHARACTERS
 from course.grading.peer import Peer
 from course.grading.policy import GraderPolicy
+from course.grading.surface import Surface
 from course.grading.wire import ProtocolError, Wire
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.request import Priority
@@ -21,7 +22,7 @@ from mini_vllm.request import Priority
 def grader():
     """The grader's side; nobody is at the other end."""
     ends = socket.socketpair()
-    yield Peer(Wire(ends[0]), GraderPolicy(), first_id=2, trusts_other=False, find_class=lambda name: None)
+    yield Peer(Wire(ends[0]), GraderPolicy(Surface({})), first_id=2, trusts_other=False, find_class=lambda name: None)
     for end in ends:
         end.close()
 
@@ -72,28 +73,42 @@ def test_a_syntax_error_points_at_no_column_that_cannot_be(grader, columns):
 @pytest.mark.parametrize("owner", ["ab", 2, (1,), [1], np.zeros(3)])
 def test_the_grader_computes_nothing_with_what_it_is_sent(owner):
     with pytest.raises(TypeError, match="not for the grader"):
-        GraderPolicy().check_operator(owner, "__mul__")
+        GraderPolicy(Surface({})).check_operator(owner, "__mul__")
 
 
-def test_only_what_the_course_defines_can_be_used_of_its_objects():
+def test_only_what_the_lab_lists_can_be_used_of_the_graders_objects():
     class Model(mlx.nn.Module):
+        limit = 1
+
         def forward(self): ...
 
-    Model.__module__ = "mini_vllm.models.network"
-    policy = GraderPolicy()
+    Model.__module__, Model.__qualname__ = "mini_vllm.models.network", "Model"
+    policy = GraderPolicy(Surface({"mini_vllm.models.network.Model": "forward limit=",
+                                   "mini_vllm.block_pool.BlockPool": "get_new_blocks"}))
     policy.check_get(Model(), "forward")
     policy.check_get(BlockPool(2), "get_new_blocks")
     policy.check_get(types.SimpleNamespace(clock=1), "clock")
-    for owner, name in ((Model(), "save_weights"), (Model(), "load_weights"), (BlockPool, "mro"), (Priority, "mro")):
+    policy.check_set(Model(), "limit")
+    for owner, name in ((Model(), "save_weights"), (Model(), "load_weights"), (Model(), "__class__"),
+                        (BlockPool, "mro"),
+                        (BlockPool(2), "free_blocks"), (Priority, "mro"), (print, "__self__"), (policy, "surface"),
+                        (types.SimpleNamespace(clock=1), "__dict__")):
         with pytest.raises(AttributeError):
             policy.check_get(owner, name)
+    for owner, name in ((Model(), "forward"), (BlockPool(2), "num_blocks"), (BlockPool, "get_new_blocks"),
+                        (types.SimpleNamespace(clock=1), "clock")):
+        with pytest.raises(AttributeError):
+            policy.check_set(owner, name)
+    for function in (Model, BlockPool, Model()):
+        with pytest.raises(TypeError):
+            policy.check_call(function)
     assert policy.methods_of(Model) == ["forward"]
 
 
 def test_after_a_message_that_breaks_the_rules_nothing_more_is_asked():
     here, there = socket.socketpair()
-    peer = Peer(Wire(here), GraderPolicy(), first_id=2, trusts_other=False, find_class=lambda name: None)
-    Wire(there).send(["?", ["nonsense"]], [])
+    peer = Peer(Wire(here), GraderPolicy(Surface({})), first_id=2, trusts_other=False, find_class=lambda name: None)
+    Wire(there).send(["?", 1, ["nonsense"]], [])
     with pytest.raises(ProtocolError, match="nobody knows"):
         peer.request("load")
     assert peer.is_broken

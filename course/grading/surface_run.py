@@ -1,0 +1,68 @@
+"""What ``course check`` says of a lab's surface: whether each name in it exists, and whether it can harm anybody."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from course.child import ONE_THREAD
+from course.grading.surface import Surface, surface_of
+from course.labs import Lab, LabError
+
+#: By the clock, for all tests of a lab and all calls.
+WALL_LIMIT_S = 1200.0
+
+
+def lines_of(lab: Lab) -> list[str]:
+    """The list of a lab, a line for each class and function."""
+    return [f"{name}: {words}".rstrip(": ") for name, words in sorted(lab.surface.items())]
+
+
+def check_names(lab: Lab) -> list[str]:
+    """Complaints about names in the list of which there is nothing."""
+    try:
+        surface = surface_of(lab)
+    except LabError as error:
+        return [str(error)]
+    return [problem for name in surface.imports_flat() if (problem := _problem(surface, name))]
+
+
+def _problem(surface: Surface, name: str) -> str:
+    module, _, short = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), short)
+    except (ImportError, AttributeError):
+        return f"surface: there is no {name}"
+    offer = surface.offers[name]
+    if not isinstance(found, type) and (offer.reads or offer.can_be_called != callable(found)):
+        return f"surface: {name} is no class, and cannot be listed so"
+    return ""
+
+
+def call_everything(lab: Lab) -> tuple[list[str], int]:
+    """Call every entry with what the solution calls it with, and with hostile values. Complaints, and how many calls.
+
+    The calls are made in a process of their own; see ``surface_check``.
+    """
+    if not lab.surface:
+        return [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+                   "-p", "course.plugin", "-p", "course.grading.surface_check", "--rootdir", str(lab.root),
+                   "-c", str(lab.root / "pyproject.toml"), "--impl", "solution", "--far", "none", "--time-limit", "60",
+                   str(lab.tests)]
+        run = subprocess.run(command, cwd=lab.root, capture_output=True, text=True, timeout=WALL_LIMIT_S,
+                             env={**os.environ, **ONE_THREAD, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1",
+                                  "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COURSE_SURFACE_COMPLAINTS": str(report)})
+        if run.returncode or not report.is_file():
+            return [f"surface: the tests did not run on the solution:\n{run.stdout[-2000:]}{run.stderr[-500:]}"], 0
+        found = json.loads(report.read_text(encoding="utf-8"))
+    complaints = [f"surface: {each}" for each in found["complaints"]]
+    complaints += [f"surface: {each} was never seen: nobody needs it" for each in found["unseen"]]
+    return complaints, found["num_calls"]
