@@ -102,9 +102,11 @@ lint: $(INSTALLED)
 check: $(INSTALLED)
 	$(RUN) -m course.cli check
 
-# The same through the grader's proxy, the files in sandboxes: solutions, starters and every mutant. Takes a while.
+# The same through the grader's proxy, the files in sandboxes: solutions, starters and every mutant. And what each lab's
+# file may use on the grader's side is called, with hostile arguments. Takes a while.
 check-far: $(INSTALLED)
 	$(RUN) -m course.grading.check_far $(LABS)
+	$(RUN) -m course.cli check --surface $(LABS)
 
 # A large made-up class, graded, killed in the middle and resumed. It takes half an hour; `make grade-many MANY="--files 4
 # --courses 0 --kills 1 --after 8"` is short.

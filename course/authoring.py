@@ -40,6 +40,20 @@ def check_labs(root: Path, labs: Sequence[Lab], all_labs: Sequence[Lab], console
     return num_problems
 
 
+def check_surfaces(labs: Sequence[Lab], console: Console) -> int:
+    """Print what each lab's file may use of the grader's, and call all of it. Returns the number of problems."""
+    from course.grading.surface_run import call_everything, lines_of
+    listed = [lab for lab in labs if lab.surface]
+    calls = side_by_side([partial(call_everything, lab) for lab in listed], num_cores())
+    num_problems = 0
+    for lab, (problems, num_calls) in zip(listed, calls):
+        _show(console, str(lab), problems, f"{num_calls} calls open, execute, import and reach nothing, and end")
+        for line in lines_of(lab):
+            console.print(Text(f"    {line}", style="dim"))
+        num_problems += len(problems)
+    return num_problems
+
+
 def check_pages(root: Path, console: Console) -> int:
     """Check the links of the pages that belong to no lab. Returns the number of problems."""
     pages = sorted(root.glob("*.md")) + sorted(root.glob("phase-*/README.md"))

@@ -9,10 +9,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from course import for_nothing
 from course.answers import parse_answers, questions_of
 from course.contract import contract_of
 from course.failures import NOT_RUN
 from course.graded import GradedTest, graded_tests
+from course.grading.surface_run import check_names
 from course.hints import LEVELS, parse_hints
 from course.labs import Lab, LabError
 from course.mutants import Mutant, mutants_of, unobservable_in
@@ -42,8 +44,15 @@ def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]
         return [*problems, f"the tests could not be run:\n{failure}"], ""
     num_tasks = len({stub.number for stub in contents.stubs})
     joint = " and ".join(["solution", *lab.engine])
-    return problems, (f"{len(contents.tests)} tests fail on the starter and pass on {joint}, "
-                      f"{len(contents.mutants)} mutants die, {num_tasks} tasks have {num_tasks * len(LEVELS)} hints")
+    return problems, (f"{len(contents.tests)} tests pass on {joint}, {contents.earn_nothing}, "
+                      f"{len(contents.mutants)} mutants die, {num_tasks} tasks have {num_tasks * len(LEVELS)} hints, "
+                      f"{_surface_of(lab)}")
+
+
+def _surface_of(lab: Lab) -> str:
+    """How much of the grader's the lab's file may use; ``course check --surface`` lists it."""
+    num_names = sum(len(words.split()) for words in lab.surface.values())
+    return f"its file may use {num_names} names on the grader's side"
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,13 @@ class Contents:
     tests: list[GradedTest]
     #: Those that can be made of the solution.
     mutants: list[Mutant]
+
+    @property
+    def earn_nothing(self) -> str:
+        """What was proved of files in which nothing is written."""
+        num_points = sum(test.points or 0 for test in self.tests)
+        *names, last = "starter", *for_nothing.FILES
+        return f"{', '.join(names)} and {last} earn 0 of {num_points} points"
 
 
 def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
@@ -74,7 +90,7 @@ def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
         return None, [str(error)]
     tests = graded_tests(lab)
     problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
-    problems += _check_engine_signatures(lab, solution) + _check_answers(lab)
+    problems += _check_engine_signatures(lab, solution) + _check_answers(lab) + check_names(lab)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
     problems += mutant_problems + _check_promises(lab, solution, mutants)
@@ -82,12 +98,13 @@ def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
 
 
 def check_by_running(contents: Contents, on_poll: OnPoll = lambda: None) -> list[str]:
-    """The problems that show when the lab's tests run, on the solution, the starter, the engine and the mutants. Raises
-    LabRunFailed if they cannot."""
+    """The problems that show when the lab's tests run, on the solution, the starter, the engine, the mutants and files
+    in which nothing is written. Raises LabRunFailed if they cannot."""
     lab = contents.lab
     with tempfile.TemporaryDirectory() as folder:
         impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
         paths = [mutant.write(contents.solution, Path(folder)) for mutant in contents.mutants]
+        paths += for_nothing.write_files(contents.solution, Path(folder))
         killers = {mutant.name: mutant.killed_by for mutant in contents.mutants}
         verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S, killers, on_poll)
     return check_verdicts(contents, verdicts)
@@ -213,6 +230,9 @@ def _check_answers(lab: Lab) -> list[str]:
 def _check_mutants(mutants: list[Mutant], solution: str, tests: list[GradedTest]) -> tuple[list[Mutant], list[str]]:
     usable, problems, names = [], [], {test.name for test in tests}
     for mutant in mutants:
+        if mutant.name in for_nothing.FILES:
+            problems.append(f"mutant {mutant.name}: the name is that of {for_nothing.FILES[mutant.name]}")
+            continue
         try:
             mutant.apply(solution)
             usable.append(mutant)
@@ -254,7 +274,7 @@ def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]
 
 
 def check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
-    """What does not fit: tests that fail on the solution or pass on the starter, mutants that survive."""
+    """What does not fit: tests that fail on the solution or pass where nothing is written, mutants that survive."""
     problems = []
     for label in ("solution", "engine"):
         for name, verdict in verdicts.get(label, {}).items():
@@ -264,11 +284,12 @@ def check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
     for test in contents.tests:
         verdict = verdicts["starter"][test.name]
         if verdict.passed:
-            problems.append(f"{test.name} passes on the untouched starter")
+            problems.append(f"{test.name} passes on the untouched starter, and earns {test.points} for nothing")
         elif verdict.error != "NotImplementedError" or verdict.message not in task_of:
             problems.append(f"{test.name} fails on the starter, but not by a named task: {verdict.message}")
         elif test.task is not None and task_of[verdict.message] > test.task:
             problems.append(f"{test.name} is of task {test.task}, but on the starter it stops at {verdict.message!r}")
+    problems += for_nothing.points_for_nothing(contents.tests, verdicts)
     for mutant in contents.mutants:
         of_killer = verdicts[mutant.name].get(mutant.killed_by)
         if of_killer is not None and of_killer.passed:

@@ -75,7 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
     init.add_argument("folder", type=Path)
     command("update", "bring the installed version's tests and texts; your work stays")
     add_options(command("grade", "for instructors: grade what a class has handed in, each file in a sandbox"))
-    command("check", "for authors: prove that every lab is in order").add_argument("labs", nargs="*", metavar="lab")
+    check = command("check", "for authors: prove that every lab is in order")
+    check.add_argument("labs", nargs="*", metavar="lab")
+    check.add_argument("--surface", action="store_true", help="instead: print what each lab's file may use of the "
+                       "grader's, and call all of it, with hostile arguments, too")
     command("sync", "for authors: make starter.py anew from solution.py").add_argument("labs", nargs="*", metavar="lab")
     return parser
 
@@ -153,7 +156,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "solution":
             return course.solution(arguments.lab, arguments.spoil)
         case "check":
-            return course.check(arguments.labs)
+            return course.check(arguments.labs, arguments.surface)
         case _:
             return course.sync(arguments.labs)
 

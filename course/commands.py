@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from course.answers import is_question
-from course.authoring import check_labs, check_pages, sync_starters
+from course.authoring import check_labs, check_pages, check_surfaces, sync_starters
 from course.board import show_board
 from course.graded import graded_tests
 from course.helping import Help
@@ -242,8 +242,10 @@ class Course:
         sync_starters([find_lab(name, self.labs) for name in names] or self.labs, self.console)
         return 0
 
-    def check(self, names: Sequence[str]) -> int:
+    def check(self, names: Sequence[str], only_surface: bool = False) -> int:
         labs = [find_lab(name, self.labs) for name in names] or self.labs
+        if only_surface:
+            return 1 if check_surfaces(labs, self.console) else 0
         num_problems = check_labs(self.root, labs, self.labs, self.console)
         if not names:
             num_problems += check_pages(self.root, self.console)

@@ -25,7 +25,8 @@ def rebuild(lab):
 def test_a_lab_in_order_has_no_problems(lab1):
     problems, proved = check_lab(lab1)
     assert problems == []
-    assert proved == "3 tests fail on the starter and pass on solution, 4 mutants die, 2 tasks have 6 hints"
+    assert proved == ("3 tests pass on solution, starter, anything, nan and unwritten earn 0 of 6 points, "
+                      "4 mutants die, 2 tasks have 6 hints")
 
 
 @pytest.mark.parametrize("file, old, new, complaint", [
@@ -41,6 +42,7 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("mutants.py", '"return a + b", "return a - b"', '"return a / b", "c"', "subtracts: its 'replace' text occurs 0"),
     ("mutants.py", '"ignores-b"', '"halves"', "mutant halves: the name is used twice"),
     ("mutants.py", '"test_double_doubles"', '"test_nothing"', "its killer test_nothing is not a test of this lab"),
+    ("mutants.py", '"ignores-b"', '"nan"', "mutant nan: the name is that of a file in which everything exists and is"),
     ("mutants.py", "MUTANTS = [", "MUTANTS = [][:1] and [", "0 mutants, must be at least 4"),
     ("test_lab.py", "@pytest.mark.points(3)\n", "", "test_double_doubles has no @pytest.mark.points(n)"),
     ("test_lab.py", "@pytest.mark.task(2)\n", "", "test_double_doubles belongs to no task"),
@@ -69,6 +71,12 @@ def test_damage_that_the_files_show_is_named(lab1, file, old, new, complaint):
      "test_double_doubles fails on the starter, but not by a named task: AttributeError"),
     ("test_lab.py", "lab.add(3) == 4", "lab.double(2) == 4",
      "test_task_1_add_counts_by_default is of task 1, but on the starter it stops at 'Task 2: double'"),
+    ("test_lab.py", "got == 8", "got != 9", "test_double_doubles passes on a file in which everything exists and "
+     "nothing is done (course/anything.py), and earns 3 for nothing: assert first what must be there"),
+    ("test_lab.py", "got == 8", "not got > 8", "test_double_doubles passes on a file in which everything exists and is "
+     "NaN (course/anything.py), and earns 3 for nothing"),
+    ("test_lab.py", "got == 8", "got in (None, 8)", "test_double_doubles passes on a starter whose unwritten bodies "
+     "return None, and earns 3 for nothing"),
 ])
 def test_damage_that_the_tests_show_is_named(lab1, file, old, new, complaint):
     replace(lab1.folder / file, old, new)
@@ -150,7 +158,7 @@ def test_the_engines_counterpart_may_be_several_modules(lab1):
     replace(lab1.root / "pyproject.toml", "addopts", 'pythonpath = ["."]\naddopts')
     lab = discover(lab1.root)[0]
     problems, proved = check_lab(lab)
-    assert problems == [] and "pass on solution and sums and twice, 4 mutants" in proved
+    assert problems == [] and "3 tests pass on solution and sums and twice, starter" in proved
     (lab1.root / "twice.py").write_text("def double(b: int) -> int:\n    return 2 * b\n\n\n"
                                         "def add(a: int, b: int) -> int:\n    return a + b + 1\n")
     problems, _ = check_lab(lab)

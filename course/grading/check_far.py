@@ -2,8 +2,9 @@
 
     python -m course.grading.check_far [LAB ...] [--sandbox LEVEL]
 
-For each lab the solution must pass every test, the starter must fail each by a named task, and every mutant must fail
-the test that is known to catch it, while their files run in a sandbox.
+For each lab the solution must pass every test, the starter must fail each by a named task, files in which nothing is
+written must fail every test, and every mutant must fail the test that is known to catch it, while their files run in a
+sandbox.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from course import for_nothing
 from course.check import Contents, check_verdicts, read_lab
 from course.child import Child
 from course.failures import DEFAULT_TIME_LIMIT_S
@@ -45,6 +47,8 @@ class FarCheck:
             return
         everything = [test.name for test in contents.tests]
         self._futures = [pool.submit(self._run, name, [name], everything, {}) for name in ("solution", "starter")]
+        self._futures += [pool.submit(self._run, path.stem, [str(path)], everything, {})
+                          for path in for_nothing.write_files(contents.solution, folder)]
         for first in range(0, len(contents.mutants), MUTANTS_A_PROCESS):
             some = contents.mutants[first:first + MUTANTS_A_PROCESS]
             paths = [str(mutant.write(contents.solution, folder)) for mutant in some]
@@ -78,7 +82,7 @@ class FarCheck:
                      f"{verdicts[mutant.name][mutant.killed_by].message}"
                      for mutant in harmless if not verdicts[mutant.name][mutant.killed_by].passed]
         none_of_these = f", {len(harmless)} can do nothing" if harmless else ""
-        return problems, (f"{len(contents.tests)} tests fail on the starter and pass on the solution, "
+        return problems, (f"{len(contents.tests)} tests pass on the solution, {contents.earn_nothing}, "
                           f"{len(contents.mutants)} mutants die{none_of_these}")
 
 

@@ -79,7 +79,7 @@ class Reading:
             case "x":
                 return self._read_mlx(*fields)
             case "K":
-                return _mlx_dtype(sys.modules["mlx.core"], _identifier(fields[0]))
+                return _mlx_dtype(self._mlx(), _identifier(fields[0]))
             case "S":
                 return slice(*self._many(fields, depth))
             case "r":
@@ -147,9 +147,16 @@ class Reading:
         return array
 
     def _read_mlx(self, name: Any, dtype: Any, shape: Any, num_bytes: Any) -> Any:
-        mlx = sys.modules["mlx.core"]
+        mlx = self._mlx()
         array = mlx.array(self._array(dtype, shape, num_bytes))
         return array.view(mlx.bfloat16) if name == "bfloat16" else array
+
+    def _mlx(self) -> Any:
+        """MLX, which a file need not have imported to be given an array. Nobody makes the grader import it."""
+        if self._peer.flattens:
+            import mlx.core
+            return mlx.core
+        return sys.modules["mlx.core"]
 
     def _named_tuple(self, fields: list[Any], depth: int) -> Any:
         name, names, *items = fields

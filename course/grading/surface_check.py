@@ -205,16 +205,21 @@ class SurfaceCheck:
     def _try(self, entry: str, what: str, call: Callable[[], Any]) -> None:
         """Call it, and complain if it opens something or does not end. Whatever it raises is its own affair."""
         self.num_calls += 1
-        self.watch.events, before_s = [], _cpu_s()
-        with contextlib.suppress(Exception, TimeLimitExceeded), time_limit(CALL_S):
-            result = call()
-            if isinstance(result, Iterator):  # a generator has not begun yet
-                for _ in itertools.islice(result, MAX_ITERATED):
-                    pass
+        self.watch.events, before_s, is_cut_off = [], _cpu_s(), False
+        try:
+            with time_limit(CALL_S):
+                result = call()
+                if isinstance(result, Iterator):  # a generator has not begun yet
+                    for _ in itertools.islice(result, MAX_ITERATED):
+                        pass
+        except TimeLimitExceeded:
+            is_cut_off = True
+        except Exception:
+            pass
         events, self.watch.events = self.watch.events, None
         if events:
             self.complaints.append(f"{entry} with {what}: {events[0]}")
-        if _cpu_s() - before_s > CALL_S:
+        if is_cut_off or _cpu_s() - before_s > CALL_S:
             self.complaints.append(f"{entry} with {what} did not end within {CALL_S:g} s of CPU time")
 
 

@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from course.child import ONE_THREAD
+from course.child import ONE_THREAD, kill_group
 from course.grading.surface import Surface, surface_of
 from course.labs import Lab, LabError
-
-#: By the clock, for all tests of a lab and all calls.
-WALL_LIMIT_S = 1200.0
+from course.verdicts import OnPoll
 
 
 def lines_of(lab: Lab) -> list[str]:
@@ -44,7 +43,7 @@ def _problem(surface: Surface, name: str) -> str:
     return ""
 
 
-def call_everything(lab: Lab) -> tuple[list[str], int]:
+def call_everything(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], int]:
     """Call every entry with what the solution calls it with, and with hostile values. Complaints, and how many calls.
 
     The calls are made in a process of their own; see ``surface_check``.
@@ -57,11 +56,21 @@ def call_everything(lab: Lab) -> tuple[list[str], int]:
                    "-p", "course.plugin", "-p", "course.grading.surface_check", "--rootdir", str(lab.root),
                    "-c", str(lab.root / "pyproject.toml"), "--impl", "solution", "--far", "none", "--time-limit", "60",
                    str(lab.tests)]
-        run = subprocess.run(command, cwd=lab.root, capture_output=True, text=True, timeout=WALL_LIMIT_S,
-                             env={**os.environ, **ONE_THREAD, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1",
-                                  "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COURSE_SURFACE_COMPLAINTS": str(report)})
-        if run.returncode or not report.is_file():
-            return [f"surface: the tests did not run on the solution:\n{run.stdout[-2000:]}{run.stderr[-500:]}"], 0
+        environment = {**os.environ, **ONE_THREAD, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1",
+                       "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COURSE_SURFACE_COMPLAINTS": str(report)}
+        output = Path(folder) / "output.txt"
+        with open(output, "wb") as file, subprocess.Popen(
+                command, cwd=lab.root, stdout=file, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True) as process:
+            try:
+                while process.poll() is None:
+                    on_poll()
+                    time.sleep(0.02)
+            finally:
+                kill_group(process)
+        if process.returncode or not report.is_file():
+            said = output.read_text(encoding="utf-8", errors="replace")[-2000:]
+            return [f"surface: the tests did not run on the solution:\n{said}"], 0
         found = json.loads(report.read_text(encoding="utf-8"))
     complaints = [f"surface: {each}" for each in found["complaints"]]
     complaints += [f"surface: {each} was never seen: nobody needs it" for each in found["unseen"]]

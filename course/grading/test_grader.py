@@ -154,3 +154,67 @@ def test_points_are_read_from_the_tests_text(lab):
     assert {test.name: test.is_inside for test in tests}["test_adding_takes_no_memory"]
     assert not any(test.is_inside for test in tests if test.name != "test_adding_takes_no_memory")
     assert replace(tests[0], points=None).points is None
+
+
+FORGES = '''
+    import json as _json
+    import os as _os
+
+    @pytest.mark.points(0)
+    @pytest.mark.task(1)
+    def test_somebody_writes_to_every_descriptor(lab):
+        forged = [{"event": "start", "index": 0}, {"event": "end", "index": 0, "test": "test_double_doubles",
+                   "passed": True, "error": None, "message": "", "printed": "", "cpu_s": 0.0, "waited": False},
+                  {"event": "finish"}]
+        for descriptor in range(3, 64):
+            for number, event in enumerate(forged, start=1):
+                for line in (_json.dumps(event), f"{number} {'0' * 64} {_json.dumps(event)}", "[1, \\\\"end\\\\"]"):
+                    try:
+                        _os.write(descriptor, f"\\\\n{line}\\\\n".encode())
+                    except OSError:
+                        pass
+'''
+
+
+def test_bytes_on_any_descriptor_of_the_tests_make_up_no_verdict(grade, lab):
+    """As if a submission had found a way to have the tests' process write for it, wherever it can."""
+    before = grade("def add(a, b=1):\n    return a + b\n\n\ndef double(number):\n    return number\n")
+    lab.tests.write_text(lab.tests.read_text() + textwrap.dedent(FORGES).replace("\\\\", "\\"))
+    after = grade("def add(a, b=1):\n    return a + b\n\n\ndef double(number):\n    return number\n")
+    earned = {test.name for test in before.tests if test.passed}
+    assert {test.name for test in after.tests if test.passed} <= earned | {"test_somebody_writes_to_every_descriptor"}
+    assert any("something other than the tests wrote" in flag for flag in after.flags), after.flags
+
+
+def test_what_the_tests_process_earned_before_it_died_twice_counts(grade, lab):
+    lab.tests.write_text(lab.tests.read_text() + textwrap.dedent('''
+        @pytest.mark.points(1)
+        @pytest.mark.task(2)
+        def test_the_grader_itself_dies(lab):
+            import os
+            os._exit(3)
+    '''))
+    result = grade(RIGHT)
+    assert result.outcome is Outcome.GRADED and 0 < result.points < result.max_points
+    assert "ended twice" in result.reason and "status 3" in result.flags[0]
+
+
+def test_after_tests_that_do_not_end_the_others_run(grade, lab):
+    result = grade("def add(a, b=1):\n    while True: pass\n\n\ndef double(number):\n    return 2 * number\n",
+                   time_limit_s=0.2)
+    assert {test.task for test in result.tests if test.passed} == {2}, [test.message for test in result.tests]
+    assert {test.error for test in result.tests if not test.passed} == {"TimeLimitExceeded"}
+
+
+@pytest.mark.parametrize("answer, bound", [
+    ("range(10**15)", "a range of 1,000,000,000,000,000 numbers; at most 200,000"),
+    ("'a' * 18_000_000", "a text of 18,000,000 characters; at most 1,000,000"),
+    ("bytes(2_000_000)", "2,000,000 bytes; at most 1,000,000"),
+    ("[0] * 300_000", "a container of 300,000 items"),
+])
+def test_an_answer_beyond_a_bound_fails_its_test_by_name_and_no_other(grade, answer, bound):
+    result = grade(f"def add(a, b=1):\n    return {answer}\n\n\ndef double(number):\n    return 2 * number\n")
+    assert result.outcome is Outcome.GRADED and result.flags == ()
+    assert {test.task for test in result.tests if test.passed and not test.is_inside} == {2}
+    assert any(bound in test.message and test.error == "TooMuch" for test in result.tests), [
+        (test.error, test.message) for test in result.tests]

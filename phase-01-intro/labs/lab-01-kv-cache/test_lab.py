@@ -114,6 +114,8 @@ def test_task_1_softmax_does_not_overflow_on_huge_scores(lab):
 def test_task_1_softmax_rows_of_very_different_size(lab):
     with np.errstate(all="ignore"):
         got = lab.softmax(np.array([[1e4, 1e4], [-1e4, -1e4]]))
+    assert np.shape(got) == (2, 2), \
+        f"softmax of shape (2, 2) gave shape {np.shape(got)}: it keeps the shape"
     assert np.allclose(got, 0.5), \
         f"softmax([[1e4, 1e4], [-1e4, -1e4]]) gave {got.tolist()}, expected 0.5 everywhere: each row needs a shift " \
         "of its own, or the small row becomes 0 / 0"
@@ -202,7 +204,9 @@ def test_task_2_a_masked_key_weighs_nothing_however_low_the_other_scores_are(lab
 def test_task_2_the_arguments_are_not_changed(lab):
     arrays = random_qkv(3, 5)
     before = [array.copy() for array in arrays]
-    lab.causal_attention(*arrays)
+    got = lab.causal_attention(*arrays)
+    assert np.allclose(got, attention_in_slow_motion(*before)), \
+        "causal_attention of 3 queries over 5 keys is off by more than 1e-5: whatever else it does, it must attend"
     for name, array, old in zip(("queries", "keys", "values"), arrays, before):
         change = np.abs(array - old).max()
         assert change == 0, \
@@ -278,6 +282,9 @@ def test_task_3_get_copies_nothing(lab):
     cache = small_cache(lab, capacity=8)
     cache.append(0, rows(0, 3), rows(100, 3))
     before = cache.get(0)
+    got = [row_numbers(part) for part in before]
+    assert got == [[0, 1, 2], [100, 101, 102]], \
+        f"after append of the keys 0, 1, 2 and the values 100, 101, 102, get(0) reads {got}, expected just these"
     cache.append(0, rows(3, 2), rows(103, 2))
     after = cache.get(0)
     for name, old, new in zip(("keys", "values"), before, after):
@@ -356,9 +363,11 @@ def test_task_3_keys_and_values_of_earlier_tokens_never_change(lab):
     short, long = small_cache(lab), small_cache(lab)
     small_model(lab).forward(PROMPT, short)
     small_model(lab).forward([*PROMPT, 9, 2, 6], long)
-    for layer in range(small_shape(lab).num_layers):
+    for layer in range(3):  # of small_shape
+        got = [[len(part) for part in cache.get(layer)] for cache in (short, long)]
+        assert got == [[5, 5], [8, 8]], \
+            f"layer {layer} holds {got} keys and values after forwards of 5 and of 8 tokens, expected [[5, 5], [8, 8]]"
         for name, few, many in zip(("keys", "values"), short.get(layer), long.get(layer)):
-            assert len(many) == 8, f"layer {layer} holds {len(many)} {name} after a forward of 8 tokens, expected 8"
             error = np.abs(many[:5] - few).max()
             assert error < 1e-9, \
                 f"in layer {layer} the {name} of the first 5 tokens differ by {error:.2g} between a text of 5 and " \
@@ -370,6 +379,7 @@ def test_task_3_keys_and_values_of_earlier_tokens_never_change(lab):
 def test_task_3_a_prompt_in_chunks_gives_the_same_logits(lab):
     text = [*PROMPT, 9, 2, 6]
     whole = small_model(lab).forward(text)
+    assert np.shape(whole) == (97,), f"forward gave logits of shape {np.shape(whole)}, expected (97,), the vocabulary"
     for cuts in ([8], [5, 3], [1, 1, 6], [3, 4, 1]):
         model, cache, start = small_model(lab), small_cache(lab, capacity=8), 0
         for num_tokens in cuts:

@@ -58,6 +58,8 @@ def test_task_1_waste_of_a_small_example(lab):
 
 @pytest.mark.points(3)
 def test_task_1_chat_traffic_wastes_most_of_its_reservations(lab):
+    got = lab.waste_of_reserving([300], 1000)
+    assert got == pytest.approx(0.7), f"waste_of_reserving([300], 1000) gave {got}, expected 0.7: 700 slots stay empty"
     for seed in range(3):
         lengths = lengths_of(lab.make_trace(1000, seed))
         got = lab.waste_of_reserving(lengths, lab.MAX_LEN)
@@ -160,6 +162,8 @@ def test_task_2_waste_is_a_share_of_all_slots(lab):
 
 @pytest.mark.points(3)
 def test_task_2_pages_of_32_waste_a_few_percent_of_chat_traffic(lab):
+    got = lab.waste_of_paging([48], 32)
+    assert got == pytest.approx(0.25), f"waste_of_paging([48], 32) gave {got}, expected 0.25: 16 of 64 slots stay empty"
     for seed in range(3):
         got = lab.waste_of_paging(lengths_of(lab.make_trace(1000, seed)), 32)
         assert 0.015 < got < 0.04, \
@@ -169,6 +173,9 @@ def test_task_2_pages_of_32_waste_a_few_percent_of_chat_traffic(lab):
 
 @pytest.mark.points(2)
 def test_task_2_never_more_than_one_block_less_one_slot_is_wasted(lab):
+    got = lab.blocks_needed(17, 16), lab.waste_of_paging([17], 16)
+    assert got == (2, pytest.approx(15 / 32)), \
+        f"17 tokens in blocks of 16 need {got[0]} blocks and waste {got[1]} of them, expected 2 and 15/32"
     for length in range(1, 100):
         got = lab.waste_of_paging([length], 16) * 16 * lab.blocks_needed(length, 16)
         assert -1e-9 < got < 15 + 1e-9, \
@@ -287,6 +294,8 @@ def test_task_4_invalid_free_is_refused_at_once(lab):
 def test_task_4_everything_freed_is_one_hole_again(lab):
     rng = random.Random(0)
     allocator, starts = filled(lab, [3, 1, 7, 20, 9, 14, 30, 16])
+    assert starts == [0, 3, 4, 11, 31, 40, 54, 84], \
+        f"runs of 3, 1, 7, 20, 9, 14, 30 and 16 of 100 slots start at {starts}, expected each where the one before ends"
     rng.shuffle(starts)
     for start in starts:
         allocator.free(start)
@@ -322,6 +331,8 @@ def test_task_4_long_random_use_agrees_with_a_row_of_slots(lab):
 
 @pytest.mark.points(2)
 def test_task_4_chat_traffic_fragments_memory(lab):
+    _, starts = filled(lab, [3, 1, 7])
+    assert starts == [0, 3, 4], f"runs of 3, 1 and 7 of 100 slots start at {starts}, expected [0, 3, 4]: first fit"
     report = lab.churn(8192, lengths_of(lab.make_trace(300, 0)), seed=0)
     assert report.num_refusals_with_room > 50, \
         f"churn of 300 requests through 8192 slots had {report.num_refusals_with_room} refusals with room, expected " \
@@ -364,6 +375,8 @@ def test_task_5_paging_admits_by_blocks(lab):
 
 @pytest.mark.points(2)
 def test_task_5_paging_is_first_come_first_served(lab):
+    got = lab.num_that_fit_paged([8, 4, 4], 16, 4)
+    assert got == 3, f"num_that_fit_paged([8, 4, 4], 16, 4) gave {got}, expected 3: they need all 4 blocks"
     got = lab.num_that_fit_paged([8, 16, 4, 4], 16, 4)
     assert got == 1, \
         f"num_that_fit_paged([8, 16, 4, 4], 16, 4) gave {got}, expected 1: the second request does not fit and ends " \
@@ -423,6 +436,9 @@ def test_task_6_bad_arguments_are_refused(lab):
 def test_task_6_smaller_blocks_waste_less_and_need_longer_tables(lab):
     lengths = lengths_of(lab.make_trace(500, 1))
     rows = lab.sweep_block_sizes(lengths, [1, 4, 16, 64, 256, 1024])
+    got = [row.block_size for row in rows]
+    assert got == [1, 4, 16, 64, 256, 1024], \
+        f"the rows are of the block sizes {got}, expected [1, 4, 16, 64, 256, 1024]: one for each, in the order given"
     for small, large in zip(rows, rows[1:]):
         assert small.waste < large.waste and small.mean_table_len > large.mean_table_len, \
             f"blocks of {small.block_size} waste {small.waste:.3f} with tables of {small.mean_table_len:.1f}, blocks " \

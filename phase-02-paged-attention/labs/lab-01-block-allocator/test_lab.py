@@ -80,6 +80,13 @@ def assert_sound(pool):
     assert 0 not in free, "the null block is in the free queue: it is never given out"
 
 
+def assert_hashes(lab):
+    """Two hashes that differ say something only if they are hashes."""
+    got = lab.hash_block_tokens(7, [1, 2])
+    assert got == hash((7, (1, 2))), f"hash_block_tokens(7, [1, 2]) is {got}, expected {hash((7, (1, 2)))}, which is " \
+                                     "hash((7, (1, 2)))"
+
+
 class HashedAsNone:
     """Has the hash of None in the process of the file under test."""
 
@@ -365,6 +372,7 @@ def test_task_4_the_hash_is_that_of_parent_and_tokens(lab):
 
 @pytest.mark.points(2)
 def test_task_4_equal_tokens_after_other_prefixes_differ(lab):
+    assert_hashes(lab)
     values = [lab.hash_block_tokens(parent, [5, 6]) for parent in (None, 1, 2)]
     assert len(set(values)) == 3, (f"hash_block_tokens(parent, [5, 6]) for the parents None, 1 and 2 gave {values}, "
                                    "expected three different hashes: the K/V of [5, 6] differs, because attention has "
@@ -373,6 +381,7 @@ def test_task_4_equal_tokens_after_other_prefixes_differ(lab):
 
 @pytest.mark.points(1)
 def test_task_4_every_bit_of_a_token_counts(lab):
+    assert_hashes(lab)
     for a, b in (([1, 2], [2, 1]), ([1, 2], [257, 2]), ([1, 2], [65537, 2])):
         assert lab.hash_block_tokens(None, a) != lab.hash_block_tokens(None, b), (
             f"hash_block_tokens(None, {a}) and hash_block_tokens(None, {b}) are the same: order and the whole token id "
@@ -381,6 +390,7 @@ def test_task_4_every_bit_of_a_token_counts(lab):
 
 @pytest.mark.points(1)
 def test_task_4_extra_keys_keep_equal_texts_apart(lab):
+    assert_hashes(lab)
     plain, a, b = (lab.hash_block_tokens(None, [1, 2], keys) for keys in (None, ("tenant a",), ("tenant b",)))
     assert len({plain, a, b}) == 3, (
         f"hash_block_tokens(None, [1, 2], keys) for the keys None, ('tenant a',) and ('tenant b',) gave "
@@ -537,6 +547,8 @@ def test_task_6_a_block_that_comes_twice_gets_two_owners(lab, is_free):
 def test_task_6_touch_costs_the_same_in_a_large_pool(lab, monkeypatch):
     pool = counted_pool(lab, monkeypatch)
     blocks = pool.get_new_blocks(NUM_MANY)
+    assert ids(blocks) == list(range(1, NUM_MANY + 1)), (
+        f"get_new_blocks({NUM_MANY}) of a fresh pool gave the blocks {ids(blocks)}, expected 1 to {NUM_MANY}")
     assert_o1(f"touch([block 200]) with all {NUM_MANY} in use", lambda: pool.touch([blocks[199]]))
     pool.free_blocks([blocks[199]])
     pool.free_blocks(blocks)
@@ -654,9 +666,13 @@ def test_task_7_caching_and_finding_cost_the_same_in_a_large_pool(lab, monkeypat
 @pytest.mark.inside("what hangs on a pool is counted where it lies")
 def test_task_7_looking_for_what_is_not_there_leaves_nothing_behind(lab):
     pool = lab.BlockPool(4)
+    [block] = pool.get_new_blocks(1)
+    pool.cache_full_blocks([block], [999])
+    got = pool.get_cached_block(999)
+    assert got is block, f"block 1 was cached under 999: get_cached_block(999) is {shown(got)}, expected block 1"
     before = num_objects(pool)
     for block_hash in range(1000, 1500):
-        assert pool.get_cached_block(block_hash) is None, (f"get_cached_block({block_hash}) in a fresh pool is "
+        assert pool.get_cached_block(block_hash) is None, (f"get_cached_block({block_hash}), which nobody cached, is "
                                                            f"{pool.get_cached_block(block_hash)}, expected None")
     after = num_objects(pool)
     assert after <= before + 300, (
@@ -798,6 +814,10 @@ def test_task_8_entries_without_a_block_do_not_pile_up(lab):
         blocks = pool.get_new_blocks(1)
         pool.cache_full_blocks(blocks, [block_hash])
         pool.free_blocks(blocks)
+    found = pool.get_cached_block(1499)
+    assert len(blocks) == 1 and found is blocks[0], (
+        f"get_new_blocks(1) gave {list(map(shown, blocks))}, cached under 1499 and freed: get_cached_block(1499) is "
+        f"{shown(found)}, expected that block")
     after = num_objects(pool)
     assert after <= before + 300, (
         f"500 times a block was given out, cached under a new hash and freed, in a pool of 3 blocks: the pool was "
@@ -809,6 +829,8 @@ def test_task_8_forgetting_one_block_costs_the_same_in_a_large_pool(lab, monkeyp
     pool = counted_pool(lab, monkeypatch)
     blocks = pool.get_new_blocks(NUM_MANY)
     pool.cache_full_blocks(blocks, [Counted(10_000 + i) for i in range(NUM_MANY)])
+    got = pool.get_cached_block(10_199)
+    assert got is blocks[199], f"block 200 was cached under 10199: get_cached_block(10199) is {shown(got)}"
     assert_o1(f"evict_blocks([200]) with {NUM_MANY} cached", lambda: pool.evict_blocks([200]))
     pool.free_blocks(blocks)
     assert_o1("get_new_blocks(1) of a cached block, with 199 cached", lambda: pool.get_new_blocks(1))
@@ -832,6 +854,10 @@ def test_task_8_no_call_about_one_block_walks_or_copies_the_pool(lab):
     pool = lab.BlockPool(NUM_PLAIN)
     blocks = pool.get_new_blocks(NUM_PLAIN - 1)
     pool.cache_full_blocks(blocks[5:], range(5, NUM_PLAIN - 1))
+    found = pool.get_cached_block(1000)
+    assert len(blocks) == NUM_PLAIN - 1 and found is blocks[1000], (
+        f"get_new_blocks({NUM_PLAIN - 1}) gave {len(blocks)} blocks, and get_cached_block() of what block 1001 was "
+        f"cached under is {shown(found)}")
     assert_lean("cache_full_blocks([block], [hash])", pool.cache_full_blocks,
                 [([blocks[i]], [i]) for i in range(5)])
     assert_lean("get_cached_block(hash)", pool.get_cached_block, [(i,) for i in range(1000, 1005)])

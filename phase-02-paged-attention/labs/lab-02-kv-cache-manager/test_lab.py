@@ -190,7 +190,8 @@ def test_task_2_slots_that_exist_already_are_not_made_again(lab):
 def test_task_2_what_does_not_fit_is_none_and_changes_nothing(lab):
     manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
     a, b = Request("a", prompt(8)), Request("b", prompt(8))
-    start(manager, a)
+    got = ids(start(manager, a))
+    assert got == [1, 2], f"8 tokens at block size 4, 3 blocks free: allocate_slots gave {got}, expected [1, 2]"
     before = state(manager, a, b)
     got = must_answer("allocate_slots(b, 8), with 1 block free and 2 needed,", start, manager, b,
                       rule="that there is no room is None, not an error")
@@ -218,7 +219,8 @@ def test_task_2_the_manager_never_writes_the_request(lab):
     manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
     request = Request("r", prompt(6))
     before = dict(vars(request))
-    manager.allocate_slots(request, 6)
+    got = ids(manager.allocate_slots(request, 6))
+    assert got == [1, 2], f"6 tokens at block size 4: allocate_slots gave {got}, expected [1, 2]"
     changed = written(request, before)
     assert not changed, (f"allocate_slots(request, 6) changed attributes of the request (before, now): {changed}. The "
                          "scheduler alone advances it")
@@ -226,6 +228,9 @@ def test_task_2_the_manager_never_writes_the_request(lab):
 
 @pytest.mark.points(1)
 def test_task_2_senseless_arguments_are_refused(lab):
+    manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
+    got = ids(manager.allocate_slots(Request("r", prompt(6)), 6))
+    assert got == [1, 2], f"6 tokens at block size 4: allocate_slots gave {got}, expected [1, 2]: these make sense"
     manager = lab.KVCacheManager(num_blocks=4, block_size=4, enable_caching=False)
     request = Request("r", prompt(6))
     for num_new_tokens in (0, -1):
@@ -261,7 +266,8 @@ def test_task_3_free_is_harmless_when_nothing_is_held(lab):
     request = Request("r", prompt(12))
     rule = "free is harmless when the request holds nothing"
     must_answer("free(request), before its first slots,", manager.free, request, rule=rule)
-    start(manager, request)
+    got = ids(start(manager, request))
+    assert got == [1, 2, 3], f"12 tokens at block size 4: allocate_slots gave {got}, expected [1, 2, 3]"
     manager.free(request)
     must_answer("free(request), for the second time,", manager.free, request, rule=rule)
     got = manager.block_pool.get_num_free_blocks()
@@ -274,11 +280,13 @@ def test_task_3_nothing_is_kept_of_a_request_that_holds_nothing(lab):
     manager = lab.KVCacheManager(num_blocks=2, block_size=4, enable_caching=False)
 
     def refuse(name):
-        manager.allocate_slots(Request(name, prompt(8)), 8)
+        got = ids(manager.allocate_slots(Request(name, prompt(8)), 8))
+        assert got is None, f"8 tokens need 2 blocks and 1 is free: allocate_slots gave {got}, expected None"
 
     def serve(name):
         request = Request(name, prompt(4))
-        start(manager, request)
+        got = ids(start(manager, request))
+        assert got == [1], f"4 tokens need 1 block and 1 is free: allocate_slots gave {got}, expected [1]"
         manager.free(request)
 
     for what, run in (("refused (allocate_slots gave None)", refuse), ("served and freed", serve)):
@@ -406,7 +414,8 @@ def test_task_4_slots_without_tokens_are_not_indexed(lab):
 @pytest.mark.points(2)
 def test_task_4_tokens_of_a_later_step_are_not_indexed(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4)
-    manager.allocate_slots(Request("a", prompt(8)), 3)
+    got = ids(manager.allocate_slots(Request("a", prompt(8)), 3))
+    assert got == [1], f"3 tokens at block size 4: allocate_slots gave {got}, expected [1]"
     got = [block.block_id for block in manager.block_pool.blocks if block.block_hash is not None]
     assert got == [], (f"allocate_slots(request, 3) for the first 3 of 8 tokens indexed the blocks {got}, expected "
                        "none: token 3 exists, but this step does not compute it, so block 1 is not full yet")
@@ -419,7 +428,10 @@ def test_task_4_a_lookup_changes_nothing(lab):
     start(manager, a)
     manager.free(a)
     before = state(manager, a)
-    manager.get_computed_blocks(Request("b", prompt(10)))
+    hits, num_cached = manager.get_computed_blocks(Request("b", prompt(10)))
+    assert (ids(hits), num_cached) == ([1, 2], 8), (
+        f"get_computed_blocks of the 10 tokens that blocks 1, 2 and 3 were filled with gave {ids(hits)} and "
+        f"{num_cached} tokens, expected [1, 2] and 8: the two full blocks")
     assert_unchanged(before, state(manager, a), "get_computed_blocks",
                      "it only looks, and the hits are taken by allocate_slots")
 
@@ -649,6 +661,8 @@ def test_task_5_lookup_hits_and_free_leave_the_request_alone(lab):
     request = Request("r", prompt(10))
     before = dict(vars(request))
     hits, _ = manager.get_computed_blocks(request)
+    assert ids(hits) == [1, 2], (f"get_computed_blocks of the 10 tokens that another request has in blocks 1, 2 and 3 "
+                                 f"gave {ids(hits)}, expected [1, 2], the full ones")
     assert not written(request, before), (f"get_computed_blocks(request) changed attributes of the request (before, "
                                           f"now): {written(request, before)}. The scheduler alone advances it")
     manager.allocate_slots(request, 2, hits)

@@ -707,7 +707,11 @@ def test_task_5_memory_does_not_grow_with_the_context(lab):
     k_pool, v_pool = rng.normal(size=(2, num_blocks, 1, block_size, 8))
     queries = rng.normal(size=(1, 8, 8))
     table = [int(b) for b in rng.permutation(num_blocks)]
-    lab.paged_attention_online(queries, k_pool, v_pool, table, 2 * block_size)  # what numpy sets up once is not counted
+    # What numpy sets up once is not counted.
+    got = lab.paged_attention_online(queries, k_pool, v_pool, table, 2 * block_size)
+    keys, values = (np.concatenate([pool[block_id, 0] for block_id in table[:2]])[:, None] for pool in (k_pool, v_pool))
+    check_close(got, dense_attention(queries, keys, values), "paged_attention_online over 2 blocks of 128",
+                "what is lean must be right")
     peak = peak_bytes(lab.paged_attention_online, queries, k_pool, v_pool, table, num_blocks * block_size)
     limit = k_pool.nbytes // 4
     assert peak < limit, f"paged_attention_online over {num_blocks} blocks had {peak:,} bytes in use at its peak, " \

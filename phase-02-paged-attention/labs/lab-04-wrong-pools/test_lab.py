@@ -255,6 +255,9 @@ def test_task_5_your_tests_pass_on_right_pools(lab):
     bad = [each.complaint for each in seen if not each.counts]
     assert not bad, ("a test that does not pass on every right pool, every time, counts for nothing:\n"
                      + "\n".join(bad))
+    assert any(is_caught(lab, wrong) for wrong in POOLS.WRONG.values() if wrong.task), (
+        f"your tests pass on right pools, and on all {len(POOLS.WRONG)} wrong ones too: a test that looks at nothing "
+        "says nothing")
 
 
 @pytest.mark.points(2)

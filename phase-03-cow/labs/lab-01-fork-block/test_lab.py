@@ -59,6 +59,19 @@ def fork_private(pool, block):
                 "two or more", pytrace=False)
 
 
+def assert_private_is_forked(pool, block):
+    """A pool that refuses this one refuses everything."""
+    got = fork_private(pool, block)
+    assert got is block, f"fork_block(block {block.block_id}), which has one owner, gave {got!r}, expected that block"
+
+
+def assert_shared_is_forked(pool, block):
+    """Block 1 into block 2, which is free. That block."""
+    copy = pool.fork_block(block)
+    assert copy is pool.blocks[2], f"fork_block(block 1), which has two owners, gave {copy!r}, expected block 2"
+    return copy
+
+
 def finish_copies(pool):
     """``finish_copies``, which has nothing to refuse. An unwritten body speaks for itself."""
     copies = pending(pool)
@@ -146,7 +159,7 @@ def test_task_1_a_private_block_with_a_hash_is_returned_as_it_is(lab):
 @pytest.mark.points(2)
 def test_task_1_a_free_block_cannot_be_forked(lab):
     pool = lab.BlockPool(4)
-    pool.get_new_blocks(1)
+    assert_private_is_forked(pool, pool.get_new_blocks(1)[0])
     before = state(pool)
     with must_raise(RuntimeError, "fork_block(block 2), which is free,", "nobody may write to what nobody owns"):
         pool.fork_block(pool.blocks[2])
@@ -156,7 +169,7 @@ def test_task_1_a_free_block_cannot_be_forked(lab):
 @pytest.mark.points(2)
 def test_task_1_the_null_block_and_strangers_cannot_be_forked(lab):
     pool, other = lab.BlockPool(4), lab.BlockPool(9)
-    pool.get_new_blocks(1)
+    assert_private_is_forked(pool, pool.get_new_blocks(1)[0])
     before = state(pool)
     for bad, what in ((pool.null_block, "the null block"), (other.get_new_blocks(1)[0], "block 1 of another pool"),
                       (other.get_new_blocks(7)[6], "block 8 of another pool")):
@@ -220,7 +233,7 @@ def test_task_2_the_last_owner_writes_in_place(lab):
 @pytest.mark.points(1)
 def test_task_2_a_copy_is_private_before_it_is_made(lab):
     pool, block = make_shared(lab, 4)
-    copy = pool.fork_block(block)
+    copy = assert_shared_is_forked(pool, block)
     before = state(pool)
     got = pool.fork_block(copy)
     assert got is copy, (f"block 1 was forked into block 2, which has one owner; fork_block(block 2) gave block "
@@ -264,6 +277,7 @@ def test_task_2_a_shared_block_is_forked_with_caching_off_too(lab):
 
 @pytest.mark.points(3)
 def test_task_2_without_room_nothing_changes(lab):
+    assert_shared_is_forked(*make_shared(lab, 3))
     pool, block = make_shared(lab, 2)
     before = state(pool)
     call = "fork_block(block 1), which has two owners, with no block free,"
@@ -489,6 +503,10 @@ def test_task_3_the_block_for_the_copy_forgets_what_it_held(lab):
 
 @pytest.mark.points(1)
 def test_task_3_the_null_block_and_strangers_cannot_be_freed(lab):
+    pool = lab.BlockPool(4)
+    pool.free_blocks(pool.get_new_blocks(1))
+    assert free_ids(pool) == [2, 3, 1], (f"get_new_blocks(1) of a pool of 4, then free_blocks of it: the free queue "
+                                         f"reads {free_ids(pool)}, expected [2, 3, 1]")
     pool, other = lab.BlockPool(4), lab.BlockPool(4)
     (mine,) = pool.get_new_blocks(1)
     before = state(pool)

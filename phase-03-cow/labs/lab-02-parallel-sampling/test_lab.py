@@ -123,6 +123,26 @@ def make_family(lab, num_tokens, num_blocks=10, num_children=1, enable_caching=F
     return manager, parent, *(fork(manager, parent, f"child {i}") for i in range(num_children))
 
 
+def assert_forks(lab):
+    """Of a fork that does nothing, much else would be true."""
+    manager, *_ = make_family(lab, num_tokens=10)
+    assert_shares(manager, "child 0")
+
+
+def assert_goes_on(lab):
+    """Of slots that nobody makes, much else would be true."""
+    manager, _, child = make_family(lab, num_tokens=10)
+    got = ids(manager.allocate_slots(child, 1))
+    assert got == [4], (f"the child's 11th token goes into block 3, which it shares: allocate_slots(child, 1) gave "
+                        f"{got}, expected [4], the copy")
+
+
+def assert_shares(manager, name):
+    got = manager.get_block_ids(name)
+    assert got == [1, 2, 3], (f"the parent's 10 tokens are in the blocks [1, 2, 3]; after fork() the child's table is "
+                              f"{got}, expected the same")
+
+
 # ---- the rest of a server
 
 
@@ -295,6 +315,7 @@ def test_task_1_a_child_may_have_more_tokens_than_its_parent(lab):
 
 @pytest.mark.points(1)
 def test_task_1_a_parent_without_blocks_has_a_child_without_blocks(lab):
+    assert_forks(lab)
     manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
     parent = Request("parent", prompt(6))
     child = fork(manager, parent, "child")
@@ -308,6 +329,7 @@ def test_task_1_a_parent_without_blocks_has_a_child_without_blocks(lab):
 
 @pytest.mark.points(1)
 def test_task_1_the_child_of_a_waiting_parent_asks_the_cache_itself(lab):
+    assert_forks(lab)
     manager = lab.KVCacheManager(num_blocks=10, block_size=4)
     start(manager, Request("first", prompt(10)))
     child = fork(manager, Request("waiting", prompt(10)), "child")
@@ -327,6 +349,7 @@ def test_task_1_fork_writes_neither_request(lab):
     child = Request("c", prompt(10), SamplingParams(seed=1))
     before = [{name: str(value) for name, value in vars(request).items()} for request in (parent, child)]
     manager.fork(parent, child)
+    assert_shares(manager, "c")
     changes = [f"{who}.{name} was {was[name]}, is {value}" for who, was, request in zip(
         ("parent", "child"), before, (parent, child)) for name, value in vars(request).items()
         if was.get(name) != str(value)]
@@ -339,6 +362,7 @@ def test_task_1_a_fork_is_no_query(lab):
     manager, parent = make_family(lab, num_tokens=10, num_children=0, enable_caching=True)
     before = counts(manager)
     fork(manager, parent, "child")
+    assert_shares(manager, "child")
     assert counts(manager) == before, (f"fork() changed the statistics from {before} to {counts(manager)}: a child "
                                        "asks the cache for nothing, it has its parent's blocks")
 
@@ -389,9 +413,11 @@ def test_task_2_a_private_table_is_written_in_place(lab):
 @pytest.mark.points(1)
 def test_task_2_an_indexed_block_that_is_private_is_written_in_place(lab):
     """Full blocks are indexed when they get their slots. A step that was cut short writes them again."""
+    assert_goes_on(lab)
     manager = lab.KVCacheManager(num_blocks=4, block_size=4)
     request = Request("parent", prompt(10))
-    manager.allocate_slots(request, 10)
+    got = ids(manager.allocate_slots(request, 10))
+    assert got == [1, 2, 3], f"10 slots at block size 4: allocate_slots gave {got}, expected [1, 2, 3]"
     request.num_computed_tokens = 5
     got = ids(manager.allocate_slots(request, 5)), pending(manager)
     assert got == ([], []), (f"10 slots in the blocks 1, 2, 3, of which 5 are computed, and no block free: "
@@ -544,6 +570,7 @@ def test_task_2_tables_of_parent_and_child_are_two_lists(lab):
     family = ("parent", "child 0")
     for writer, reader in (family, family[::-1]):
         manager, *requests = make_family(lab, num_tokens=10)
+        assert_shares(manager, "child 0")
         before = manager.get_block_ids(reader)
         manager.allocate_slots(requests[family.index(writer)], 6)
         got = manager.get_block_ids(reader)
@@ -633,6 +660,7 @@ def test_task_2_a_found_block_is_never_copied(lab):
 
 @pytest.mark.points(2)
 def test_task_2_hits_for_a_child_are_refused(lab):
+    assert_goes_on(lab)
     manager, parent, child = make_family(lab, num_tokens=10, enable_caching=True)
     hits, num_cached = manager.get_computed_blocks(child)
     before = state(manager, parent, child)

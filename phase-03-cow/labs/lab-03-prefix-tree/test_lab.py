@@ -245,7 +245,8 @@ def test_task_1_a_lookup_changes_nothing(lab):
     request = cache_by_hand(server, server.compute(text(8)))
     server.pool.free_blocks(reversed(request.table))
     before = server.state()
-    server.tree.match(text(8))
+    got = look(server, text(8))
+    assert got == ([1, 2], None, 8), f"match({text(8)}) gave {got}, expected ([1, 2], None, 8): both blocks are cached"
     assert server.state() == before, (f"match({text(8)}) changed the pool (free queue, counts and keys) from {before} "
                                       f"to {server.state()}: the adopter touches the blocks, if it takes them at all")
 
@@ -575,7 +576,8 @@ def test_task_3_a_half_match_changes_nothing(lab):
     server = Server(lab)
     server.leave(server.compute(text(8)), with_tail=False)
     before = server.state()
-    server.tree.match(text(6))
+    got = look(server, text(6))
+    assert got == ([1], 2, 6), f"match({text(6)}) gave {got}, expected ([1], 2, 6): two tokens of block 2 match"
     assert server.state() == before, (f"match({text(6)}), which ends inside block 2, changed the pool (free queue, "
                                       f"counts and keys) from {before} to {server.state()}: it only looks")
 
@@ -1136,6 +1138,9 @@ def test_task_7_clear_forgets_everything(lab):
 @pytest.mark.points(1)
 def test_task_7_after_clear_no_lookup_meets_what_hung_there(lab):
     server = crowd(lab, 1, num_children=500)
+    num_tokens = look(server, text(1))[2]
+    assert num_tokens == 1, (f"500 texts that begin with token 0 are cached: match({text(1)}) found {num_tokens} "
+                             "tokens, expected 1")
     server.tree.clear()
     got = num_lines(lambda: server.tree.match(text(3)))
     assert got <= MAX_LINES, (

@@ -690,6 +690,8 @@ def test_task_5_to_free_what_holds_nothing_is_harmless(lab):
     manager.finish_step()
     manager.free(request)
     got = free_ids(manager)
+    assert got == [4, 5, 3, 2, 1], (f"a request with the table [1, 2, 3], of a pool of 6, was freed: the free queue "
+                                    f"reads {got}, expected [4, 5, 3, 2, 1]: last block first")
     for gone in (request, Request("nobody", COUNT[:10])):
         who = "a request that was freed before" if gone is request else "one that never had a slot"
         try:

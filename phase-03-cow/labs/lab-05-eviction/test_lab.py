@@ -326,6 +326,14 @@ def test_task_3_the_requests_to_come_change_nothing(lab):
             f"({one.num_blocks}), had heard the same calls. A policy knows nothing of the requests to come")
 
 
+def assert_evicts(lab):
+    """A policy that forgets what it is told keeps little."""
+    policy = lab.EvictionPolicy(4)
+    free_all(policy, roots(7, 9))
+    got = evicted(policy, 2, "freed 7, 9")
+    assert sorted(got) == [7, 9], f"freed 7, 9; evicted two: {got}, expected both, in either order"
+
+
 def pairs_of_blocks(policy, keys, num_blocks, num_cached=0):
     """A request for two new blocks for every two of these keys; every third ends, and is asked again at once."""
     policy = deferring(policy, "freed", "taken", "evict")
@@ -347,6 +355,7 @@ def pairs_of_blocks(policy, keys, num_blocks, num_cached=0):
 @pytest.mark.points(2)
 @pytest.mark.inside("what a policy keeps is counted where it lies")
 def test_task_3_it_remembers_a_bounded_number_of_blocks(lab):
+    assert_evicts(lab)
     num_blocks, keys = 25, range(10**9, 10**9 + 2000)
     policy = lab.EvictionPolicy(num_blocks)
     pairs_of_blocks(policy, keys, num_blocks)
@@ -360,6 +369,7 @@ def test_task_3_it_remembers_a_bounded_number_of_blocks(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("what a policy keeps is counted where it lies")
 def test_task_3_what_it_keeps_does_not_grow(lab):
+    assert_evicts(lab)
     num_blocks, keys = 10, range(10**9, 10**9 + 5000)
     policy = lab.EvictionPolicy(num_blocks)
     num_cached = pairs_of_blocks(policy, keys[:1000], num_blocks)

@@ -918,6 +918,8 @@ def test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away(lab,
     bench.seat(half, num_computed=12)  # its last 8 tokens need 2 blocks, and 1 is free
     bench.scheduler.add_request(ask("small", 2, start=90))
     output = bench.scheduler.schedule()
+    got = output.num_scheduled_tokens.get("grows")
+    assert got == 1, f"grows runs, and its block has room for the next token: schedule() gave it {got}, expected 1"
     said = f" (the last {num_said} are output)" if num_said else ""
     assert "small" not in output.num_scheduled_tokens, (
         f"1 of 7 blocks is free. half runs, has 8 of its 20 tokens to go{said} and needs 2 blocks for them, so it "
@@ -933,6 +935,8 @@ def test_task_5_what_one_holds_too_many_is_no_block_for_another(lab):
     bench.seat(ask("half", 20, start=50), num_computed=12)  # its last 8 tokens need 2 blocks, and 1 is free
     bench.scheduler.add_request(ask("small", 2, start=90))
     output = bench.scheduler.schedule()
+    got = output.num_scheduled_tokens.get("long table")
+    assert got == 1, f"long table runs, and its blocks have room: schedule() gave it {got} tokens, expected 1"
     assert "small" not in output.num_scheduled_tokens, (
         f"1 of 8 blocks is free. half runs and needs 2 for its last 8 tokens; long table has 4 tokens and holds 4 "
         f"blocks, 3 more than it needs; small was given the last block: {output.num_scheduled_tokens}. The promise is "

@@ -329,12 +329,18 @@ def counted(name, call, arguments, clock, moral):
 NOTHING_TO_SORT = "time passes, but nobody changes places, so there is nothing to sort or search again"
 
 
+def assert_holds(queue, num_requests):
+    """A queue that keeps nobody is quick, and small."""
+    assert len(queue) == num_requests, f"{num_requests} requests wait, and len(queue) is {len(queue)}"
+
+
 def counted_queue(lab):
     """A queue in which 1000 requests wait, whose comparisons are counted; its clock, and those requests."""
     rng = random.Random(44)
     queue, clock = make_queue(lab, rate=0.125, now_s=1000.0)
     requests = [request(f"r{i}", rng.choice(PRIORITIES), Counting(rng.randrange(8000) / 8)) for i in range(NUM_WAITING)]
     counted("put(request)", queue.put, [(each,) for each in requests], clock, NOTHING_TO_SORT)
+    assert_holds(queue, NUM_WAITING)
     return queue, clock, requests
 
 
@@ -362,6 +368,7 @@ def test_task_2_no_call_goes_through_all_that_wait(lab):
     queue, _ = make_queue(lab, rate=0.125)
     requests = [request(f"r{i}", PRIORITIES[i % 3], i / 8) for i in range(NUM_MANY)]
     put_many(queue, requests)
+    assert_holds(queue, NUM_MANY)
     new = [request(f"new {i}", NORMAL, 100.0) for i in range(9)]
     for name, call, arguments in (("put(request)", queue.put, [(each,) for each in new]),
                                   ("peek()", queue.peek, [()] * 3), ("len(queue)", queue.__len__, [()] * 3),
@@ -601,12 +608,14 @@ def test_task_4_no_more_are_dead_than_wait(lab):
     queue, _ = make_queue(lab)
     requests = [request(f"r{i}", NORMAL, i / 8) for i in range(400)]
     put_many(queue, requests)
+    assert_holds(queue, 400)
     while len(requests) > 100:
         quick = deferring(queue, "remove")
         for each in requests[-30:]:  # from behind those who stay, so no dead entry ever comes to the front
             quick.remove(each)
         quick.peek()
         del requests[-30:]
+        assert_holds(queue, len(requests))
         fresh, _ = make_queue(lab)
         put_many(fresh, [request(each.request_id, NORMAL, each.arrival_time) for each in requests])
         worn, expected = num_objects(queue, but=(Request,)), num_objects(fresh, but=(Request,))

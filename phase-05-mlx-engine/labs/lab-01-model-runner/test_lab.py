@@ -91,6 +91,8 @@ def make_cache(lab, num_layers=2, num_blocks=6, num_kv_heads=2, block_size=4, he
 
 
 def check_pools(cache, expected, call, rule):
+    assert len(cache.pools) == len(expected), \
+        f"a cache of {count(len(expected), 'layer')} has {len(cache.pools)} pools, expected one for each layer"
     for layer, pool in enumerate(cache.pools):
         wrong = np.argwhere(np.array(pool) != expected[layer])
         if len(wrong):
@@ -99,6 +101,21 @@ def check_pools(cache, expected, call, rule):
                           for content in (np.array(pool), expected[layer]))
             raise AssertionError(f"after {call}, pools[{layer}][{', '.join(map(str, place))}] is {got}, expected "
                                  f"{right}: {rule}")
+
+
+def check_writes(lab):
+    """What is cheap must be done."""
+    cache, content = make_cache(lab, num_layers=1)
+    cache.write(0, mx.ones((2, 4, 3)), np.array([9, 10]))
+    content[0, 2, :, 1:3] = 1.0
+    check_pools(cache, content, "write(0, ones, slots=[9, 10]) with block_size 4", "that is block 2, offsets 1 and 2")
+
+
+def check_copies(lab):
+    cache, content = make_cache(lab, num_layers=1)
+    cache.copy_blocks([(3, 5)])
+    content[:, 5] = content[:, 3]
+    check_pools(cache, content, "copy_blocks([(3, 5)])", "block 5 is now as block 3")
 
 
 def count(number, noun):
@@ -141,6 +158,7 @@ def test_task_2_a_slot_holds_what_was_written_last(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
 def test_task_2_the_pool_is_written_in_place(lab):
+    check_writes(lab)
     for slots in ([9], [25, 18, *range(48, 72)]):
         keys_values = mx.ones((len(slots), 4, 16))
         mx.eval(keys_values)
@@ -155,6 +173,7 @@ def test_task_2_the_pool_is_written_in_place(lab):
 @pytest.mark.inside("what MLX notes is seen only where the pool lies")
 def test_task_2_all_tokens_are_one_write(lab):
     """By the operations that MLX has noted and not computed yet: no clock needed."""
+    check_writes(lab)
     cache, num_tokens = lab.PagedKVCache(1, 20, 2, 32, 16, mx.float32), 256
     keys_values = mx.ones((num_tokens, 4, 16))
     mx.eval(keys_values)
@@ -218,6 +237,7 @@ def test_task_3_copies_are_counted(lab):
 @pytest.mark.inside("what MLX takes of the memory is seen only where the pool lies")
 def test_task_3_a_copied_block_does_not_copy_the_pool(lab):
     """Of many blocks: to read them takes longer than to begin with the writing."""
+    check_copies(lab)
     copies = [(block_id, 1000 + block_id) for block_id in range(300)]
     peak = peak_in_pools(lab, lambda cache: cache.copy_blocks(copies))
     assert peak < 0.3, f"copy_blocks of 300 of 4000 blocks took {peak:.2f} times the memory of a pool, expected less " \
@@ -447,6 +467,7 @@ def test_task_5_where_blocks_lie_does_not_show(lab):
     rng, pool = np.random.default_rng(15), used_pool()
     tables = [[1, 2, 3], [4, 5], [6, 7, 8]]
     requests = [make_request(rng, pool, table, n, new) for table, n, new in zip(tables, (9, 5, 11), (1, 3, 4))]
+    check_attention(lab, requests, pool, tables, "a batch is as each of its requests alone")
     new_ids = [0, *rng.permutation(np.arange(1, 60)).tolist()]
     moved = used_pool()
     for old, new in enumerate(new_ids):
@@ -621,6 +642,8 @@ def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
     def make():
         return lab.ModelRunner(model, 30, BLOCK_SIZE, given_attention)
 
+    check_logits(compute(make(), tokens, table), dense_logits(model, tokens)[-1:],
+                 "step with a prompt of 100 tokens, vocab_size 20000", "the last token's logits")
     for needs in (False, True):
         peak = peak_bytes(make, lambda runner, needs=needs: [
             runner.step([RequestStep(tokens, table, 100, needs)]), *runner.cache.pools])
@@ -633,7 +656,11 @@ def test_task_6_logits_are_computed_only_where_they_are_wanted(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("what MLX takes of the memory is seen only where the pools lie")
 def test_task_6_a_step_leaves_the_pools_where_they_are(lab):
-    model, num_blocks = small_model(), 4000
+    runner, model = make_runner(lab)
+    check_logits(compute(runner, tokens_of(8), [5, 7]), dense_logits(model, tokens_of(8))[-1:],
+                 "step with a prompt of 8 tokens in blocks [5, 7]", "the last token's logits")
+    del runner
+    num_blocks = 4000
     mx.eval(model.parameters())
 
     def two_steps(_):

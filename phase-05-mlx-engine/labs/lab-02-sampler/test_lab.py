@@ -484,6 +484,7 @@ def test_task_3_the_callers_logits_stay_as_they_are(lab):
     values = [[3.0, 2.0, 1.0, -1.0], [0.5, 0.25, 4.0, 4.0]]
     rows = [SamplerRow(SamplingParams(temperature=temperature), (), [0] * num_output, (), (1, 2))
             for temperature, num_output in ((0.5, 2), (0.0, 1))]
+    check_tokens(lab, values, rows, "draw of two rows")
     before = repr(rows)
     after = values_after(lab.Sampler().draw, mx.array(values), rows)
     assert after == values, (f"after draw the caller's logits are {after}, they were {values}: the engine still looks "
