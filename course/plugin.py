@@ -125,9 +125,10 @@ class LabSession:
         self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
-        self.far: FarFiles | None = far_files(config.getoption("--far"), config.getoption("--broker"))
         #: Tests that do not lie in their lab's folder → the number of their lab.
         self.hidden: dict[Path, str] = hidden_tests(config.getoption("--hidden-tests"))
+        self.far: FarFiles | None = far_files(config.getoption("--far"), config.getoption("--broker"),
+                                              [path.parent for path in self.hidden])
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")

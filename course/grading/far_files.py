@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,15 @@ SHOWN = Path("starter.py")
 MAX_LOST_SANDBOXES = 100
 
 
-def far_files(level: str | None, broker: int | None) -> FarFiles | None:
-    """``broker`` is the descriptor by which sandboxes are asked for; without it they are started here."""
+def far_files(level: str | None, broker: int | None, hidden: Sequence[Path]) -> FarFiles | None:
+    """``broker`` is the descriptor by which sandboxes are asked for; without it they are started here. ``hidden`` are
+    the folders of hidden tests."""
     if level is None:
         return None
     if broker is None:
-        return FarFiles(level)
+        return FarFiles(level, hidden)
     from course.grading.broker import BrokeredSandboxes
-    return FarFiles(level, BrokeredSandboxes(broker))
+    return FarFiles(level, hidden, BrokeredSandboxes(broker))
 
 
 class CanaryPassed(Exception):
@@ -50,8 +51,8 @@ def canaries(lab: Lab, test: str) -> list[bytes]:
 class FarFiles:
     """The sandboxes of one pytest run: one at a time, for the file that the current test is about."""
 
-    def __init__(self, level: str, sandboxes: BrokeredSandboxes | None = None) -> None:
-        self._level = level
+    def __init__(self, level: str, hidden: Sequence[Path] = (), sandboxes: BrokeredSandboxes | None = None) -> None:
+        self._level, self._hidden = level, tuple(hidden)
         self.sandboxes = sandboxes
         self._impl: Impl | None = None
         self._lab: FarLab | None = None
@@ -63,7 +64,7 @@ class FarFiles:
         if impl != self._impl:
             self.end()
             self._impl, self._broken = impl, None
-            self._lab = _far_lab(impl, self._level, self.sandboxes)
+            self._lab = _far_lab(impl, self._level, self._hidden, self.sandboxes)
         assert self._lab is not None
         if is_inside or self._was_inside:
             self._lab.end()
@@ -132,10 +133,10 @@ class FarFiles:
             self._lab.end()
 
 
-def _far_lab(impl: Impl, level: str, sandboxes: BrokeredSandboxes | None) -> FarLab:
+def _far_lab(impl: Impl, level: str, hidden: tuple[Path, ...], sandboxes: BrokeredSandboxes | None) -> FarLab:
     from course.grading.near import FarLab
     from course.grading.room import FarSettings
     from course.grading.sandbox import Level
     from course.grading.settings import limits_for
     source = impl.path.read_bytes() if sandboxes is None else b""  # who starts the sandboxes has it
-    return FarLab(FarSettings(impl.lab, source, Level(level), limits_for(impl.lab)), sandboxes)
+    return FarLab(FarSettings(impl.lab, source, Level(level), limits_for(impl.lab), hidden), sandboxes)

@@ -1,5 +1,6 @@
 """One file, graded: what it earns, whatever it does."""
 
+import json
 import subprocess
 import textwrap
 from dataclasses import replace
@@ -154,6 +155,28 @@ def test_points_are_read_from_the_tests_text(lab):
     assert {test.name: test.is_inside for test in tests}["test_adding_takes_no_memory"]
     assert not any(test.is_inside for test in tests if test.name != "test_adding_takes_no_memory")
     assert replace(tests[0], points=None).points is None
+
+
+@pytest.mark.parametrize("listed, error", [({"test_hidden.Spy": "number"}, None), ({}, "AttributeError")])
+def test_of_objects_of_hidden_tests_the_file_can_use_what_is_listed(grade, tmp_path, listed, error):
+    hidden = tmp_path / "hidden" / "1.1"
+    hidden.mkdir(parents=True)
+    (hidden / "test_hidden.py").write_text(textwrap.dedent('''
+        import pytest
+
+        class Spy:
+            number, secret = 1, 2
+
+        @pytest.mark.points(5)
+        @pytest.mark.task(1)
+        def test_reads_a_spy(lab):
+            assert lab.add(Spy()) == 1
+    '''))
+    (hidden / "surface.json").write_text(json.dumps(listed))
+    reads = "def add(spy):\n    assert not hasattr(spy, 'secret')\n    return spy.number\n"
+    result = grade(reads, hidden=hidden.parent)
+    (test,) = [test for test in result.tests if test.is_hidden]
+    assert (test.passed, test.error) == (error is None, error)
 
 
 FORGES = '''

@@ -79,7 +79,8 @@ class TestsRun:
     def run(self, names: list[str]) -> Ended:
         """Run the tests of these names. Everything that was started is gone afterwards."""
         ended = Ended()
-        broker = Broker(FarSettings(self._lab, self._source, self._level, limits_for(self._lab)))
+        hidden = (self._hidden.parent,) if self._hidden is not None else ()
+        broker = Broker(FarSettings(self._lab, self._source, self._level, limits_for(self._lab), hidden))
         verdicts = VerdictReader(broker.key, names)
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as output, os.fdopen(reading, "rb", buffering=0) as report:
@@ -107,15 +108,22 @@ class TestsRun:
                 ended.has_begun = verdicts.has_begun
         return ended
 
+    @property
+    def _hidden(self) -> Path | None:
+        """The hidden tests of the lab, if there are any."""
+        folder = self._settings.hidden
+        path = (folder / self._lab.number / "test_hidden.py").resolve() if folder is not None else None
+        return path if path is not None and path.is_file() else None
+
     def _command(self, names: list[str], report: int, broker: int) -> list[str]:
-        lab, hidden = self._lab, self._settings.hidden
+        lab = self._lab
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider",
                    "-p", "course.plugin", "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
                    "--time-limit", str(self._settings.time_limit_s), "--report", f"/dev/fd/{report}",
                    "--file-limit", str(FILE_BYTES), "--far", self._level.value, "--broker", str(broker),
                    f"--impl={self._path}"]
-        if hidden is not None and (hidden / lab.number / "test_hidden.py").is_file():
-            command.append(f"--hidden-tests={lab.number}={(hidden / lab.number / 'test_hidden.py').resolve()}")
+        if self._hidden is not None:
+            command.append(f"--hidden-tests={lab.number}={self._hidden}")
         return [*command, *(f"--graded-test={name}" for name in names), str(lab.tests)]
 
     def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended) -> None:
