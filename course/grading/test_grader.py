@@ -2,7 +2,9 @@
 
 import json
 import subprocess
+import sys
 import textwrap
+import time
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,8 @@ from course.grading.near import FarLab
 from course.grading.result import LabResult, Outcome
 from course.grading.room import FarSettings
 from course.grading.sandbox import choose_level
+from course.grading.sandbox.inside.keeper import descendants
+from course.grading.sandbox.test_process import is_running
 from course.grading.settings import Settings, limits_for
 from course.grading.tests_run import Ended, FarVerdict, TestsRun
 
@@ -241,3 +245,29 @@ def test_an_answer_beyond_a_bound_fails_its_test_by_name_and_no_other(grade, ans
     assert {test.task for test in result.tests if test.passed and not test.is_inside} == {2}
     assert any(bound in test.message and test.error == "TooMuch" for test in result.tests), [
         (test.error, test.message) for test in result.tests]
+
+
+GRADES = """
+import sys
+from pathlib import Path
+from course.grading.grader import grade_file
+from course.grading.settings import Settings
+from course.labs import discover, find_lab
+grade_file(find_lab("1.1", discover(Path(sys.argv[1]))), Path(sys.argv[2]), Settings(sandbox=sys.argv[3]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("sandbox", ["auto", "none"])
+def test_a_grader_that_is_killed_leaves_no_process(lab, tmp_path, sandbox):
+    path = tmp_path / "starter.py"
+    path.write_text("def add(a, b=1):\n    print('here', flush=True)\n    while True: pass\n")
+    with subprocess.Popen([sys.executable, "-c", GRADES, lab.root, path, sandbox]) as grading:
+        started = []
+        give_up_s = time.monotonic() + 60
+        while len(started) < 3 and time.monotonic() < give_up_s:  # pytest, and the sandbox with its keeper
+            started = descendants(grading.pid)
+        grading.kill()
+    assert len(started) >= 3
+    while any(is_running(pid) for pid in started):
+        assert time.monotonic() < give_up_s, f"of {started} some outlived their grader"
