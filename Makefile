@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-resume grade-each demo lint check check-far map hero notebooks lab site gradescope install clean
 
 # `course check` runs the labs' own tests: on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends it. pytest runs on all cores: a worker begins with
@@ -112,6 +112,11 @@ check-far: $(INSTALLED)
 # --courses 0 --kills 1 --after 8"` is short.
 grade-many: $(INSTALLED)
 	$(RUN) tools/grade_many.py $(MANY)
+
+# A made-up class of 30 with every odd name, graded undisturbed, and again while it is killed ten times: the same grades.
+# It takes minutes; run it on an idle machine.
+grade-resume: $(INSTALLED)
+	$(RUN) tools/grade_resume.py $(RESUME)
 
 # How long one file of each lab takes to grade, on one core.
 grade-each: $(INSTALLED)

@@ -2,8 +2,9 @@
 
     places ─▶ whose is what ─▶ read, bounded ─▶ what is left to do ─▶ workers ─▶ store ─▶ tables and pages
 
-Up to the third arrow nothing is graded: what is not clear ends the command there. From then on every result is on the
-disk as soon as it is known, and tables and pages are written however it ends.
+Up to the third arrow nothing is graded. What is not clear is listed there, all of it, and does not stop the rest. From
+then on every result is on the disk as soon as it is known, and tables and pages are written however it ends. A run that
+is killed at any moment is resumed by the same command.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Any
 from rich.console import Console
 
 from course.grading.handing_out import hand_out
-from course.grading.intake.finding import find
+from course.grading.intake.finding import Found, find
 from course.grading.intake.matching import TakenIn, take_in
 from course.grading.intake.naming import read_pattern
 from course.grading.intake.roster import Student, read_roster
-from course.grading.intake.settling import Submission, settle
+from course.grading.intake.settling import Settled, settle
+from course.grading.intake.strays import Strays, with_notes
+from course.grading.intake.unclear import Kind, Unclear
 from course.grading.overrides import read_overrides
-from course.grading.places import check_places
+from course.grading.places import check_places, claim
 from course.grading.plan import Shard, check_student, is_to_do, read_regrade, read_shard
 from course.grading.pool import COMMAND, Pool
 from course.grading.provenance import Level, check_hidden, key_of, make_provenance
@@ -34,11 +37,11 @@ from course.grading.result import LabResult, Outcome, Override, Provenance, Stud
 from course.grading.rows import NOT_YET, Rows
 from course.grading.settings import Settings
 from course.grading.store import Record, Store, workshop
-from course.grading.telling import Meter, tell_begin, tell_end, tell_left_out, tell_problems
+from course.grading.telling import Meter, tell_begin, tell_end, tell_problems, tell_unclear
 from course.grading.worker_process import Job
 from course.labs import Lab, LabError, discover, find_lab
 
-Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab]], Sequence[str]]
+Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Sequence[Unclear]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class ClassGrader:
             check_hidden(wish.settings.hidden, self._labs)
         self._shard = read_shard(wish.shard) if wish.shard else Shard()
         self._store = Store(wish.out)
-        self._submissions = self._find()
-        self._students = {one.student.id: one.student for one in self._submissions}
+        self._settled, self._nobodys = self._find()
+        self._students = {one.student.id: one.student for one in self._settled.submissions}
         for student in wish.only:
             check_student(student, self._students, "--only")
         self._again = read_regrade(wish.regrade, self._students, self._labs)
@@ -95,13 +98,16 @@ class ClassGrader:
         self._provenance = make_provenance(root, self._rows.labs, wish.settings, level_of(wish.settings.sandbox))
         #: What this call is about, and has no score in the end.
         self._num_again = 0
+        self._unclear: list[Unclear] = []
 
     def run(self) -> int:
-        """0 when all is graded, 1 when something must be graded again."""
+        """0 when all is graded, 1 when something must be graded again or somebody must decide what a file is."""
         wish = self._wish
         tell_begin(self._console, self._provenance, len(self._students), [lab.number for lab in self._asked])
+        claim(wish.out)
         with workshop(wish.out, self._shard.name) as folder:
             jobs = self._take_in()
+            tell_unclear(self._console, self._unclear)
             request = {"root": str(self._root), "settings": _as_json(wish.settings)}
             pool = Pool(wish.num_jobs or os.cpu_count() or 1, folder, request, self._command)
             meter = Meter(len(jobs), self._console)
@@ -114,22 +120,20 @@ class ClassGrader:
                         meter.count(job, result)
             finally:
                 rows = self._rows.make()
-                problems = self._export(wish.out, rows, self._provenance, self._rows.labs)
-                tell_end(self._console, rows, meter, wish.out)
+                problems = self._export(wish.out, rows, self._provenance, self._rows.labs, self._unclear)
+                tell_end(self._console, rows, meter, wish.out, self._unclear)
                 tell_problems(self._console, problems)
-        return 1 if self._num_again or problems else 0
+        return 1 if self._num_again or problems or any(one.is_open for one in self._unclear) else 0
 
     # ---- before anything is graded
 
-    def _find(self) -> list[Submission]:
+    def _find(self) -> tuple[Settled, list[Found]]:
+        """Whose is what; and what is no student's."""
         wish = self._wish
         roster = read_roster(wish.roster) if wish.roster else None
         found, left_out = find(wish.submissions, read_pattern(wish.pattern) if wish.pattern else None)
-        submissions = settle(found, roster, wish.allow_unknown, wish.takes_latest)
-        taken = {part.shown for submission in submissions for part in submission.parts}
-        doubtful = [one.shown for one in found if one.is_doubtful and one.shown not in taken]
-        tell_left_out(self._console, left_out + doubtful)
-        return submissions
+        settled = settle(found, roster, wish.allow_unknown, wish.takes_latest, self._labs)
+        return settled, left_out + settled.nobodys
 
     def _read_overrides(self) -> dict[str, dict[str, Override]]:
         path = self._wish.overrides or self._wish.out / "overrides.csv"
@@ -140,21 +144,33 @@ class ClassGrader:
     def _take_in(self) -> dict[Job, Record]:
         """Read the submissions; note what cannot be graded; return what must be, each with its record to be."""
         jobs: dict[Job, Record] = {}
-        for submission in self._submissions:
+        strays = Strays(self._labs, self._asked, self._root)
+        without = [one.student.id for one in self._settled.submissions if not one.parts and not one.problem]
+        unclear = self._settled.unclear + strays.of_nobody(self._nobodys, self._students, without)
+        for submission in self._settled.submissions:
             student = submission.student
-            if self._wish.only and student.id not in self._wish.only:
-                continue
             taken = take_in(submission, self._labs, self._asked)
-            for number in taken.files:
-                jobs.update(self._settle_file(student, number, taken))
+            found = strays.of(submission, taken)
+            unclear += found
+            if not self._wish.only or student.id in self._wish.only:
+                taken = with_notes(taken, found)
+                for number in taken.files:
+                    jobs.update(self._settle_file(student, number, taken))
+        self._unclear = [replace(one, is_open=one.is_open and not self._is_decided(one)) for one in unclear]
         return jobs
+
+    def _is_decided(self, unclear: Unclear) -> bool:
+        """Whether the instructor has given points for what it is about; two submissions are about every lab."""
+        given = self._rows.overrides.get(unclear.student, {})
+        labs = [lab.number for lab in self._asked] if unclear.kind is Kind.TWICE else [unclear.lab]
+        return all(lab in given for lab in labs)
 
     def _settle_file(self, student: Student, lab: str, taken: TakenIn) -> dict[Job, Record]:
         """A job, if there is one to do."""
         file = taken.files[lab]
         self._store.put_text(student.id, lab, file.content)
         key = self._rows.keys[student.id, lab] = key_of(lab, file.sha256, self._provenance, self._wish.settings)
-        outcome = (Outcome.GRADE_AGAIN if file.content else
+        outcome = (Outcome.GRADE_AGAIN if file.content or file.is_undecided else
                    Outcome.MISSING if file.is_missing else Outcome.UNREADABLE)
         record = Record(student.id, LabResult(lab, outcome, self._rows.unearned[lab], file.problem or NOT_YET),
                         key, student.name, taken.notes, taken.is_submitted)

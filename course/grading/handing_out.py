@@ -6,14 +6,16 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from course.grading.intake.unclear import Unclear
 from course.grading.result import Provenance, StudentResult
 from course.grading.store import Store
 from course.labs import Lab
 
 
-def hand_out(out: Path, students: Sequence[StudentResult], provenance: Provenance, labs: Sequence[Lab]) -> list[str]:
+def hand_out(out: Path, students: Sequence[StudentResult], provenance: Provenance, labs: Sequence[Lab],
+             unclear: Sequence[Unclear] = ()) -> list[str]:
     """Write all of it. What could not be written, in sentences: one part that fails does not stop the others."""
-    problems = list(importlib.import_module("course.grading.export").write_all(out, students, provenance))
+    problems = list(importlib.import_module("course.grading.export").write_all(out, students, provenance, unclear))
     try:
         _compare(out, [student.student for student in students], labs)
     except Exception as error:  # it reads what anybody wrote; a table less is no reason to lose the others

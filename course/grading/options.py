@@ -22,14 +22,22 @@ SUBMISSIONS may also be one archive that holds all of them.
 
 what lies in DIR afterwards:
   grades.csv, tables for platforms, a page a student, a report on the class
+  unclear.json                        what is not graded because of its name
   results/ANN/2.1.json                each result
   results/ANN/history/                those that were replaced
   submitted/ANN/2.1.py                what was graded
   overrides.csv                       yours: student, lab, points, reason
 
 The same command again grades only what is new, was changed, or gave no score.
-Killed at any moment, it goes on from there. DIR may serve several labs, one
-call after the other.
+If it is killed, at any moment, run it again: it resumes. DIR may serve several
+labs, one call after the other. A DIR that is neither empty nor made by this
+command is refused.
+
+what is not clear stops nobody else:
+A name that cannot be an id, a student who is not on the roster or handed in
+twice, a file that is called otherwise but looks like a lab's: all are listed at
+once, with the likely lab and student and a command that settles it. Nothing is
+graded on a guess.
 
 several machines: give each a part, --shard 1/3 … 3/3, and a DIR of its own or
 one that they share. Bring all into one DIR (rsync -a dir1/ dir2/ dir3/ DIR/),
@@ -37,8 +45,8 @@ and call it there without --shard: nothing is graded twice.
 
 exit status:
   0  all is graded
-  1  something must be graded again, or could not be written
-  2  a mistake in the call; nothing was graded
+  1  something must be graded again or decided, or could not be written
+  2  a mistake in the call, or nothing that can be graded; nothing was graded
 """
 
 

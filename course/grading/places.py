@@ -1,10 +1,22 @@
-"""Where submissions and results may lie: not in each other, and not in the tree that decides about them."""
+"""Where submissions and results may lie: not in each other, and not in the tree that decides about them.
+
+The first thing that a run writes into ``--out`` is a marker. From then on the folder is known as one of ours, whenever
+the run was killed; before that it is empty, and may be used by anybody.
+"""
 
 from __future__ import annotations
 
+import json
+from itertools import islice
 from pathlib import Path
 
+from course.grading.partials import write_whole
 from course.labs import LabError
+
+MARKER = ".course-grade.json"
+_MARKED = {"made by": "course grade", "what": "The results of a class. The same command resumes it."}
+#: How many results are opened to see that they are results.
+_MAX_OPENED = 20
 
 
 def check_places(submissions: Path, out: Path, root: Path) -> None:
@@ -29,5 +41,25 @@ def check_places(submissions: Path, out: Path, root: Path) -> None:
         raise LabError(f"--out {out} is a file; give a folder.")
     has_others = out.is_dir() and any(
         path.name != "overrides.csv" and not path.name.startswith(".") for path in out.iterdir())
-    if has_others and not (out / "results").is_dir():
-        raise LabError(f"--out {out} is not empty, and holds no results of an earlier run. Choose an empty folder.")
+    if has_others and not is_ours(out):
+        raise LabError(f"--out {out} is not empty, and no earlier `course grade` made it. Choose an empty folder.")
+
+
+def claim(out: Path) -> None:
+    """Mark the folder as one of ours, before anything else is written into it."""
+    if not (out / MARKER).is_file():
+        write_whole(out / MARKER, json.dumps(_MARKED, indent=1).encode() + b"\n")
+
+
+def is_ours(out: Path) -> bool:
+    """Whether an earlier run made the folder. Those of before the marker are known by their lock or their results."""
+    return (out / MARKER).is_file() or any(out.glob(".work*.lock")) or any(
+        _is_result(path) for path in islice(out.glob("results/*/*.json"), _MAX_OPENED))
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        fields = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and {"student", "result"} <= fields.keys()

@@ -12,15 +12,14 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.grading.partials import remove_partials, write_whole
 from course.grading.result import LabResult, Outcome
 from course.labs import LabError
-
-#: Of a file that is being written; nobody reads it.
-PARTIAL = ".partial"
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,14 @@ class Store:
             return
         if old is not None and old.result.outcome is Outcome.GRADED:
             self._keep(path)
-        write(path, record.to_json().encode())
+        write_whole(path, record.to_json().encode())
 
     def _keep(self, path: Path) -> None:
         """Copy a result into the history, once: a run that was killed just after this does not do it again."""
         kept = sorted((path.parent / "history").glob(f"{path.stem}.[0-9]*.json"))
         content = path.read_bytes()
         if not kept or kept[-1].read_bytes() != content:
-            write(path.parent / "history" / f"{path.stem}.{len(kept) + 1:03}.json", content)
+            write_whole(path.parent / "history" / f"{path.stem}.{len(kept) + 1:03}.json", content)
 
     def history(self, student: str, lab: str) -> list[Record]:
         """What was there before, the oldest first."""
@@ -90,7 +89,7 @@ class Store:
         if not content:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.read_bytes() != content:
-            write(path, content)
+            write_whole(path, content)
 
     def get_texts(self, lab: str, students: Sequence[str]) -> dict[str, str]:
         """Student → the text that was graded, of those who have one."""
@@ -98,7 +97,8 @@ class Store:
         return {student: path.read_text(encoding="utf-8") for student, path in paths.items() if path.is_file()}
 
     def students(self) -> list[str]:
-        return sorted(folder.name for folder in self.results.iterdir()) if self.results.is_dir() else []
+        """Those who have a result. A run that was killed may have left a folder without one."""
+        return sorted({path.parent.name for path in self.results.glob("*/*.json")})
 
     def labs_of(self, student: str) -> list[str]:
         return [path.stem for path in (self.results / student).glob("*.json")]
@@ -107,20 +107,10 @@ class Store:
         return self.results / student / f"{lab}.json"
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
 @contextlib.contextmanager
 def workshop(out: Path, name: str) -> Iterator[Path]:
-    """A private folder for the files under way; what an earlier, killed run left there is removed.
+    """A private folder for the files under way; what an earlier, killed run left behind is removed, here and in all of
+    ``out``.
 
     Raises LabError while another run works in it.
     """
@@ -136,9 +126,10 @@ def workshop(out: Path, name: str) -> Iterator[Path]:
             pass  # some network file systems cannot lock
         folder = out.resolve() / f".{name}"  # a worker stands elsewhere
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)  # a worker of the killed run may still be about to end in it
+        remove_partials(out)
         try:
-            yield folder
+            yield Path(tempfile.mkdtemp(dir=folder, prefix="run-"))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     finally:

@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from course.grading.intake.unclear import Kind, Unclear
 from course.grading.result import LabResult, Outcome, Provenance, StudentResult
 from course.grading.rows import NOT_YET
 from course.grading.worker_process import Job
 from course.wrapping import hanging
 
 MAX_LINES = 12
+#: What somebody must decide is listed further: a class may have many odd names, and one call should tell them all.
+MAX_UNCLEAR, MAX_ADVICE = 60, 1000
 #: How often a line is written where there is no bar.
 LINE_EVERY_S = 10.0
 _COUNTED = {Outcome.GRADED.value: "graded", Outcome.MISSING.value: "missing", Outcome.UNREADABLE.value: "not readable",
@@ -67,14 +70,27 @@ def tell_begin(console: Console, provenance: Provenance, num_students: int, labs
         _say(console, f"  not defended: {sentence}", "dim")
 
 
-def tell_left_out(console: Console, names: Sequence[str]) -> None:
-    if names:
-        more = f" and {len(names) - MAX_LINES} more" if len(names) > MAX_LINES else ""
-        _say(console, f"Left out, since they are nobody's: {', '.join(names[:MAX_LINES])}{more}.", "dim")
+def tell_unclear(console: Console, unclear: Sequence[Unclear]) -> None:
+    """What somebody must decide, each with what to do; the rest by name."""
+    still_open = [one for one in unclear if one.is_open]
+    if still_open:
+        _say(console, f"To decide, {len(still_open)} (they are not graded on a guess; all others are graded):")
+    for one, after in zip(still_open[:MAX_UNCLEAR], [*still_open[1:], None]):
+        of_student = f"{one.student} {one.lab}: " if one.lab and one.kind is not Kind.NOBODY else ""
+        _say(console, f"  {_plain(of_student + one.why)}", indent=4)
+        if one.advice and (after is None or after.advice != one.advice):  # what is to be done for several, once
+            _say(console, f"      {_plain(one.advice, MAX_ADVICE)}", "dim", indent=8)
+    if len(still_open) > MAX_UNCLEAR:
+        _say(console, f"  … and {len(still_open) - MAX_UNCLEAR} more; unclear.json has them all.")
+    nobodys = [_plain(one.path) for one in unclear if not one.is_open and one.kind is Kind.NOBODY]
+    if nobodys:
+        more = f" and {len(nobodys) - MAX_LINES} more" if len(nobodys) > MAX_LINES else ""
+        _say(console, f"Left out, because no student has such a name: {', '.join(nobodys[:MAX_LINES])}{more}.", "dim")
 
 
-def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, out: Path) -> None:
-    """What became of every file, and where it is written."""
+def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, out: Path,
+             unclear: Sequence[Unclear] = ()) -> None:
+    """What became of every file, and where it is written. What is unclear has been told in full at the beginning."""
     results = [result for student in students for result in student.labs.values()]
     counts = Counter(NOT_YET if result.reason == NOT_YET else result.outcome.value for result in results)
     parts = [f"{counts[what]} {name}" for what, name in _COUNTED.items() if counts[what]]
@@ -82,10 +98,17 @@ def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, 
     _say(console, f"{len(results)} files: {', '.join(parts)}{now}.")
     odd = [(student.student, result) for student in students for result in student.labs.values()
            if _is_odd(student, result)]
-    _tell_each(console, odd)
+    told = {(one.student, one.lab) for one in unclear if one.is_open}
+    twice = {one.student for one in unclear if one.is_open and one.kind is Kind.TWICE}
+    _tell_each(console, [(student, result) for student, result in odd
+                         if (student, result.lab) not in told and student not in twice])
     _tell_not_set(console, students)
     if counts[NOT_YET]:
         _say(console, "The same command, without --only and --shard, goes on with those that are not graded yet.")
+    num_open = sum(one.is_open for one in unclear)
+    if num_open:
+        _say(console, f"To decide, {num_open}: see above, report.html or unclear.json. Then run the same command "
+             "again.")
     _say(console, f"Results: {out}")
 
 
@@ -117,9 +140,9 @@ def _tell_not_set(console: Console, students: Sequence[StudentResult]) -> None:
              + (" …" if len(handed_in) > 3 else "") + ", with a new --out.")
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, max_characters: int = 300) -> str:
     """A student's words may stand in it: one line, no control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:max_characters]
 
 
 def _say(console: Console, text: str, style: str = "", indent: int = 2) -> None:

@@ -85,8 +85,8 @@ class Class:
         return ClassGrader(wish, PROJECT_ROOT, self.console, [sys.executable, str(self.stand_in)], lambda _: LEVEL,
                            self.export)
 
-    def export(self, out, students, provenance, labs):
-        self.exported = students
+    def export(self, out, students, provenance, labs, unclear):
+        self.exported, self.unclear = students, unclear
         return []
 
     def grade(self, **wish) -> int:
@@ -124,7 +124,7 @@ def test_a_class_is_graded_and_the_second_call_has_nothing_to_do(klass):
     assert klass.graded() == ["right", "wrong odd"]
     assert "4 files: 2 graded, 1 missing, 1 not readable" in klass.said
     assert "eve 2.1: starter.py is empty." in klass.said and "zoe" not in klass.said
-    assert "Left out, since they are nobody's: notes.txt, roster.csv." in klass.said
+    assert "Left out, because no student has such a name: notes.txt, roster.csv." in klass.said
     before = klass.rows()
     assert klass.grade(roster=roster) == 0
     assert (klass.rows(), klass.graded()) == (before, []) and "(none new)" in klass.said

@@ -7,7 +7,7 @@ arguments. One that fails is reported, and the others still write.
     text        student text made harmless, for each format
     seen        what a student may see of a result; hidden tests end there
     page        a page as blocks; markdown and web render it
-    tables, gradescope, junit, feedback, class_report    the exporters
+    tables, gradescope, junit, feedback, class_report, unclear    the exporters
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from course.grading.export.gradescope import Gradescope
 from course.grading.export.junit import Junit
 from course.grading.export.tables import Canvas, Grades, Nbgrader
 from course.grading.export.text import one_line
+from course.grading.export.unclear import UnclearFiles
+from course.grading.intake.unclear import Unclear
 from course.grading.result import Provenance, StudentResult
 
 GROUP = "mini_vllm.grading.exporters"
@@ -34,9 +36,10 @@ class Exporter(Protocol):
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None: ...
 
 
-def write_all(out: Path, students: Sequence[StudentResult], provenance: Provenance) -> list[str]:
+def write_all(out: Path, students: Sequence[StudentResult], provenance: Provenance,
+              unclear: Sequence[Unclear] = ()) -> list[str]:
     """Write every export into ``out``. Returns a sentence for each that could not be written."""
-    exporters, problems = _exporters()
+    exporters, problems = _exporters(unclear)
     ordered = sorted(students, key=lambda student: student.student)
     return problems + write_each(exporters, out, ordered, provenance)
 
@@ -52,8 +55,9 @@ def write_each(exporters: Iterable[Exporter], out: Path, students: Sequence[Stud
     return problems
 
 
-def _exporters() -> tuple[list[Exporter], list[str]]:
-    exporters: list[Exporter] = [Grades(), Nbgrader(), Canvas(), Gradescope(), Junit(), Feedback(), ClassReport()]
+def _exporters(unclear: Sequence[Unclear]) -> tuple[list[Exporter], list[str]]:
+    exporters: list[Exporter] = [Grades(), Nbgrader(), Canvas(), Gradescope(), Junit(), Feedback(),
+                                 ClassReport(unclear), UnclearFiles(unclear)]
     problems = []
     for entry in entry_points(group=GROUP):
         try:

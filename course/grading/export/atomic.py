@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from pathlib import Path
+
+from course.grading.partials import write_whole
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 
 
 def write(path: Path, text: str) -> None:
-    """Write beside it, then rename: who reads sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """A reader sees the old file or the new one. Every run writes all of them again, so they need not last."""
+    write_whole(path, text.encode("utf-8"), is_lasting=False)
 
 
 def folder_name(student: str) -> str:

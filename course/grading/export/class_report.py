@@ -17,6 +17,7 @@ from course.grading.export.tables import lab_numbers, max_points
 from course.grading.export.text import number, one_line
 from course.grading.export.titles import Titles, course_titles
 from course.grading.export.to_look_at import to_look_at
+from course.grading.intake.unclear import Unclear
 from course.grading.result import LabResult, Outcome, Provenance, StudentResult
 
 NUM_MOST_FAILED = 8
@@ -27,16 +28,20 @@ class ClassReport:
 
     name = "report"
 
+    def __init__(self, unclear: Sequence[Unclear] = ()) -> None:
+        self._unclear = unclear
+
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
-        page = report_page(students, provenance, course_titles())
+        page = report_page(students, provenance, course_titles(), self._unclear)
         atomic.write(out / "report.md", markdown.render(page))
         atomic.write(out / "report.html", web.render(page))
 
 
-def report_page(students: Sequence[StudentResult], provenance: Provenance, titles: Titles) -> Page:
+def report_page(students: Sequence[StudentResult], provenance: Provenance, titles: Titles,
+                unclear: Sequence[Unclear] = ()) -> Page:
     numbers = lab_numbers(students)
     page = Page("Class report")
-    page.add(*_summary(students, numbers, titles), *to_look_at(students))
+    page.add(*_summary(students, numbers, titles), *to_look_at(students, unclear))
     for lab in numbers:
         page.add(*_lab(students, lab, titles))
     page.add(Heading(2, ("What the sandbox does not defend",)), not_defended(provenance),

@@ -17,11 +17,12 @@ from course.grading import export
 from course.grading.export import atomic, tables
 from course.grading.export.conftest import SECRET, a_lab, a_student, a_test
 from course.grading.export.test_text import NASTY, Tags
+from course.grading.intake.unclear import Kind, Unclear
 from course.grading.result import LabResult, Outcome, StudentResult
 
 FORMATS = Path(__file__).parents[3] / "docs/grading-formats.md"
 FOR_STUDENTS = ("results.json", "junit.xml", "feedback.md", "feedback.html")
-FOR_INSTRUCTORS = ("grades.csv", "nbgrader.csv", "canvas.csv", "report.md", "report.html")
+FOR_INSTRUCTORS = ("grades.csv", "nbgrader.csv", "canvas.csv", "report.md", "report.html", "unclear.json")
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +238,27 @@ def test_the_schema_refuses_what_gradescope_does_not_know(out):
                   {**results, "tests": [{"name": "x", "status": "ok"}]}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, documented("results.json"))
+
+
+UNCLEAR = [
+    Unclear("ann/lab 21 <b>.py", Kind.MISNAMED, "lab 21 <b>.py is not graded.",
+            "mv -n -- 'ann/lab 21 <b>.py' ann/2.1.py", "ann", "2.1"),
+    Unclear("new\nline\x1b[2J", Kind.NAME, "It has '\\n'.", "mv -n -- $'new\\x0aline' new-line"),
+    Unclear("\udcff", Kind.UNKNOWN, "? is not on the roster.", is_open=False)]
+
+
+def test_unclear_files_are_in_the_report_and_in_a_list_that_validates(tmp_path, students, provenance):
+    assert export.write_all(tmp_path, students, provenance, UNCLEAR) == []
+    listed = json.loads((tmp_path / "unclear.json").read_text())
+    jsonschema.validate(listed, documented("unclear.json"))
+    assert [one["path"] for one in listed] == [one.path for one in UNCLEAR]
+    kinds = documented("unclear.json")["items"]["properties"]["kind"]["enum"]
+    assert kinds == [kind.value for kind in Kind]
+    text = (tmp_path / "report.md").read_text()
+    assert "To decide (2)" in text and "Further files (1)" in text
+    assert "misnamed (likely ann, lab 2.1)" in text and "`mv -n -- 'ann/lab 21 <b>.py' ann/2.1.py`" in text
+    page = (tmp_path / "report.html").read_text()
+    assert "<b>" not in page and "\x1b" not in page and "\x1b" not in text
 
 
 @pytest.mark.parametrize("name", ["grades.csv", "nbgrader.csv", "canvas.csv"])

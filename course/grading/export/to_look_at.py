@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course.grading.export.page import Block, Heading, Items, Line, Paragraph
+from course.grading.export.page import Block, Heading, Items, Line, Paragraph, code
 from course.grading.export.text import number, one_line
+from course.grading.intake.unclear import Unclear
 from course.grading.result import LabResult, Outcome, Override, StudentResult
 
-_REMARKS = {"Flags": "Never scored. Look at the file before you draw a conclusion."}
+_TO_DECIDE, _FURTHER = "To decide", "Further files"
+_REMARKS = {
+    "Flags": "Never scored. Look at the file before you draw a conclusion.",
+    _TO_DECIDE: "Not graded, because of a name: a student may lose points. If the guess is right, run its command and "
+                "`course grade` again; or give the points in overrides.csv.",
+    _FURTHER: "Handed in with the others. They change no score."}
+#: Of a command; a longer one stands in unclear.json.
+_MAX_ADVICE = 600
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,12 @@ class _File:
         return (_who(self.student), f", {self.result.lab}: ", one_line(text))
 
 
-def to_look_at(students: Sequence[StudentResult]) -> list[Block]:
+def to_look_at(students: Sequence[StudentResult], unclear: Sequence[Unclear] = ()) -> list[Block]:
     """Nothing at all where there is nothing to look at."""
     blocks: list[Block] = []
-    for title, lines in _lists(students).items():
+    lists = {_TO_DECIDE: [_about(one) for one in unclear if one.is_open], **_lists(students),
+             _FURTHER: [_about(one) for one in unclear if not one.is_open]}
+    for title, lines in lists.items():
         if lines:
             remark = [Paragraph((_REMARKS[title],), "small")] if title in _REMARKS else []
             blocks += [Heading(3, (f"{title} ({len(lines)})",)), *remark, Items(tuple(lines))]
@@ -51,6 +61,13 @@ def _lists(students: Sequence[StudentResult]) -> dict[str, list[Line]]:
         "Handed in nothing": [(_who(student),) for student in students if not student.is_submitted],
         "Notes": [(_who(student), ": ", one_line(note)) for student in students for note in student.notes],
     }
+
+
+def _about(unclear: Unclear) -> Line:
+    likely = ", ".join(filter(None, (unclear.student, unclear.lab and f"lab {unclear.lab}")))
+    about = f"{unclear.kind.value}{f' (likely {likely})' if likely else ''}: {unclear.why}"
+    line: Line = (code(one_line(unclear.path)), f", {one_line(about, _MAX_ADVICE)} ")
+    return (*line, code(one_line(unclear.advice, _MAX_ADVICE))) if unclear.advice else line
 
 
 def _who(student: StudentResult) -> str:

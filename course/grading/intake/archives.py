@@ -21,7 +21,6 @@ from course.grading.intake.members import (
     is_archive,
     is_skipped,
     kind_of,
-    limit_of,
     shown_name,
     too_large,
     unsafe_path,
@@ -81,8 +80,8 @@ def _read_zip(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
             problem = unsafe_path(inner) or _zip_kind(entry) or too_large(entry.file_size, inner)
             budget.count_member()
             budget.count_bytes(0 if problem else entry.file_size)
-            is_read = not problem and limit_of(inner)
-            yield Member(inner, _bounded(archive.open(entry), inner) if is_read else b"", problem)
+            wanted = 0 if problem else budget.wanted_of(inner, entry.file_size)
+            yield Member(inner, _bounded(archive.open(entry), wanted) if wanted else b"", problem)
 
 
 def _zip_kind(entry: zipfile.ZipInfo) -> str:
@@ -104,8 +103,9 @@ def _read_tar(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
             problem = unsafe_path(entry.name) or _tar_kind(entry) or too_large(entry.size, entry.name)
             budget.count_member()
             budget.count_bytes(0 if problem else entry.size)
-            file = archive.extractfile(entry) if not problem and limit_of(entry.name) else None
-            yield Member(entry.name.removeprefix("./"), _bounded(file, entry.name) if file else b"", problem)
+            wanted = 0 if problem else budget.wanted_of(entry.name, entry.size)
+            file = archive.extractfile(entry) if wanted else None
+            yield Member(entry.name.removeprefix("./"), _bounded(file, wanted) if file else b"", problem)
 
 
 def _unzipped(name: str, content: bytes, limit: int) -> bytes:
@@ -127,9 +127,9 @@ def _tar_kind(entry: tarfile.TarInfo) -> str:
     return "" if entry.isreg() and not entry.issparse() else "is not a regular file"
 
 
-def _bounded(file: IO[bytes], name: str) -> bytes:
+def _bounded(file: IO[bytes], num_bytes: int) -> bytes:
     with file:
-        return file.read(limit_of(name) + 1)[:limit_of(name)]
+        return file.read(num_bytes)
 
 
 def _check_ratio(name: str, num_bytes: int, num_packed: int) -> None:

@@ -19,6 +19,7 @@ from course.grading.intake.members import (
     Refused,
     is_archive,
     is_skipped,
+    is_tools,
     read_folder,
     read_one,
     shown_name,
@@ -34,13 +35,21 @@ MAX_CLASS_MEMBERS, MAX_CLASS_BYTES = 200_000, 1_000_000_000
 class Found:
     """Something that was handed in."""
 
-    #: Its name in the folder of submissions.
+    #: Its name in the folder of submissions, as it may be printed.
     shown: str
     label: Label
     #: What it holds; raises Refused.
     read: Callable[[Budget], list[Member]]
     #: A text or a table: it counts only if a student of that name is on the roster.
     is_doubtful: bool = False
+    #: Its name as it is.
+    name: str = ""
+    #: Where it lies; None in an archive.
+    path: Path | None = None
+    #: Neither a folder nor an archive.
+    is_single: bool = False
+    #: A single file, in whose name no label of a platform says whose it is.
+    is_loose: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,34 +60,56 @@ class _Top:
     is_folder: bool
     #: What it holds, if a single file is called by the second.
     read: Callable[[Budget, str], list[Member]]
+    path: Path | None = None
+
+    @property
+    def is_single(self) -> bool:
+        return not self.is_folder and not is_archive(self.name)
 
 
-def find(submissions: Path, pattern: re.Pattern[str] | None) -> tuple[list[Found], list[str]]:
-    """All that was handed in, in the order of names; and the names that were left out, since they are nobody's.
+def find(submissions: Path, pattern: re.Pattern[str] | None) -> tuple[list[Found], list[Found]]:
+    """All that was handed in, in the order of names; and what is left out, because its name is no student's.
 
     Raises LabError if there is nothing, or one student's course where a folder of submissions was expected.
     """
     tops, metadata = _tops(submissions)
-    if any(re.fullmatch(r"phase-\d+-.*", top.name) for top in tops):
+    if _is_one_course([top.name for top in tops]):
         raise LabError(f"{submissions} looks like one student's course. Give the folder in which the submissions lie, "
                        "a folder or an archive for each student.")
     found: list[Found] = []
-    left_out = []
+    left_out: list[Found] = []
     submitters = submitters_of(metadata) if metadata else {}
     for top in tops:
-        labels: Sequence[Label | None] = [label_of(top.name, top.is_folder, pattern)]
+        labels: Sequence[Label | None] = [_label(top, pattern)]
         if metadata:
             labels = [Label(submitter.keys) for submitter in submitters.get(top.name, ()) if submitter.keys] or [None]
         for label in labels:
-            if label is None:
-                left_out.append(shown_name(top.name))
-            else:
-                read = partial(_read_as, top.read, label.file)
-                found.append(Found(shown_name(top.name), label, read, _is_doubtful(top, label)))
+            (left_out if label is None else found).append(_found(top, label or Label(()), bool(pattern or metadata)))
     if not found:
-        raise LabError(f"{submissions} holds no submissions" + (f": {', '.join(left_out[:5])} is nobody's by its name"
-                                                                if left_out else "."))
+        names = ", ".join(one.shown for one in left_out[:5])
+        raise LabError(f"{submissions} holds no submissions" + (f": {names} is no student's by its name" if left_out
+                                                                else "."))
     return found, left_out
+
+
+def _is_one_course(names: Sequence[str]) -> bool:
+    """One folder of a course among many submissions is a stray; several, or what else a course has, are a course."""
+    num_phases = sum(_is_phase(name) for name in names)
+    return num_phases > 0 and (num_phases > 1 or len(names) == 1 or "mini_vllm" in names or "course" in names)
+
+
+def _is_phase(name: str) -> bool:
+    return re.fullmatch(r"phase-\d+-.*", name) is not None
+
+
+def _label(top: _Top, pattern: re.Pattern[str] | None) -> Label | None:
+    return None if _is_phase(top.name) else label_of(top.name, top.is_folder, pattern)
+
+
+def _found(top: _Top, label: Label, is_told: bool) -> Found:
+    """``is_told``: a pattern or a table says whose it is."""
+    return Found(shown_name(top.name), label, partial(_read_as, top.read, label.file), _is_doubtful(top, label),
+                 top.name, top.path, top.is_single, is_loose=top.is_single and not label.is_part and not is_told)
 
 
 def _read_as(read: Callable[[Budget, str], list[Member]], file: str, budget: Budget) -> list[Member]:
@@ -103,14 +134,14 @@ def _tops(submissions: Path) -> tuple[list[_Top], str]:
 def _tops_of_folder(folder: Path) -> tuple[list[_Top], str]:
     with os.scandir(folder) as entries:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries
-                       if not is_skipped(entry.name))
+                       if not is_skipped(entry.name) or _is_hidden_by_name(entry))
     inner = folder / found[0][0] if len(found) == 1 and found[0][1] else None
     if inner is not None and _holds_a_class(os.listdir(inner)):
         return _tops_of_folder(inner)
     tops = []
     for name, is_folder, is_link in found:
         if is_folder:
-            tops.append(_Top(name, True, partial(_read_folder, folder / name)))
+            tops.append(_Top(name, True, partial(_read_folder, folder / name), folder / name))
         elif name != METADATA:
             top = _file(folder / name)
             tops.append(replace(top, is_folder=True) if is_link and "." not in name else top)
@@ -118,8 +149,13 @@ def _tops_of_folder(folder: Path) -> tuple[list[_Top], str]:
     return tops, metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
 
 
+def _is_hidden_by_name(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder that a system hides, and that no program is known to make: ``..ann`` is somebody's."""
+    return entry.name.startswith(".") and entry.is_dir(follow_symlinks=False) and not is_tools(entry.name)
+
+
 def _file(path: Path) -> _Top:
-    return _Top(path.name, False, partial(_read_file, path))
+    return _Top(path.name, False, partial(_read_file, path), path)
 
 
 def _read_file(path: Path, budget: Budget, name: str) -> list[Member]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ MAX_MEMBERS = 2000
 MAX_FILE_BYTES = 1_000_000
 #: All files of one submission together, an archive included.
 MAX_TOTAL_BYTES = 64_000_000
+#: A file that may be Python though its name does not say so; and all of those of one submission.
+MAX_GUESSED_BYTES, MAX_ALL_GUESSED_BYTES = 200_000, 2_000_000
 MAX_DEPTH = 12
 #: Of a name, in a sentence.
 MAX_SHOWN = 100
@@ -22,6 +25,13 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 METADATA = "submission_metadata.yml"
 #: Folders that hold nobody's work.
 SKIPPED = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv")
+
+
+#: Hidden folders that programs make.
+_TOOLS = re.compile(r"\.(?:_.*|git|github|svn|hg|vscode|idea|ipynb_checkpoints|venv|env|tox|nox|cache|course|local|"
+                    r"config|Trash.*|Spotlight.*|fseventsd|TemporaryItems|DocumentRevisions.*|AppleDouble|\w+_cache)")
+#: Ends of names under which a Python text may have been saved by mistake.
+_MISTAKEN = ("", ".txt", ".pyw", ".py3", ".text", ".bak", ".old", ".orig")
 
 
 class Refused(Exception):
@@ -56,6 +66,8 @@ class Budget:
     max_bytes: int = MAX_TOTAL_BYTES
     num_members: int = 0
     num_bytes: int = 0
+    #: Of files that may be Python by mistake. They are read as long as there is room, and refused for nothing.
+    num_guessed_bytes: int = 0
 
     def count_member(self) -> None:
         """Raises Refused when it is one too many."""
@@ -67,6 +79,14 @@ class Budget:
         self.num_bytes += num_bytes
         if self.num_bytes > self.max_bytes:
             raise Refused(f"It holds more than {self.max_bytes / 1e6:.0f} MB; hand in the labs' files only.")
+
+
+    def wanted_of(self, name: str, num_bytes: int) -> int:
+        """How many bytes of a file to read, if it has ``num_bytes``."""
+        if limit_of(name) or not may_be_python(name) or num_bytes > MAX_GUESSED_BYTES:
+            return limit_of(name)
+        self.num_guessed_bytes += num_bytes
+        return MAX_GUESSED_BYTES if self.num_guessed_bytes <= MAX_ALL_GUESSED_BYTES else 0
 
 
 def shown_name(name: str) -> str:
@@ -82,6 +102,21 @@ def is_archive(name: str) -> bool:
 def is_skipped(name: str) -> bool:
     """Whether a part of a path is hidden, a cache, or what an operating system leaves."""
     return name.startswith(".") or name in SKIPPED or name in ("Thumbs.db", "desktop.ini")
+
+
+def is_tools(name: str) -> bool:
+    """Whether a hidden folder is one that a program makes, and so not a submission."""
+    return _TOOLS.fullmatch(name) is not None
+
+
+def is_notebook(name: str) -> bool:
+    return name.lower().endswith(".ipynb")
+
+
+def may_be_python(name: str) -> bool:
+    """Whether a Python text may have this name by mistake: ``starter``, ``starter.py.txt``, ``starter.py~``."""
+    last = PurePosixPath(name).name.lower()
+    return ".py" in last and not last.endswith((".pyc", ".py", ".ipynb")) or PurePosixPath(last).suffix in _MISTAKEN
 
 
 def limit_of(name: str) -> int:
@@ -150,10 +185,11 @@ def _walk(descriptor: int, prefix: str, budget: Budget, depth: int) -> Iterator[
 def _read(folder: int, entry: str, name: str, budget: Budget) -> Member:
     """The entry of an open folder, if it is a regular file; opened so that neither a link nor a FIFO can do harm."""
     budget.count_member()
-    kind = kind_of(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode)
-    if kind:
+    found = os.stat(entry, dir_fd=folder, follow_symlinks=False)
+    if kind := kind_of(found.st_mode):
         return Member(name, problem=kind)
-    if not limit_of(name):
+    wanted = budget.wanted_of(name, found.st_size)
+    if not wanted:
         return Member(name)
     try:
         descriptor = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -163,11 +199,11 @@ def _read(folder: int, entry: str, name: str, budget: Budget) -> Member:
         state = os.fstat(descriptor)
         problem = kind_of(state.st_mode) or too_large(state.st_size, name)
         if not problem:
-            content = file.read(limit_of(name) + 1)
+            content = file.read(wanted + 1)
             problem = too_large(len(content), name)
     if problem:
         return Member(name, problem=problem)
-    budget.count_bytes(len(content))
+    budget.count_bytes(len(content) if limit_of(name) else 0)
     return Member(name, content)
 
 

@@ -13,6 +13,10 @@ from pathlib import Path
 from course.labs import LabError
 
 MAX_ID_CHARACTERS = 80
+#: Disks count bytes: a name has 255 of them at most.
+MAX_ID_BYTES = 240
+AN_ID = ("An id begins with a letter or a digit, has letters, digits, spaces and .@+',()&- and at most "
+         f"{MAX_ID_CHARACTERS} of them.")
 _ID = re.compile(r"\w(?:[\w .@+',()&-]*[\w@+'()&-])?")
 #: What platforms call their columns; the first that is there counts.
 _COLUMNS = {
@@ -34,12 +38,25 @@ class Student:
     section: str = ""
 
 
+def wrong_with(text: str) -> str:
+    """Why a name cannot be an id, as what follows the name; empty if it can."""
+    student = unicodedata.normalize("NFC", text.strip())
+    if any("\ud800" <= letter <= "\udfff" for letter in student):
+        return "is not UTF-8"
+    if len(student) > MAX_ID_CHARACTERS or len(student.encode()) > MAX_ID_BYTES:
+        return f"has {len(student)} characters; an id has at most {MAX_ID_CHARACTERS}, and {MAX_ID_BYTES} bytes"
+    if odd := sorted(set(re.findall(r"[^\w .@+',()&-]", student))):
+        return f"has {', '.join(map(ascii, odd[:5]))}; an id has letters, digits, spaces and .@+',()&-"
+    if not student or not re.match(r"\w", student):
+        return "does not begin with a letter or a digit"
+    return "" if _ID.fullmatch(student) else f"ends with {student[-1]!r}"
+
+
 def check_id(text: str, where: str) -> str:
     """The id, as a folder may be called. Raises LabError for one that cannot be: with a slash, a dot in front, …"""
     student = unicodedata.normalize("NFC", text.strip())
-    if not _ID.fullmatch(student) or len(student) > MAX_ID_CHARACTERS:
-        raise LabError(f"{where}: {student[:100]!r} cannot be a student's id. One begins with a letter or a digit, has "
-                       f"letters, digits, spaces and .@+',()&- and at most {MAX_ID_CHARACTERS} of them.")
+    if wrong_with(student):
+        raise LabError(f"{where}: {student[:100]!r} cannot be a student's id. {AN_ID}")
     return student
 
 

@@ -4,18 +4,22 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
+import subprocess
 import tarfile
 import zipfile
 
 import pytest
 
 from course.grading.intake.finding import find
-from course.grading.intake.matching import lab_of, take_in
+from course.grading.intake.lab_names import lab_of
+from course.grading.intake.matching import take_in
 from course.grading.intake.members import MAX_MEMBERS
 from course.grading.intake.naming import label_of, read_pattern
 from course.grading.intake.roster import Roster, Student, check_id, read_roster
 from course.grading.intake.settling import settle
+from course.grading.intake.unclear import Kind
 from course.labs import LabError, discover, find_lab
 
 LABS = discover()
@@ -27,7 +31,15 @@ def taken(folder, asked=(LAB,), roster=None, **options):
     """Student → what was taken in."""
     found, _ = find(folder, options.pop("pattern", None))
     return {submission.student.id: take_in(submission, LABS, list(asked))
-            for submission in settle(found, roster, **options)}
+            for submission in settle(found, roster, labs=LABS, **options).submissions}
+
+
+def settled(folder, roster=None, **options):
+    return settle(find(folder, options.pop("pattern", None))[0], roster, labs=LABS, **options)
+
+
+def run(command):
+    subprocess.run(["bash", "-c", command], check=True)
 
 
 def only(folder, **options):
@@ -181,23 +193,34 @@ def test_who_is_not_on_the_roster_is_named(tmp_path):
     put(tmp_path / "ann.py")
     put(tmp_path / "eve/starter.py")
     roster = Roster([Student("ann"), Student("bob")])
-    with pytest.raises(LabError, match=r"Not on the roster: eve\..*--allow-unknown"):
-        taken(tmp_path, roster=roster)
+    assert list(taken(tmp_path, roster=roster)) == ["ann", "bob"]
+    (unclear,) = settled(tmp_path, roster=roster).unclear
+    assert (unclear.path, unclear.kind, unclear.student) == ("eve", Kind.UNKNOWN, "")
+    assert unclear.why == "eve is not on the roster." and "--allow-unknown" in unclear.advice
+    with pytest.raises(LabError, match="Nothing can be graded(.|\n)*eve is not on the roster"):
+        settled(tmp_path, roster=Roster([Student("zoe")]))
     assert list(taken(tmp_path, roster=roster, allow_unknown=True)) == ["ann", "bob", "eve"]
 
 
-def test_two_submissions_are_an_error_with_both_names(tmp_path):
+def test_of_two_submissions_neither_counts_and_both_are_named(tmp_path):
     put(tmp_path / "ann/starter.py")
     put(tmp_path / "ann.zip", zipped({"starter.py": TEXT}))
-    with pytest.raises(LabError, match="ann handed in twice: ann and ann.zip. Keep one"):
-        taken(tmp_path, takes_latest=True)
+    put(tmp_path / "bob/starter.py")
+    result = taken(tmp_path, takes_latest=True)
+    file = result["ann"].files["2.1"]
+    assert file.problem == "ann handed in twice: ann and ann.zip. Keep one of them."
+    assert file.is_undecided and not file.is_missing and not file.content
+    assert result["bob"].files["2.1"].content == TEXT
+    (unclear,) = settled(tmp_path).unclear
+    assert (unclear.kind, unclear.student) == (Kind.TWICE, "ann")
+    run(unclear.advice.partition(": ")[2])
+    assert taken(tmp_path)["ann"].files["2.1"].content == TEXT and not settled(tmp_path).unclear
 
 
 def test_the_latest_counts_only_where_names_say_which_it_is(tmp_path):
     put(tmp_path / "leeann_7_1_starter.py", b"first = 1\n")
     put(tmp_path / "leeann_7_2_starter-1.py")
-    with pytest.raises(LabError, match="7 handed in twice.*--latest takes the later one"):
-        taken(tmp_path)
+    assert re.search("7 handed in twice.*--latest takes the later one", only(tmp_path).problem)
     assert only(tmp_path, takes_latest=True).content == TEXT
 
 
@@ -206,7 +229,7 @@ def test_a_pattern_says_whose(tmp_path):
     put(tmp_path / "notes.py")
     pattern = read_pattern(r"hw3-(?P<student>\w+)-final\.py")
     assert list(taken(tmp_path, pattern=pattern)) == ["ann"]
-    assert find(tmp_path, pattern)[1] == ["notes.py"]
+    assert [one.shown for one in find(tmp_path, pattern)[1]] == ["notes.py"]
     for text, words in (("(", "no regular expression"), (r"\w+", "no group named student")):
         with pytest.raises(LabError, match=words):
             read_pattern(text)
@@ -215,8 +238,12 @@ def test_a_pattern_says_whose(tmp_path):
 def test_ann_and_Ann_would_share_a_folder(tmp_path):
     put(tmp_path / "ann/starter.py")
     put(tmp_path / "Ann.py")
-    with pytest.raises(LabError, match="Ann and ann differ only in capital"):
-        taken(tmp_path)
+    put(tmp_path / "bob/starter.py")
+    assert list(taken(tmp_path)) == ["bob"]
+    first, second = settled(tmp_path).unclear
+    assert [first.path, second.path] == ["Ann.py", "ann"] and first.kind is second.kind is Kind.TWINS
+    run(first.advice)
+    assert sorted(taken(tmp_path)) == ["Ann-2", "ann", "bob"]
 
 
 def test_one_students_course_is_no_class(tmp_path):
@@ -364,7 +391,7 @@ def test_names_that_students_chose_cannot_draw_on_the_terminal(tmp_path):
         assert all(note.isprintable() for note in result.notes)
     put(tmp_path / "\x1b[2J.pdf", b"")
     found, left_out = find(tmp_path, read_pattern("(?P<student>ann).zip"))
-    assert left_out == ["?[2J.pdf", "bob"]
+    assert [one.shown for one in left_out] == ["?[2J.pdf", "bob"]
 
 
 def test_an_archive_that_never_ends_is_given_up(tmp_path, monkeypatch):
