@@ -28,7 +28,7 @@ for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):
 def damaged(sound: bytes, rng: random.Random) -> bytes:
     """Return a file spoilt in one of many ways."""
     content = bytearray(sound)
-    match rng.randrange(4):
+    match rng.randrange(5):
         case 0:
             return bytes(content[:rng.randrange(len(content))])
         case 1:  # a few bits, mostly in the header
@@ -40,4 +40,7 @@ def damaged(sound: bytes, rng: random.Random) -> bytes:
         case 3:
             at = rng.randrange(4, len(content))
             del content[at:at + rng.randrange(1, 64)]
+        case 4:  # the type of a field or tensor, or the length of a name
+            at = rng.randrange(4, min(len(content), 400))
+            content[at:at + 4] = struct.pack("<I", rng.randrange(16))
     return bytes(content)

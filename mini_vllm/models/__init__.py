@@ -8,7 +8,7 @@ A model, in the order in which it is loaded:
     folder, gguf       the two layouts of a checkpoint: config and tensors
     gguf_header        the header of a GGUF file, checked before MLX reads it
     config, rope       the numbers that make a network, and its rotary positions
-    fields             fields of a JSON object that somebody else wrote, checked as they are read
+    fields             files that somebody else wrote, read up to a bound; fields of a JSON object, checked
     shapes, packed     which tensors there must be, and how quantised ones are packed
     weights, stacking  the tensors checked, expanded or kept packed, and put into the network
     network            the network itself
@@ -20,6 +20,7 @@ Text:
 
     tokenizer          text ⇄ token ids, a chat → token ids
     folder_tokenizer, gguf_tokenizer   where each layout keeps the tokenizer
+    growth             how much longer the steps of a tokenizer.json can make a text
     chat_template      the program that writes a chat as one text
     token_bound        how few tokens a text can have, without reading it
     detokenizer        token ids → text, one token at a time

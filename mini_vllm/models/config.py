@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -53,8 +54,8 @@ class ModelConfig:
         fields, model_type = Fields(config), config.get("model_type")
         if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
             named = config.get("architectures") or model_type
-            raise UnsupportedModel(f"the architecture {named!r} (model_type {model_type!r}) is not supported; "
-                                   f"supported: {', '.join(ARCHITECTURES)}")
+            raise UnsupportedModel(f"the architecture {reprlib.repr(named)} (model_type {reprlib.repr(model_type)}) is "
+                                   f"not supported; supported: {', '.join(ARCHITECTURES)}")
         extras = ARCHITECTURES[model_type]
         fields.only("hidden_act", "silu")
         num_heads, hidden_size = fields.whole("num_attention_heads"), fields.whole("hidden_size")
@@ -120,7 +121,7 @@ def _read_windows(fields: Fields, model_type: str, num_layers: int) -> tuple[int
             raise FieldError("layer_types", f"has {len(types)} entries, must have {num_layers}, one a layer")
         unknown = [kind for kind in types if kind not in (FULL, SLIDING)]
         if unknown:
-            raise FieldError("layer_types", f"has {unknown[0]!r}, supported: {FULL}, {SLIDING}")
+            raise FieldError("layer_types", f"has {reprlib.repr(unknown[0])}, supported: {FULL}, {SLIDING}")
         layers: Collection[int] = tuple(layer for layer, kind in enumerate(types) if kind == SLIDING)
         if layers and "use_sliding_window" in fields and not is_used:
             raise FieldError("layer_types", f"has {SLIDING!r}, but use_sliding_window is False")

@@ -1,4 +1,4 @@
-"""Fields of a JSON object that somebody else wrote, checked as they are read."""
+"""Files that somebody else wrote: read up to a bound, their fields checked as they are read, and told in one line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from pathlib import Path
 LARGEST_SIZE = 2**31 - 1
 #: A larger number is infinite in float32.
 LARGEST_NUMBER = 3e38
+#: Of a JSON file other than ``tokenizer.json``; the largest real ones, indexes of thousands of layers, have 9 MB.
+MAX_JSON_BYTES = 16 * 2**20
+#: A name in an error is shown as it stands if it is no longer than this, an error if it is no longer than that.
+MAX_NAME_CHARS, MAX_MESSAGE_CHARS = 100, 2000
 
 
-class LoadError(ValueError):
+class FileError(ValueError):
+    """What is wrong with a file, in one line: parts of the message may come from the file."""
+
+    def __init__(self, message: str) -> None:
+        shown = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}…"
+        super().__init__("".join(char if char.isprintable() else repr(char)[1:-1] for char in shown))
+
+
+class LoadError(FileError):
     """A model that cannot be loaded; the message names the file, tensor or field."""
 
 
@@ -31,7 +43,7 @@ class Fields:
 
     def __init__(self, content: Mapping[str, object], name: str = "") -> None:
         self._content = content
-        self._prefix = f"{name}." if name else ""
+        self._prefix = f"{shown(name)}." if name else ""
 
     def __contains__(self, name: str) -> bool:
         return self._content.get(name) is not None
@@ -45,7 +57,7 @@ class Fields:
 
     def error(self, name: str, must: str) -> FieldError:
         is_what = f"is {reprlib.repr(self.get(name))}" if name in self else "is missing"
-        return FieldError(self._prefix + name, f"{is_what}, {must}")
+        return FieldError(self._prefix + shown(name), f"{is_what}, {must}")
 
     def whole(self, name: str, default: int | None = None, at_least: int = 1) -> int:
         value = self.get(name) if name in self else default
@@ -85,10 +97,41 @@ def _as_json(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def shown(name: str) -> str:
+    """A name from a file, for an error: as it stands, unless it is long or cannot be printed."""
+    return name if len(name) <= MAX_NAME_CHARS and name.isprintable() else reprlib.repr(name)
+
+
+def read_text(file: Path, max_bytes: int, error_type: type[ValueError] = LoadError) -> str:
+    """The text in a file of a model's folder. Raises ``error_type`` for a file that is larger, or outside the folder,
+    and UnicodeDecodeError, a ValueError, for one that is no text."""
+    check_inside(file, error_type)
+    with open(file, "rb") as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise error_type(f"{file} has {file.stat().st_size} bytes, must have at most {max_bytes}")
+    return content.decode("utf-8")
+
+
+def check_inside(file: Path, error_type: type[ValueError] = LoadError) -> None:
+    """Raise ``error_type`` for a link that leads out of the model's folder, as a stranger's might.
+
+    Hugging Face's cache links from ``models--org--name/snapshots/*`` to ``models--org--name/blobs``; such links may
+    lead anywhere within ``models--org--name``.
+    """
+    folder = file.parent.resolve()
+    snapshots, cached = folder.parent, folder.parent.parent
+    own = cached if snapshots.name == "snapshots" and cached.name.startswith("models--") else folder
+    if not file.resolve().is_relative_to(own):
+        raise error_type(f"{file} is a link that leads out of {own}")
+
+
 def read_object(file: Path, error_type: type[ValueError] = LoadError) -> dict[str, object]:
-    """The JSON object in a file. Raises ``error_type`` if the file holds none."""
+    """The JSON object in a file. Raises ``error_type`` if the file holds none, or is too large."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file, MAX_JSON_BYTES, error_type))
+    except error_type:
+        raise
     except (ValueError, RecursionError) as error:
         raise error_type(f"{file}: not JSON: {error}") from None
     if not isinstance(content, dict):

@@ -8,12 +8,26 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.fields import FieldError, Fields, LoadError, read_object
+from mini_vllm.models.fields import FieldError, Fields, LoadError, check_inside, read_object, shown
 from mini_vllm.models.packed import MODES
+
+#: Of a safetensors file: room for a hundred thousand tensors.
+MAX_HEADER_BYTES = 16 * 2**20
 
 
 def read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array]]:
     """Raises LoadError naming the file, and the field, that is missing or cannot be."""
+    config, files = check_folder(folder)
+    weights: dict[str, mx.array] = {}
+    for file in files:
+        weights.update(_read_safetensors(file))
+    # Old checkpoints carry the rotary frequencies along; they follow from the config.
+    return config, {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}
+
+
+def check_folder(folder: Path) -> tuple[ModelConfig, list[Path]]:
+    """The config, and the files that hold the weights. Raises LoadError as ``read_folder`` does, as far as that shows
+    without reading tensors."""
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise LoadError(f"{folder} has no config.json: it is not a model folder")
@@ -23,11 +37,10 @@ def read_folder(folder: Path) -> tuple[ModelConfig, dict[str, mx.array]]:
         _check_quantization(Fields(raw))
     except ValueError as error:
         raise LoadError(f"{config_file}: {error}") from None
-    weights: dict[str, mx.array] = {}
-    for file in _weight_files(folder):
-        weights.update(_read_safetensors(file))
-    # Old checkpoints carry the rotary frequencies along; they follow from the config.
-    return config, {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}
+    files = _weight_files(folder)
+    for file in files:
+        check_safetensors(file)
+    return config, files
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -41,12 +54,11 @@ def _weight_files(folder: Path) -> list[Path]:
     wanted = _files_of_index(index_file)
     missing = sorted(wanted - {file.name for file in files})
     if missing:
-        raise LoadError(f"{folder.name}: {index_file.name} names {missing[0]}, which is missing")
+        raise LoadError(f"{folder.name}: {index_file.name} names {shown(missing[0])}, which is missing")
     return [file for file in files if file.name in wanted]
 
 
 def _read_safetensors(file: Path) -> dict[str, mx.array]:
-    check_safetensors(file)
     try:
         arrays = mx.load(str(file))
     except (RuntimeError, ValueError) as error:
@@ -90,12 +102,15 @@ def check_safetensors(file: Path) -> None:
     """Raise LoadError if the file is shorter or longer than its header says: reading it would give garbage."""
     if not file.is_file():  # a pipe or a device has no end
         raise LoadError(f"{file} is not a regular file")
+    check_inside(file)
     size = file.stat().st_size
     with open(file, "rb") as stream:
         head = stream.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if len(head) < 8 or length > size - 8:
             raise LoadError(f"{file}: truncated: {size} bytes, its header alone needs {8 + length}")
+        if length > MAX_HEADER_BYTES:
+            raise LoadError(f"{file}: its header has {length} bytes, must have at most {MAX_HEADER_BYTES}")
         try:
             header = json.loads(stream.read(length))
             ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]

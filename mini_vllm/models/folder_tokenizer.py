@@ -9,25 +9,40 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
-from mini_vllm.models.fields import read_object
-from mini_vllm.models.tokenizer import Tokenizer, TokenizerError, panics_told
+from mini_vllm.models.fields import read_object, read_text
+from mini_vllm.models.growth import check_growth
+from mini_vllm.models.tokenizer import MAX_TEMPLATE_CHARS, MAX_TOKENS, Tokenizer, TokenizerError, panics_told
+
+#: Of ``tokenizer.json``. Real ones reach 35 MB, 70,000 added tokens and 515,000 merges. While the library reads one, no
+#: other thread runs: with these bounds, for a few seconds at most.
+MAX_BYTES, MAX_ADDED_TOKENS, MAX_MERGES = 48 * 2**20, 2**17, 2**20
 
 
-def tokenizer_from_folder(folder: Path) -> Tokenizer:
-    """Raises TokenizerError naming the file, and the field, that cannot be."""
+def tokenizer_from_folder(folder: Path, num_rows: int | None = None) -> Tokenizer:
+    """Raises TokenizerError naming the file, and the field, that cannot be; also, if ``num_rows`` is given, for a
+    vocabulary with ids that a network of this many rows does not have. Added tokens may have such ids, as some real
+    checkpoints do; a text that contains one is refused."""
     folder = Path(folder)
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(f"{path} is missing: a checkpoint folder needs it")
     try:
+        text = read_text(path, MAX_BYTES, TokenizerError)
+        content = json.loads(text, object_pairs_hook=_without_repeats)
         with panics_told():
-            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            _check_vocabulary(content, num_rows)
+            check_growth(content)
+            backend = tokenizers.Tokenizer.from_str(text)
+    except TokenizerError:
+        raise
     except Exception as error:  # the library raises plain Exception
         raise TokenizerError(f"{path} is not a tokenizer: {error}") from error
     config = _read_optional(folder / "tokenizer_config.json")
@@ -38,11 +53,37 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         token = special_map.get(field) if config.get(field) is None else config[field]
         token = token.get("content") if isinstance(token, dict) else token
         if token is not None and (not isinstance(token, str) or backend.token_to_id(token) is None):
-            raise TokenizerError(f"{folder}: {field} is {token!r}, which is not in the vocabulary")
+            raise TokenizerError(f"{folder}: {field} is {reprlib.repr(token)}, which is not in the vocabulary")
         special[field] = token
     eos_id = None if special["eos_token"] is None else backend.token_to_id(special["eos_token"])
     return Tokenizer(backend, special["bos_token"], special["eos_token"],
-                     frozenset(eos_ids if eos_id is None else eos_ids | {eos_id}), _read_template(folder, config))
+                     frozenset(eos_ids if eos_id is None else eos_ids | {eos_id}), _read_template(folder, config),
+                     num_rows)
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object. Of a field that is there twice, the library might take the other one than we do."""
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("it has an object with the same field twice")
+    return content
+
+
+def _check_vocabulary(content: Any, num_rows: int | None) -> None:
+    """Raise TokenizerError for a vocabulary that is too large to be read, or larger than the network's; another error
+    for what is no tokenizer."""
+    model = content["model"]
+    vocab = model.get("vocab")
+    for name, entries, most in (("model.vocab", vocab, MAX_TOKENS), ("model.merges", model.get("merges"), MAX_MERGES),
+                                ("added_tokens", content.get("added_tokens"), MAX_ADDED_TOKENS)):
+        if isinstance(entries, (dict, list)) and len(entries) > most:
+            raise TokenizerError(f"tokenizer.json: {name} has {len(entries)} entries, must have at most {most}")
+    ids = vocab.values() if isinstance(vocab, dict) else range(len(vocab)) if isinstance(vocab, list) else ()
+    largest = max((token_id for token_id in ids if isinstance(token_id, int)), default=0)
+    most = MAX_TOKENS if num_rows is None else min(num_rows, MAX_TOKENS)
+    if largest >= most:
+        raise TokenizerError(f"tokenizer.json: model.vocab has the token id {largest}, must be at most "
+                             f"{most - 1}: the network has no more tokens")
 
 
 def _read_optional(file: Path) -> dict[str, object]:
@@ -57,7 +98,8 @@ def _read_eos_ids(folder: Path) -> set[int]:
         value = _read_optional(folder / name).get("eos_token_id")
         for token_id in value if isinstance(value, list) else [] if value is None else [value]:
             if type(token_id) is not int or token_id < 0:
-                raise TokenizerError(f"{folder / name}: eos_token_id is {value!r}, must be one token id or a list")
+                raise TokenizerError(f"{folder / name}: eos_token_id is {reprlib.repr(value)}, must be one token id "
+                                     "or a list")
             eos_ids.add(token_id)
     return eos_ids
 
@@ -67,7 +109,9 @@ def _read_template(folder: Path, config: Mapping[str, object]) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
-            return path.read_text(encoding="utf-8")
+            return read_text(path, 4 * MAX_TEMPLATE_CHARS, TokenizerError)
+        except TokenizerError:
+            raise
         except ValueError as error:
             raise TokenizerError(f"{path} is not a text: {error}") from error
     template = config.get("chat_template")

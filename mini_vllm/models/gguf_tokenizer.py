@@ -37,11 +37,11 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
               if name.startswith("tokenizer.")}
     kind = _required(fields, "tokenizer.ggml.model", str)
     if kind != "gpt2":
-        raise TokenizerError(f"tokenizer.ggml.model is {kind!r}, supported: 'gpt2' (byte-level BPE)")
+        raise TokenizerError(f"tokenizer.ggml.model is {reprlib.repr(kind)}, supported: 'gpt2' (byte-level BPE)")
     pre = _optional(fields, "tokenizer.ggml.pre", str)
     pre = "default" if pre is None else pre
     if pre not in SPLITS:
-        raise TokenizerError(f"tokenizer.ggml.pre is {pre!r}, supported: {', '.join(sorted(SPLITS))}")
+        raise TokenizerError(f"tokenizer.ggml.pre is {reprlib.repr(pre)}, supported: {', '.join(sorted(SPLITS))}")
     tokens = _required(fields, "tokenizer.ggml.tokens", list)
     ids = _special_ids(fields, len(tokens))
     backend = _make_backend(fields, tokens, pre)
@@ -81,7 +81,7 @@ def _make_vocab(tokens: Sequence[str]) -> dict[str, int]:
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         twice = next(token for token_id, token in enumerate(tokens) if vocab[token] != token_id)
-        raise TokenizerError(f"tokenizer.ggml.tokens has {twice!r} more than once")
+        raise TokenizerError(f"tokenizer.ggml.tokens has {reprlib.repr(twice)} more than once")
     return vocab
 
 

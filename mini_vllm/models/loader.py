@@ -11,9 +11,10 @@ from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.fields import LoadError
 from mini_vllm.models.find import find_model
-from mini_vllm.models.folder import read_folder
+from mini_vllm.models.folder import check_folder, read_folder
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
 from mini_vllm.models.gguf import read_gguf
+from mini_vllm.models.gguf_header import check_gguf
 from mini_vllm.models.network import Model
 from mini_vllm.models.sampling_defaults import sampling_defaults
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
@@ -41,8 +42,9 @@ class LoadedModel:
         return sum(array.nbytes for array in parameters.values())
 
 
-def load(name: str | Path) -> LoadedModel:
-    """Load a model by any of its names. Raises LoadError with what is wrong and what to do."""
+def load(name: str | Path, tokenizer: Tokenizer | None = None) -> LoadedModel:
+    """Load a model by any of its names. ``tokenizer`` is what ``check`` returned, if that was called. Raises LoadError
+    with what is wrong and what to do."""
     path = find_model(name)
     defaults = sampling_defaults(path)
     try:
@@ -50,8 +52,22 @@ def load(name: str | Path) -> LoadedModel:
             config, weights, tokenizer = read_gguf(path)
         else:
             config, weights = read_folder(path)
-            tokenizer = tokenizer_from_folder(path)
+            tokenizer = tokenizer or tokenizer_from_folder(path, config.vocab_size)
         model = make_model(config, weights)
     except TokenizerError as error:
         raise LoadError(f"{path.name}: {error}") from None
     return LoadedModel(str(name), path, model, model.config, tokenizer, defaults)
+
+
+def check(path: Path) -> Tokenizer | None:
+    """Raise LoadError for a model that cannot be loaded, as far as that shows without reading its weights. Returns the
+    tokenizer, if that was read."""
+    sampling_defaults(path)
+    try:
+        if path.suffix == ".gguf":
+            check_gguf(path)
+            return None
+        config, _ = check_folder(path)
+        return tokenizer_from_folder(path, config.vocab_size)
+    except TokenizerError as error:
+        raise LoadError(f"{path.name}: {error}") from None

@@ -7,6 +7,7 @@ in their config says how: "linear", "llama3" and "yarn" are the ways of the Llam
 from __future__ import annotations
 
 import math
+import reprlib
 
 from mini_vllm.backend import mx
 from mini_vllm.models.fields import Fields
@@ -29,7 +30,7 @@ def rope_frequencies(theta: float, head_dim: int, fields: Fields) -> tuple[mx.ar
     if kind in ("default", "mrope"):
         return inverse, 1.0
     if kind not in SUPPORTED:
-        raise UnsupportedModel(f"rope scaling {kind!r} is not supported; supported: {', '.join(SUPPORTED)}")
+        raise UnsupportedModel(f"rope scaling {reprlib.repr(kind)} is not supported; supported: {', '.join(SUPPORTED)}")
     factor = fields.number("factor")
     if kind == "linear":
         return inverse / factor, 1.0

@@ -12,7 +12,7 @@ from damaged_files import LOAD_ALL, damaged
 from mini_vllm.backend import mx
 from mini_vllm.models.fields import LoadError
 from mini_vllm.models.gguf import read_gguf
-from mini_vllm.models.gguf_header import check_gguf
+from mini_vllm.models.gguf_header import MAX_FIELDS_BYTES, SCALARS, check_gguf
 from mini_vllm.models.loader import load
 
 
@@ -47,11 +47,14 @@ TEXTS = struct.pack("<IQ", 8, 2) + text("one") + text("")
     gguf([field("a", 9, NUMBERS), field("b", 9, TEXTS), field("c", 8, text("word")), field("d", 6, b"\0" * 4)]),
     gguf(tensors=[tensor("q", (32, 2), kind=2), tensor("r", (4,), offset=64)], num_data=80),
     gguf(tensors=(), num_data=0),
-], ids=range(6))
+    *(gguf([field("a", kind, bytes(size)), field("b", 9, struct.pack("<IQ", kind, 3) + bytes(3 * size)),
+            field("c", 9, struct.pack("<IQ", kind, 0))]) for kind, size in SCALARS.items()),
+], ids=range(6 + len(SCALARS)))
 def test_a_sound_header_is_taken_by_us_and_by_mlx(tmp_path, content):
     (tmp_path / "a.gguf").write_bytes(content)
     check_gguf(tmp_path / "a.gguf")
-    mx.load(str(tmp_path / "a.gguf"))
+    _, metadata = mx.load(str(tmp_path / "a.gguf"), return_metadata=True)
+    assert all(value.tolist() is not None for value in metadata.values() if isinstance(value, mx.array))
 
 
 @pytest.mark.parametrize("content, complaint", [
@@ -69,10 +72,12 @@ def test_a_sound_header_is_taken_by_us_and_by_mlx(tmp_path, content):
     (gguf(tensors=[tensor(shape=())]), "has 0 dimensions"),
     (gguf([text("x" * 70_000)]), "the name of field 0 has 70000 bytes"), (gguf([field("a", 77, b"")]), "a has type 77"),
     (gguf([field("a", 8, struct.pack("<Q", 2**62))]), "truncated: .* a ends at"),
-    (gguf([field("a", 9, struct.pack("<IQ", 4, 2**60))]), "truncated: .* a ends at"),
-    (gguf([field("a", 9, struct.pack("<IQ", 8, 2**60))]), f"a has {2**60} texts, more than the file has room for"),
+    (gguf([field("a", 9, struct.pack("<IQ", 4, 2**20))]), "truncated: .* a ends at"),
+    *((gguf([field("a", 9, struct.pack("<IQ", kind, 2**60))]), f"a has {2**60} entries, must have at most {2**20}")
+      for kind in (4, 8)),
     (gguf([field("a", 9, struct.pack("<IQQ", 8, 2, 2**60))]), "a text of a ends after the file"),
     (gguf([field("a", 9, struct.pack("<IQ", 9, 1) + NUMBERS)]), "a has type 9"),
+    (gguf([field("\x1b[31m\n" + "x" * 200, 77, b"")]), r": '\\x1b\[31m\\nx+\.\.\.x+' has type 77"),
     *((gguf([field("general.alignment", 4, struct.pack("<I", number))]), f"general.alignment is {number}")
       for number in (0, 1, 48, 2**31)),
     (gguf([field("general.alignment", 8, text("32"))]), "general.alignment has type 8"),
@@ -81,6 +86,22 @@ def test_a_header_that_does_not_fit_its_file_is_refused(tmp_path, content, compl
     (tmp_path / "a.gguf").write_bytes(content)
     with pytest.raises(LoadError, match=complaint):
         read_gguf(tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize("value", [field("a", 12, bytes(8)), field("a", 9, struct.pack("<IQ", 12, 1) + bytes(8)),
+                                   field("a", 9, struct.pack("<IQ", 12, 0))], ids=["one", "a list", "an empty list"])
+def test_a_float64_is_refused_since_mlx_would_end_the_process(tmp_path, value):
+    (tmp_path / "a.gguf").write_bytes(gguf([value]))
+    with pytest.raises(LoadError, match="a has type 12, which cannot be read here"):
+        check_gguf(tmp_path / "a.gguf")
+
+
+def test_fields_of_more_than_64_mib_are_refused_unread(tmp_path):
+    file = tmp_path / "a.gguf"
+    file.write_bytes(gguf([field("a", 8, struct.pack("<Q", MAX_FIELDS_BYTES))]))
+    os.truncate(file, 2 * MAX_FIELDS_BYTES)
+    with pytest.raises(LoadError, match=f"its fields have more than {MAX_FIELDS_BYTES} bytes"):
+        check_gguf(file)
 
 
 def test_a_pipe_is_no_file_of_weights(tmp_path, checkpoints):

@@ -21,15 +21,15 @@ ONLY_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 Part = Mapping[str, object]
 
 
-def longest_token(backend: tokenizers.Tokenizer) -> int | None:
+def longest_token(backend: tokenizers.Tokenizer, longest_piece: int) -> int | None:
     """No token stands for more characters of a text than this; None if there is no bound.
 
     The vocabulary's longest entry is the bound if nothing is dropped, folded together or swallowed by an "unknown"
     token on the way.
     """
-    model, vocab = backend.model, backend.get_vocab(with_added_tokens=True)
+    model = backend.model
     before_words, words = _parts_of(backend.normalizer), _parts_of(backend.pre_tokenizer)
-    has_bytes = _is_byte_level(words) and vocab.keys() >= _later_bytes()
+    has_bytes = _is_byte_level(words) and None not in map(backend.token_to_id, _later_bytes())
     has_all = isinstance(model, models.BPE) and (
         has_bytes or model.byte_fallback or (model.unk_token is not None and not model.fuse_unk))
     keeps_all = all(_keeps_all_characters(part) for part in (*before_words, *words))
@@ -37,7 +37,7 @@ def longest_token(backend: tokenizers.Tokenizer) -> int | None:
     if not has_all or not keeps_all or swallows:
         return None
     num_composed = MAX_COMPOSED if any(part["type"] == "NFC" for part in before_words) else 1
-    return num_composed * max(map(len, vocab))
+    return num_composed * longest_piece
 
 
 def lost_characters(backend: tokenizers.Tokenizer) -> list[str]:

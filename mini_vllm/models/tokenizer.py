@@ -11,10 +11,18 @@ import jinja2
 import tokenizers
 
 from mini_vllm.models.chat_template import compile_template
+from mini_vllm.models.fields import FileError
 from mini_vllm.models.token_bound import longest_token, lost_characters
 
+#: Real templates have up to 25 kB, real vocabulary entries up to 256 characters.
+MAX_TEMPLATE_CHARS, MAX_PIECE_CHARS = 256 * 2**10, 1024
+#: And real vocabularies up to 262,144 entries.
+MAX_TOKENS = 2**19
+#: The library writes a backtrace to stderr for each panic. A tokenizer that had this many is not asked again.
+MAX_PANICS = 8
 
-class TokenizerError(ValueError):
+
+class TokenizerError(FileError):
     """A tokenizer that cannot be read, or a text or a chat that it cannot take."""
 
 
@@ -38,7 +46,13 @@ class Tokenizer:
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, bos_token: str | None = None, eos_token: str | None = None,
-                 eos_token_ids: frozenset[int] = frozenset(), chat_template: str | None = None) -> None:
+                 eos_token_ids: frozenset[int] = frozenset(), chat_template: str | None = None,
+                 num_rows: int | None = None) -> None:
+        """``num_rows`` is the size of the network's vocabulary: a text with an id beyond is refused. Raises
+        TokenizerError for a chat template or a vocabulary entry that is too long."""
+        if chat_template is not None and len(chat_template) > MAX_TEMPLATE_CHARS:
+            raise TokenizerError(f"the chat template has {len(chat_template)} characters, must have at most "
+                                 f"{MAX_TEMPLATE_CHARS}")
         # A file may carry the truncation and padding of its training. A prompt must arrive whole.
         backend.no_truncation()
         backend.no_padding()
@@ -50,6 +64,15 @@ class Tokenizer:
         #: Every id that ends a text. A chat model often has two: the end of a turn and the end of a document.
         self.eos_token_ids = eos_token_ids
         self.chat_template = chat_template
+        self._num_rows, self._num_panics = num_rows, 0
+        # Entry by entry, unlike ``get_vocab``: other threads run meanwhile.
+        pieces = map(backend.id_to_token, range(max(min(num_rows or 0, MAX_TOKENS), self.vocab_size)))
+        longest_piece = max((len(piece) for piece in pieces if piece), default=1)
+        if longest_piece > MAX_PIECE_CHARS:
+            raise TokenizerError(f"the longest entry of the vocabulary has {longest_piece} characters, must have at "
+                                 f"most {MAX_PIECE_CHARS}")
+        with self._panics_told():
+            self._longest_token, self._lost_characters = longest_token(backend, longest_piece), lost_characters(backend)
 
     @property
     def vocab_size(self) -> int:
@@ -63,27 +86,22 @@ class Tokenizer:
         num_lost = sum(text.count(character) for character in self._lost_characters)
         return (len(text) - num_lost) // self._longest_token
 
-    @cached_property
-    def _longest_token(self) -> int | None:
-        return longest_token(self._backend)
-
-    @cached_property
-    def _lost_characters(self) -> list[str]:
-        return lost_characters(self._backend)
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Special tokens written in ``text`` become their ids either way; the flag is about those put around it."""
         try:
-            with panics_told():  # unlike ``encode``, this call lets other threads run meanwhile
+            with self._panics_told():  # unlike ``encode``, this call lets other threads run meanwhile
                 ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         except TypeError:
             raise TokenizerError(f"text is {reprlib.repr(text)}, must be a str without lone surrogates") from None
+        if self._num_rows is not None and ids and max(ids) >= self._num_rows:
+            raise TokenizerError(f"the text {reprlib.repr(text)} has the token id {max(ids)}, which the model does not "
+                                 f"have: it must be at most {self._num_rows - 1}")
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Bytes that are not UTF-8 become U+FFFD. Ids outside the vocabulary have no text and are passed over."""
         try:
-            with panics_told():
+            with self._panics_told():
                 text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except (OverflowError, TypeError):
             raise TokenizerError(f"token ids are {reprlib.repr(token_ids)}, must be whole numbers from 0") from None
@@ -96,6 +114,18 @@ class Tokenizer:
         except (OverflowError, TypeError):
             raise TokenizerError(f"token id is {token_id!r}, must be a whole number from 0") from None
         return None if not piece or (skip_special_tokens and piece in self._special_tokens) else piece
+
+    @contextlib.contextmanager
+    def _panics_told(self) -> Iterator[None]:
+        """Make a TokenizerError of a panic, and of every use after too many of them."""
+        if self._num_panics >= MAX_PANICS:
+            raise TokenizerError(f"the tokenizer has failed {MAX_PANICS} times and is not used again")
+        try:
+            with panics_told():
+                yield
+        except TokenizerError:
+            self._num_panics += 1
+            raise
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         """The chat as one text, the way the model saw chats in training.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_vllm.backend import mx
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.server.seats import Seats
-from mini_vllm.server.served import ServedModel
+from mini_vllm.server.served import ServedModel, Stamp
 
 
 @dataclass
@@ -23,12 +23,16 @@ class Place:
     last_used: int = 0
     #: Loading, or loaded. None: neither.
     loading: asyncio.Task[ServedModel] | None = None
+    #: Loads under way, also of models that were let go meanwhile.
+    loads: set[asyncio.Task[ServedModel]] = field(default_factory=set)
     #: The engine that was here before, on its way out.
     leaving: asyncio.Task[None] | None = None
     #: What it takes, or will take; 0 while it is not there.
     num_bytes: int = 0
     #: What it took when it was last loaded with this configuration.
     measured_bytes: int | None = None
+    #: The files that could not be loaded, and until when nobody tries again while they stay the same.
+    damaged: tuple[Stamp, float] | None = None
 
     @property
     def served(self) -> ServedModel | None:
@@ -43,7 +47,7 @@ class Place:
 
     def configure(self, config: EngineConfig) -> None:
         """What will be loaded here next. How much that takes is not known."""
-        self.config, self.measured_bytes = config, None
+        self.config, self.measured_bytes, self.damaged = config, None, None
         self.seats.max_num_seqs = config.max_num_seqs
 
     def let_go(self) -> None:
@@ -55,9 +59,11 @@ class Place:
 
     async def leave(self, drain: bool) -> None:
         """Let it go, and wait until its engine has ended. What is in flight ends with what it has, or is finished
-        first."""
+        first. A load is not waited for: it might take minutes."""
         if drain and self.served is not None:
             await self.served.engine.shutdown()
+        for load in self.loads:
+            load.cancel()
         self.let_go()
         if self.leaving is not None:
             await self.leaving
@@ -67,10 +73,9 @@ async def _end(task: asyncio.Task[ServedModel], before: asyncio.Task[None] | Non
     """End what was loaded, once it is loaded: a thread that reads files cannot be stopped."""
     if before is not None:
         await before
-    try:
-        served = await asyncio.shield(task)
-    except Exception:
+    await asyncio.wait({task})
+    if task.cancelled() or task.exception():
         return  # whoever waited for it has heard
-    await served.end()
-    del served
+    await task.result().end()
+    del task
     mx.clear_cache()  # MLX keeps freed memory for later arrays; other models' would not fit into it

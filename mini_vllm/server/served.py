@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +23,17 @@ from mini_vllm.trace.recorder import NoTrace
 
 log = logging.getLogger("mini_vllm.server")
 
+#: Name, size and time of change of each file.
+Stamp = tuple[tuple[str, int, int], ...]
+
 
 class MemoryLimitError(ValueError):
     """A model would take more memory than the server may use."""
+
+    def __init__(self, message: str, num_bytes: int) -> None:
+        super().__init__(message)
+        #: What it would take.
+        self.num_bytes = num_bytes
 
 
 @dataclass
@@ -60,13 +69,20 @@ class ServedModel:
 
     @classmethod
     async def start(cls, name: str, config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
-                    max_num_requests: int, max_bytes: int | None = None) -> ServedModel:
-        """Load it. Raises EngineStoppedError, with the cause, if that cannot be, or if weights and KV cache would take
-        more than ``max_bytes``; nothing is left running then."""
+                    max_num_requests: int, max_bytes: int | None = None,
+                    tokenizer: Tokenizer | None = None) -> ServedModel:
+        """Load it, with ``tokenizer`` if that was read before. Raises EngineStoppedError, with the cause, if that
+        cannot be, or if weights and KV cache would take more than ``max_bytes``; nothing is left running then. If it
+        is cancelled, its thread ends once the model is loaded: a thread that reads files cannot be stopped."""
         engine = AsyncLLMEngine(max_num_requests=max_num_requests,
-                                make_engine=partial(_make_engine, config, parts, feed, max_bytes))
+                                make_engine=partial(_make_engine, config, parts, feed, max_bytes, tokenizer))
         try:
             prompts, defaults, num_bytes = await engine.call(_facts)
+        except asyncio.CancelledError:
+            ending = asyncio.ensure_future(engine.shutdown(drain=False))
+            await asyncio.sleep(0)  # until the thread has been told to end
+            ending.cancel()
+            raise
         except BaseException:
             await engine.shutdown(drain=False)
             raise
@@ -74,13 +90,15 @@ class ServedModel:
         return cls(name, config, engine, feed, prompts, defaults, num_bytes, template)
 
 
-def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None) -> LLMEngine:
+def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None,
+                 tokenizer: Tokenizer | None) -> LLMEngine:
     """Raise MemoryLimitError before the KV cache is allocated, if there is no memory for it."""
-    loaded = load(config.model)
+    loaded = load(config.model, tokenizer)
     kv_bytes = kv_cache_bytes(config, loaded)
-    if max_bytes is not None and loaded.num_bytes + kv_bytes > max_bytes:
+    num_bytes = loaded.num_bytes + kv_bytes
+    if max_bytes is not None and num_bytes > max_bytes:
         raise MemoryLimitError(f"it takes {loaded.num_bytes / 1e6:.0f} MB for weights and {kv_bytes / 1e6:.0f} MB for "
-                               f"its KV cache; {max_bytes / 1e6:.0f} MB are left of the server's limit")
+                               f"its KV cache; {max_bytes / 1e6:.0f} MB are left of the server's limit", num_bytes)
     return engine_of(config, parts, loaded, feed)
 
 
@@ -95,6 +113,13 @@ def estimated_bytes(config: EngineConfig) -> int:
     files = [path] if path.is_file() else list(path.glob("*.safetensors"))
     kv_bytes = parse_memory(config.kv_memory) if config.num_blocks is None else 0
     return sum(file.stat().st_size for file in files) + kv_bytes
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Names, sizes and times of a model's files: while it stays the same, so do they."""
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    states = [(file, file.stat()) for file in files if file.is_file()]
+    return tuple((file.name, state.st_size, state.st_mtime_ns) for file, state in states)
 
 
 def public_names(models: tuple[str, ...]) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
     lease ──▶ on the shelf? ── yes ──▶ here it is; while it is leased, nobody takes it down
                    │ no
-                   └──▶ room within the memory limit? ── no ──▶ let go who was not used for longest, of those without a
-                                │                               lease; if that is not enough: 503, ask again later
-                                └── yes ──▶ load
+                   └──▶ files sound? ── no ──▶ 503; they are not read again for a while, unless one of them changes
+                            │ yes
+                            └──▶ room within the memory limit? ── no ──▶ let go who was not used for longest, of
+                                         │              those without a lease; if that is not enough: 503, ask later
+                                         └── yes ──▶ load
 
 ``room.py`` chooses who is let go, ``place.py`` knows how one model leaves. Everything runs in one event loop: between
 two ``await`` nobody else changes anything.
@@ -22,13 +24,17 @@ from typing import Any
 
 from mini_vllm.backend import mx
 from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.models.fields import LoadError
+from mini_vllm.models.find import find_model
+from mini_vllm.models.loader import check
+from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError
 from mini_vllm.server.live.feed import LiveFeed
 from mini_vllm.server.place import Place
 from mini_vllm.server.room import who_must_go
 from mini_vllm.server.seats import Seats
-from mini_vllm.server.served import MemoryLimitError, ServedModel, estimated_bytes, public_names
+from mini_vllm.server.served import MemoryLimitError, ServedModel, estimated_bytes, public_names, stamp_of
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.trace.recorder import NoTrace
 
@@ -36,6 +42,8 @@ log = logging.getLogger("mini_vllm.server")
 
 #: After so many seconds without a request, a model gives memory back.
 IDLE_S = 1.0
+#: Files that could not be loaded are tried again after this many seconds, or when one of them has changed.
+DAMAGED_S = 60.0
 
 
 class ModelBusyError(RuntimeError):
@@ -101,8 +109,7 @@ class ModelShelf:
             return await self._ready(place)
         except ApiError as error:
             place.configure(before)
-            cause = error.__cause__.__cause__ if error.__cause__ is not None else None
-            raise ValueError(f"{name} cannot be started so: {cause or error}") from error
+            raise ValueError(f"{name} cannot be started so: {_cause(error)}") from error
 
     async def close(self, drain: bool = False) -> None:
         """Let all go. What is in flight ends with what it has, or is finished first."""
@@ -124,29 +131,49 @@ class ModelShelf:
             place.let_go()
         if place.loading is None:
             place.loading = asyncio.create_task(self._load(place))
+            place.loads.add(place.loading)
+            place.loading.add_done_callback(place.loads.discard)
             place.loading.add_done_callback(lambda task: task.cancelled() or task.exception())  # it counts as seen
         task = place.loading
         try:
             return await asyncio.shield(task)
-        except (EngineStoppedError, OSError, ValueError) as error:
-            log.error("%s could not be loaded: %s", place.name, error.__cause__ or error)
-            if isinstance(error.__cause__, MemoryLimitError):
-                raise ApiError(503, f"the model {place.name!r} could not be loaded: {error.__cause__}",
-                               code="model_too_large") from error
-            raise ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
-                           code="model_not_loaded") from error
         finally:
             if task.done() and place.loading is task and place.served is None:
                 place.loading, place.num_bytes = None, 0  # the next one tries again
 
     async def _load(self, place: Place) -> ServedModel:
+        """Raises ApiError: 503 for whatever goes wrong."""
+        not_loaded = ApiError(503, f"the model {place.name!r} could not be loaded; the server's log says why",
+                              code="model_not_loaded")
+        loop, stamp = asyncio.get_running_loop(), None
+        try:
+            path = await asyncio.to_thread(find_model, place.config.model)
+            stamp = await asyncio.to_thread(stamp_of, path)
+            if place.damaged is not None and place.damaged[0] == stamp and loop.time() < place.damaged[1]:
+                raise not_loaded
+            return await self._load_sound(place, await asyncio.to_thread(check, path))
+        except ApiError:
+            raise
+        except Exception as error:
+            cause = _cause(error)
+            log.error("%s could not be loaded: %s", place.name, str(cause) or repr(cause))
+            if isinstance(cause, LoadError) and stamp is not None:
+                place.damaged = stamp, loop.time() + DAMAGED_S
+            if isinstance(cause, MemoryLimitError):
+                place.measured_bytes = cause.num_bytes  # the next one is refused before others are let go for it
+                raise ApiError(503, f"the model {place.name!r} could not be loaded: {cause}",
+                               code="model_too_large") from error
+            raise not_loaded from error
+
+    async def _load_sound(self, place: Place, tokenizer: Tokenizer | None) -> ServedModel:
+        """Load a model whose files were checked, once there is room for it."""
         needed = place.measured_bytes
         if needed is None:
             needed = await asyncio.to_thread(estimated_bytes, place.config)
         self._make_room(place, needed)
         await asyncio.gather(*(other.leaving for other in self._places.values() if other.leaving is not None))
         served = await ServedModel.start(place.name, place.config, self._settings.parts, self._make_feed(),
-                                         len(Priority) * place.seats.bound, self._most_bytes(place))
+                                         len(Priority) * place.seats.bound, self._most_bytes(place), tokenizer)
         place.measured_bytes = served.num_bytes
         try:
             self._make_room(place, served.num_bytes)
@@ -171,3 +198,10 @@ class ModelShelf:
         for other in leaving:
             log.info("%s is let go to make room for %s", other.name, place.name)
             other.let_go()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Why a model could not be loaded, without what was put around it on the way."""
+    while isinstance(error, (ApiError, EngineStoppedError)) and error.__cause__ is not None:
+        error = error.__cause__
+    return error

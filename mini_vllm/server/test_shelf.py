@@ -1,11 +1,20 @@
 """Models come when they are asked for, and go when others need the room; but never while somebody uses them."""
 
 import asyncio
+import shutil
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mini_vllm.backend import mx
 from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
+from mini_vllm.server import served
+from mini_vllm.server import shelf as shelf_module
 from mini_vllm.server.app import make_app
 from mini_vllm.server.conftest import Client, settings_for
 from mini_vllm.server.errors import ApiError
@@ -138,6 +147,107 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_by_the_next(tmp_path, fold
         assert (await use(shelf, a)).name == a
 
     on_shelf(main, broken, folders[1])
+
+
+@pytest.fixture
+def num_loads(monkeypatch):
+    """How often the weights of each model were read."""
+    counts = Counter()
+
+    def counted(name, *rest):
+        counts[Path(name).name] += 1
+        return load(name, *rest)
+
+    monkeypatch.setattr(served, "load", counted)
+    return counts
+
+
+ROOM_FOR_ONE = {"sizes": {"num_blocks": None, "kv_memory": "8MB"}, "memory": "12MB"}
+
+
+def with_other_tensors(folder):
+    mx.save_safetensors(str(folder / "model.safetensors"), {"a": mx.zeros(1)})
+
+
+@pytest.mark.parametrize("spoil, num_tries", [
+    (lambda folder: (folder / "tokenizer.json").write_text("{}"), 0),
+    (lambda folder: (folder / "config.json").write_text("{}"), 0),
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), 0),
+    (with_other_tensors, 1),
+], ids=["tokenizer", "config", "a header", "tensors"])
+def test_a_damaged_model_throws_no_other_out_again_and_again(folders, tmp_path, caplog, num_loads, spoil, num_tries):
+    """What its files show is found before there is room for it; the rest, once."""
+    damaged = shutil.copytree(folders[0], tmp_path / "damaged")
+    spoil(damaged)
+
+    async def main(shelf, a, b):
+        for _ in range(3):
+            await use(shelf, b)
+            with pytest.raises(ApiError, match="could not be loaded; the server's log says why"):
+                await use(shelf, a)
+        assert (num_loads[a], num_loads[b]) == (num_tries, 1 + num_tries)
+        assert caplog.text.count("could not be loaded") == 1, "the log is not filled with it"
+        for file in folders[0].iterdir():
+            (damaged / file.name).write_bytes(file.read_bytes())
+        assert (await use(shelf, a)).name == a, "a file has changed"
+
+    on_shelf(main, damaged, folders[1], **ROOM_FOR_ONE)
+
+
+def test_a_damaged_model_is_tried_again_after_a_while(folders, tmp_path, monkeypatch, num_loads):
+    damaged = shutil.copytree(folders[0], tmp_path / "damaged")
+    with_other_tensors(damaged)
+    monkeypatch.setattr(shelf_module, "DAMAGED_S", 0)
+
+    async def main(shelf, a):
+        for _ in range(2):
+            with pytest.raises(ApiError):
+                await use(shelf, a)
+
+    on_shelf(main, damaged)
+    assert num_loads == {"damaged": 2}
+
+
+def test_a_model_that_turned_out_too_large_throws_no_other_out_again(folders, num_loads):
+    """How much its cache takes is known when its weights are loaded; from then on nothing is loaded to find it out."""
+    async def main(shelf, a, b):
+        shelf._place(a).configure(replace(shelf._place(a).config, num_blocks=4000))
+        for _ in range(3):
+            await use(shelf, b)
+            with pytest.raises(ApiError, match="takes") as caught:
+                await use(shelf, a)
+            assert caught.value.code == "model_too_large"
+        assert num_loads[a] == 1 and num_loads[b] <= 2
+
+    on_shelf(main, *folders[:2], **ROOM_FOR_ONE)
+
+
+def test_the_shelf_closes_while_a_model_is_loading(folders, monkeypatch):
+    """Its thread cannot be stopped, and is not waited for; it ends when it has loaded the model."""
+    goes_on, threads = threading.Event(), []
+
+    def slow(name, *rest):
+        threads.append(threading.current_thread())
+        assert goes_on.wait(60)
+        return load(name, *rest)
+
+    async def main():
+        shelf = ModelShelf(settings_for(folders[0]))
+        waiting = asyncio.create_task(use(shelf, folders[0].name))
+        while not threads:
+            await asyncio.sleep(0)
+        await shelf.close()
+        assert threads[0].is_alive() and not goes_on.is_set()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled() and shelf.loaded() == []
+
+    monkeypatch.setattr(served, "load", slow)
+    try:
+        asyncio.run(main())
+    finally:
+        goes_on.set()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
 
 
 def test_an_engine_that_has_died_is_replaced(folders):
