@@ -13,8 +13,10 @@ and let go in that one thread, because MLX's arrays and streams belong to the th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from mini_vllm.checks import an_instance, flag, refusal, whole_number
@@ -25,6 +27,7 @@ from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.output_stream import Answer, OutputStream, since
 from mini_vllm.request import Priority, RequestOutput, SamplingParams, checked_extra_keys, checked_priority
+from mini_vllm.sampling.bad_words import BadWords
 
 #: Requests that the engine holds at once, running and waiting.
 MAX_NUM_REQUESTS = 1024
@@ -57,6 +60,8 @@ class AsyncLLMEngine:
         if make_engine is not None and not callable(make_engine):
             raise refusal("make_engine", make_engine, "None or a function that makes an LLMEngine")
         self._num_submitted = 0
+        #: Reads long lists of bad words, one after the other: nobody else waits for that, and none is read twice.
+        self._word_reader = ThreadPoolExecutor(1, "mini_vllm bad words")
         self._thread = EngineThread(make_engine or functools.partial(engine_of, config, parts))
         self._thread.start()
 
@@ -70,9 +75,9 @@ class AsyncLLMEngine:
 
         Each output has all the text so far; one that nobody fetched in time is skipped. With ``deltas``, each has only
         what is new since the one before: nothing is skipped then, but may come together. Leaving the loop early, or
-        being cancelled, aborts the request; its id is free again once the engine has seen that. Raises ValueError if it
-        can never be served, EngineBusyError if there are too many, EngineStoppedError after ``shutdown``. A request
-        that fails on its way ends with its ``error``.
+        being cancelled, aborts the request, and ends when the engine has let it go: its id is free again. Raises
+        ValueError if it can never be served, EngineBusyError if there are too many, EngineStoppedError after
+        ``shutdown``. A request that fails on its way ends with its ``error``.
         """
         params = SamplingParams() if sampling_params is None else sampling_params
         an_instance("sampling_params", params, SamplingParams)
@@ -83,8 +88,9 @@ class AsyncLLMEngine:
         stream, thread = self._open_stream(request_id), self._thread
         finished, before = False, None
         try:
-            tokens = await self._read(prompt, stream)
-            thread.inbox.put(lambda engine: thread.add(engine, stream, tokens, params, priority, extra_keys))
+            # The engine finds the bad words that were read here, as long as somebody holds them.
+            tokens, _held = await self._read(prompt, params, stream)
+            thread.inbox.put(lambda engine: thread.arrive(stream, tokens, params, priority, extra_keys))
             while not finished:
                 output = await stream.next()
                 finished = output.finished
@@ -92,8 +98,7 @@ class AsyncLLMEngine:
                 before = output
         finally:
             if not finished:
-                stream.is_abandoned = True
-                thread.inbox.put(lambda engine: thread.abandon(engine, stream))
+                await self._abandon(stream)
 
     def _open_stream(self, request_id: str | None) -> OutputStream:
         """Take a place among the requests. The engine hears of it when the prompt has been read."""
@@ -111,23 +116,46 @@ class AsyncLLMEngine:
             stream = streams[request_id] = OutputStream(request_id, asyncio.get_running_loop())
         return stream
 
-    async def _read(self, prompt: Prompt | PromptTokens, stream: OutputStream) -> PromptTokens:
-        """Token ids of a prompt. A text of some length is read in a thread of its own: this loop serves others, too.
-        Raises ValueError if it is refused; the place of ``stream`` is free again at once then."""
-        while self._thread.prompts is None:
-            await self.wait_until_ready()
-        read = self._thread.prompts.read
+    async def _read(self, prompt: Prompt | PromptTokens, params: SamplingParams, stream: OutputStream
+                    ) -> tuple[PromptTokens, BadWords]:
+        """Token ids of a prompt and of its bad words. Texts of some length are read in other threads: this loop serves
+        others. Raises ValueError if one is refused. Then, or if its caller leaves, the place of ``stream`` is free at
+        once."""
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        is_long = isinstance(text, str) and len(text) > MAX_CHARS_IN_LOOP
+        has_many_words = sum(map(len, params.bad_words or ())) > MAX_CHARS_IN_LOOP
         try:
-            if isinstance(text, str) and len(text) > MAX_CHARS_IN_LOOP:
-                return await asyncio.to_thread(read, prompt)
-            return read(prompt)
-        except ValueError:
+            while (inputs := self._thread.inputs) is None:
+                await self.wait_until_ready()
+            tokens = await asyncio.to_thread(inputs.prompts.read, prompt) if is_long else inputs.prompts.read(prompt)
+            if not has_many_words:
+                return tokens, inputs.encode_bad_words(params)
+            loop = asyncio.get_running_loop()
+            return tokens, await loop.run_in_executor(self._word_reader, inputs.encode_bad_words, params)
+        except BaseException:
             self._close_stream(stream)
             raise
 
+    async def _abandon(self, stream: OutputStream) -> None:
+        """Its caller leaves. Wait until the engine has let it go: whoever counts requests counts it until then."""
+        stream.is_abandoned = True
+        thread, gone = self._thread, Answer()
+
+        def abandon(engine: LLMEngine) -> None:
+            thread.abandon(engine, stream)
+            thread.calls.discard(gone)
+            gone.set_result(None)
+
+        with thread.lock:
+            if thread.streams.get(stream.request_id) is not stream:
+                return
+            thread.calls.add(gone)
+            thread.inbox.put(abandon)
+        with contextlib.suppress(EngineStoppedError):
+            await gone.future
+
     def _close_stream(self, stream: OutputStream) -> None:
-        """The prompt is refused, and the engine has never heard of it: its place and its id are free at once."""
+        """The engine has never heard of this request, and never will: its place and its id are free at once."""
         thread = self._thread
         with thread.lock:
             if thread.streams.get(stream.request_id) is stream:
@@ -215,6 +243,7 @@ class AsyncLLMEngine:
         if is_alive:
             await end.future
         thread.join()
+        self._word_reader.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncLLMEngine:
         return self

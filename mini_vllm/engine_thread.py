@@ -1,14 +1,16 @@
 """The thread that owns the engine: it loads the model, takes messages, computes steps and hands outputs out.
 
-    inbox ──▶ ┌───────────────────┐
-              │ take all messages │──┐
-              │ one engine step   │  │ as long as there is work
-              │ hand outputs out  │◀─┘
-              └───────────────────┘
+    inbox ──▶ ┌────────────────────────┐
+              │ take all messages      │──┐
+              │ take some requests in  │  │
+              │ one engine step        │  │ as long as there is work
+              │ hand outputs out       │◀─┘
+              └────────────────────────┘
 
-A message is a function that is called with the engine, between two steps. Callers in other threads touch nothing but
-the inbox, and the streams and calls that wait for something; ``lock`` is held while one is put in, so that none comes
-after the thread has told all of its end.
+A message is a function that is called with the engine, between two steps. That of a new request puts it into
+``arrivals``: before each step only a few of these are taken in, better priorities first, so that those that run go on.
+Callers in other threads touch nothing but the inbox, and the streams and calls that wait for something; ``lock`` is
+held while one is put in, so that none comes after the thread has told all of its end.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import heapq
+import itertools
 import queue
 import threading
 from collections import defaultdict
@@ -23,11 +27,15 @@ from collections.abc import Callable, Sequence
 
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.models.prompts import PromptReader, PromptTokens
+from mini_vllm.engine_room.input_processor import InputProcessor
+from mini_vllm.models.prompts import PromptTokens
 from mini_vllm.output_stream import Answer, OutputStream, post, snapshot
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 
 Message = Callable[[LLMEngine], None]
+
+#: New requests that are taken in between two steps, at most. One takes up to a few milliseconds.
+MAX_NEW_PER_STEP = 16
 
 
 class EngineStoppedError(RuntimeError):
@@ -44,8 +52,11 @@ class EngineThread(threading.Thread):
         self.lock = threading.Lock()
         #: Requests that the engine holds or will find in the inbox. This thread takes them out.
         self.streams: dict[str, OutputStream] = {}
+        #: Those whose prompt has been read, the next one to take in in front: priority, number, stream, how to add it.
+        self.arrivals: list[tuple[Priority, int, OutputStream, Message]] = []
+        self._numbers = itertools.count()
         #: What texts are read with, in the callers' threads; there when the model is loaded.
-        self.prompts: PromptReader | None = None
+        self.inputs: InputProcessor | None = None
         #: What somebody waits for: that a message was answered, and that the thread has ended.
         self.calls: set[Answer] = set()
         self.ends: list[Answer] = []
@@ -77,9 +88,10 @@ class EngineThread(threading.Thread):
                 self._end()
 
     def _serve(self, engine: LLMEngine) -> None:
-        self.prompts = engine.prompts
+        self.inputs = engine.inputs
         while not (self.is_stopping and not self.streams and self.inbox.empty()):
             self._take_messages(engine)
+            self._take_arrivals(engine)
             if self._has_work(engine):
                 self._step(engine)
 
@@ -87,8 +99,8 @@ class EngineThread(threading.Thread):
         return engine.has_unfinished_requests() and (not self.is_paused or self.is_stopping)
 
     def _take_messages(self, engine: LLMEngine) -> None:
-        """All that are there. With nothing to compute, wait for one."""
-        if not self._has_work(engine):
+        """All that are there. With nothing to do, wait for one."""
+        if not self.arrivals and not self._has_work(engine):
             self.inbox.get()(engine)
         while True:
             try:
@@ -96,6 +108,15 @@ class EngineThread(threading.Thread):
             except queue.Empty:
                 return
             message(engine)
+
+    def _take_arrivals(self, engine: LLMEngine) -> None:
+        """Some of the new requests. One whose caller has left by now costs nothing."""
+        num_new = 0
+        while self.arrivals and num_new < MAX_NEW_PER_STEP:
+            _, _, stream, add = heapq.heappop(self.arrivals)
+            if self.streams.get(stream.request_id) is stream and not stream.is_abandoned:
+                num_new += 1
+                add(engine)
 
     def _step(self, engine: LLMEngine) -> None:
         """One step. An error that the engine did not blame on a request ends all that it holds; then it goes on."""
@@ -128,9 +149,17 @@ class EngineThread(threading.Thread):
 
     # ---- messages, and what becomes of outputs
 
-    def add(self, engine: LLMEngine, stream: OutputStream, prompt: PromptTokens, params: SamplingParams,
-            priority: Priority, extra_keys: tuple[object, ...] | None) -> None:
-        """A prompt has been read: the engine takes it in, or its caller hears why not."""
+    def arrive(self, stream: OutputStream, prompt: PromptTokens, params: SamplingParams, priority: Priority,
+               extra_keys: tuple[object, ...] | None) -> None:
+        """A prompt has been read: the engine will take it in before one of its next steps."""
+        def add(engine: LLMEngine) -> None:
+            self._add(engine, stream, prompt, params, priority, extra_keys)
+
+        heapq.heappush(self.arrivals, (priority, next(self._numbers), stream, add))
+
+    def _add(self, engine: LLMEngine, stream: OutputStream, prompt: PromptTokens, params: SamplingParams,
+             priority: Priority, extra_keys: tuple[object, ...] | None) -> None:
+        """The engine takes a request in, or its caller hears why not."""
         try:
             engine.add_request(prompt, params, stream.request_id, priority, extra_keys)
         except Exception as error:

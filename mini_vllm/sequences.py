@@ -13,6 +13,7 @@ from mini_vllm.models.detokenizer import StreamingDetokenizer
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import (
     CompletionOutput,
+    Logprob,
     PromptTokensDetails,
     Request,
     RequestOutput,
@@ -21,6 +22,7 @@ from mini_vllm.request import (
     TokenLogprob,
     Usage,
 )
+from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.row import SamplerRow, make_key
 from mini_vllm.stopping import StopChecker
 
@@ -32,7 +34,7 @@ class SequenceState:
     """One continuation of a prompt: the request that the scheduler sees, and what becomes of its tokens."""
 
     def __init__(self, request: Request, index: int, tokenizer: Tokenizer,
-                 bad_words: Sequence[tuple[int, ...]] = ()) -> None:
+                 bad_words: Sequence[tuple[int, ...]] | BadWords = ()) -> None:
         params, eos_token_ids = request.sampling_params, tokenizer.eos_token_ids
         self.request = request
         self.output = CompletionOutput(index, "", request.output_token_ids,
@@ -69,7 +71,7 @@ class SequenceState:
 
 def with_texts(logprob: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprob:
     """The same with the text of every token in it."""
-    top = {token_id: replace(entry, text=tokenizer.decode([token_id], skip_special_tokens=False))
+    top = {token_id: Logprob(entry.logprob, entry.rank, tokenizer.decode([token_id], skip_special_tokens=False))
            for token_id, entry in logprob.top.items()}
     return replace(logprob, text=tokenizer.decode([logprob.token_id], skip_special_tokens=False), top=top)
 

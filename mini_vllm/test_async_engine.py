@@ -9,7 +9,7 @@ import pytest
 from mini_vllm.async_engine import AsyncLLMEngine, EngineBusyError
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.engine_thread import MAX_NEW_PER_STEP, EngineStoppedError
 from mini_vllm.llm import LLM
 from mini_vllm.models.loader import load
 from mini_vllm.request import Priority, SamplingParams
@@ -153,6 +153,111 @@ def test_a_full_engine_is_busy_and_says_so(folder):
             await held[1].aclose()
 
     asyncio.run(main())
+
+
+class HeldThread:
+    """The engine's thread, kept busy by a message until ``release``: what comes meanwhile waits in its inbox."""
+
+    def __init__(self, engine):
+        self.thread, self.is_held, self._go = engine._thread, threading.Event(), threading.Event()
+        self.thread.inbox.put(lambda inner: (self.is_held.set(), self._go.wait(30)))
+        self.release = self._go.set
+
+    async def until_inbox_has(self, count):
+        while not self.is_held.is_set() or self.thread.inbox.qsize() < count:
+            await asyncio.sleep(0)
+
+
+def log_of(inner):
+    """What an engine adds and when it steps, from now on."""
+    log, add_request, step = [], inner.add_request, inner.step
+    inner.add_request = lambda prompt, params, name, *rest: log.append(name) or add_request(prompt, params, name, *rest)
+    inner.step = lambda: log.append("step") or step()
+    return log
+
+
+def test_between_two_steps_a_few_requests_are_taken_in_better_ones_first(folder):
+    async def main():
+        async with make(folder, max_num_seqs=64) as engine:
+            log = await engine.call(log_of)
+            held = HeldThread(engine)
+            tasks = [asyncio.create_task(last(engine, [5], priority=Priority.LOW, request_id=f"low{i}"))
+                     for i in range(40)]
+            await held.until_inbox_has(40)
+            tasks.append(asyncio.create_task(last(engine, [5], priority=Priority.HIGH, request_id="high")))
+            await held.until_inbox_has(41)
+            held.release()
+            await asyncio.gather(*tasks)
+            return log
+
+    log = asyncio.run(main())
+    steps = [index for index, entry in enumerate(log) if entry == "step"]
+    lows = [f"low{i}" for i in range(40)]
+    assert log[:steps[0]] == ["high", *lows[:MAX_NEW_PER_STEP - 1]], "high came last"
+    assert [entry for entry in log if entry.startswith("low")] == lows
+    assert steps[1] - steps[0] - 1 == MAX_NEW_PER_STEP and log[steps[2]:].count("step") == len(log) - steps[2]
+
+
+def test_who_has_left_costs_the_engine_nothing_and_counts_until_it_has_let_go(folder):
+    async def main():
+        async with make(folder, max_num_requests=5) as engine:
+            log = await engine.call(log_of)
+            held = HeldThread(engine)
+            tasks = [asyncio.create_task(last(engine, [5])) for _ in range(5)]
+            await held.until_inbox_has(5)
+            for task in tasks:
+                task.cancel()
+            await held.until_inbox_has(10)
+            assert not any(task.done() for task in tasks), "the engine does not know that they have left"
+            held.release()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert log == [] and not engine._thread.streams
+            assert (await last(engine, [5])).finished
+
+    asyncio.run(main())
+
+
+def test_who_leaves_while_the_model_is_loaded_need_not_wait_for_it(folder):
+    may_load = threading.Event()
+
+    def make_engine(config):
+        return lambda: may_load.wait(30) and LLMEngine(config)
+
+    async def main():
+        engine = make(folder, make_engine)
+        task = asyncio.create_task(last(engine, "hello"))
+        while not engine._thread.streams:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not engine._thread.streams
+        may_load.set()
+        await engine.shutdown()
+
+    asyncio.run(main())
+
+
+def test_bad_words_are_encoded_once_for_all_prompts_and_not_in_the_engines_thread(folder):
+    words = [f"{i}" * 50 for i in range(100, 130)]
+    params = SamplingParams(max_tokens=2, bad_words=words)
+
+    async def main():
+        async with make(folder) as engine:
+            tokenizer, encoded = await engine.get_tokenizer(), []
+            real = tokenizer.encode
+            tokenizer.encode = lambda text, **options: encoded.append((text, threading.current_thread())) or real(
+                text, **options)
+            await engine.pause()  # words that nobody holds any more would be encoded again
+            tasks = [asyncio.create_task(last(engine, [5 + i], params)) for i in range(20)]
+            while await engine.call(lambda inner: len(inner.live.groups)) < 20:
+                pass
+            engine.resume()
+            await asyncio.gather(*tasks)
+            return encoded, {engine._thread, threading.current_thread()}
+
+    encoded, busy = asyncio.run(main())
+    assert sorted(text for text, _ in encoded) == sorted(words + [f" {word}" for word in words])
+    assert not busy & {thread for _, thread in encoded}
 
 
 def test_bad_requests_are_refused_with_the_reason(folder):
@@ -314,7 +419,7 @@ def test_a_program_that_forgets_the_shutdown_ends_all_the_same(folder):
 import asyncio
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.engine_thread import MAX_NEW_PER_STEP, EngineStoppedError
 from mini_vllm.request import SamplingParams
 async def main():
     engine = AsyncLLMEngine(EngineConfig(model={str(folder)!r}, num_blocks=99))

@@ -1,6 +1,7 @@
 """The engine: many requests at once give what each gives alone, and bad input costs nobody else anything."""
 
 import dataclasses
+import math
 import weakref
 
 import numpy as np
@@ -17,6 +18,7 @@ from mini_vllm.llm import LLM
 from mini_vllm.models.loader import load
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
+from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.trace.recorder import NoTrace
 
@@ -527,6 +529,33 @@ def test_a_poisoned_request_fails_alone(loaded, monkeypatch, poison_at):
     del prompts[4]
     assert [results[request_id].token_ids for request_id in ids if request_id != ids[4]] == undisturbed(loaded, prompts)
     assert engine.kv_cache.block_pool.get_usage() == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_request_that_leaves_itself_no_token_fails_alone_and_no_step_is_computed_again(loaded, monkeypatch, n):
+    engine, prompts = make_engine(loaded), random_prompts(4, seed=10)
+    letter = loaded.tokenizer.encode("h", add_special_tokens=False)
+    ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
+    engine.add_request("hello", SamplingParams(max_tokens=9, allowed_token_ids=letter, bad_words="hh", n=n), "r")
+    num_computed, real = [], engine.runner.step
+    monkeypatch.setattr(engine.runner, "step", lambda requests, copies=(): num_computed.append(len(requests)) or real(
+        requests, copies))
+    results = run(engine)
+    assert results["r"].error == f"ValueError: {NO_TOKEN_LEFT}"
+    assert [(each.token_ids, each.finish_reason) for each in results["r"].outputs] == [(letter, "error")] * n
+    assert num_computed[:2] == [5, 4 + n], "both steps that it was in were computed once, and all together"
+    assert [results[request_id].token_ids for request_id in ids] == undisturbed(loaded, prompts)
+
+
+@pytest.mark.parametrize("params", [
+    dict(allowed_token_ids=[0], min_tokens=2, stop_token_ids=[0]), dict(allowed_token_ids=[71], bad_words="h"),
+    dict(logit_bias={token_id: -math.inf for token_id in range(300)}),
+    dict(min_tokens=1, stop_token_ids=range(300))], ids=str)
+def test_parameters_that_leave_no_first_token_are_refused_at_once(loaded, params):
+    engine = make_engine(loaded)
+    with pytest.raises(ValueError, match="^allowed_token_ids, bad_words, .* leave no token to come next$"):
+        engine.add_request("hello", SamplingParams(max_tokens=9, **params))
+    assert not engine.has_unfinished_requests()
 
 
 def test_when_one_sample_fails_tokens_text_and_logprobs_of_the_others_agree(loaded, monkeypatch):

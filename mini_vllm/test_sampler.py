@@ -7,6 +7,7 @@ distribution it should have, is checked once, by counting.
 
 import functools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from mini_vllm.fuzz.sampler import chi_square_bound
 from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler, gumbel_noise
+from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.by_rules import SamplesByRules
 from mini_vllm.sampling.filters import filter_scores
 from mini_vllm.sampling.logit_rules import adjust
@@ -619,6 +621,39 @@ def test_only_rows_that_ask_get_logprobs():
     logprobs = Sampler().sample(mx.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [5.0, 0.0]]), rows).logprobs
     assert [answer and list(answer.top) for answer in logprobs] == [None, [0], None, [0, 1]]
     assert math.isclose(logprobs[3].logprob, log_softmax([5.0, 0.0])[0], rel_tol=1e-4)
+
+
+# ---- what is prepared once
+
+
+class Counted(tuple):
+    """Token ids that count how often somebody goes through all of them."""
+
+    num_read = 0
+
+    def __iter__(self):
+        self.num_read += 1
+        return super().__iter__()
+
+
+def test_what_stays_the_same_is_read_once_and_not_in_every_step():
+    row = make_row(temperature=0.0, allowed_token_ids=[1, 2], logit_bias={2: -9.0}, bad_words=BadWords([(1, 1)]))
+    ids = Counted(row.params.allowed_token_ids)
+    object.__setattr__(row.params, "allowed_token_ids", ids)
+    output = row.output_token_ids = []
+    for _ in range(4):
+        output += Sampler().sample(mx.zeros((1, 4)), [row]).token_ids
+    assert output == [1, 2, 1, 2] and ids.num_read <= 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bad_words_ban_what_would_complete_one(seed):
+    rng = random.Random(seed)
+    words = [tuple(rng.choices(range(2), k=rng.randrange(1, 5))) for _ in range(3)]
+    for num_output in range(12):
+        output = rng.choices(range(2), k=num_output)
+        expected = {word[-1] for word in words if [*output, word[-1]][-len(word):] == list(word)}
+        assert set(BadWords([(), *words]).banned_after(output)) == expected, (words, output)
 
 
 # ---- what is refused

@@ -17,7 +17,8 @@ from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.tokenizer import Tokenizer
 from mini_vllm.request import Request, TokenLogprob
 from mini_vllm.sampler import Sampler
-from mini_vllm.sampling.row import is_plain
+from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT, NoTokenLeftError
+from mini_vllm.sampling.row import SamplerRow, is_plain
 from mini_vllm.scheduler import SchedulerOutput
 from mini_vllm.sequences import LiveRequests, SequenceState
 
@@ -92,15 +93,26 @@ class Executor:
             logits = logits[mx.array(sources)]
         ids, rows = _ids(each.request for each in sequences), [each.row for each in sequences]
         if not all(is_plain(row.params) for row in rows):
-            result = self._sampler.sample(logits, rows)
-            return StepResult(dict(zip(ids, result.token_ids)), {
-                request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None})
+            return self._sample_by_rules(ids, rows, logits)
         chosen = choose_tokens(self._sampler, logits, rows)
         # Looking ahead must not delay somebody's first token.
         have_begun = all(request.output_token_ids for request in plan.requests)
         if have_begun and ids == _ids(plan.requests):
             self._lookahead.begin_next(plan.requests, chosen)
         return StepResult(dict(zip(ids, chosen.wait())))
+
+    def _sample_by_rules(self, ids: list[str], rows: list[SamplerRow], logits: mx.array) -> StepResult:
+        """A token for every row; an error for those whose own parameters leave them none. The others go on."""
+        errors: dict[str, Exception] = {}
+        try:
+            result = self._sampler.sample(logits, rows)
+        except NoTokenLeftError as error:
+            errors = {ids[index]: ValueError(NO_TOKEN_LEFT) for index in error.rows}
+            staying = [index for index in range(len(rows)) if ids[index] not in errors]
+            result = self._sampler.sample(logits[mx.array(staying, dtype=mx.int32)], [rows[index] for index in staying])
+            ids = [ids[index] for index in staying]
+        return StepResult(dict(zip(ids, result.token_ids)), {
+            request_id: logprob for request_id, logprob in zip(ids, result.logprobs) if logprob is not None}, errors)
 
     def _sequences_of(self, requests: list[Request]) -> tuple[list[SequenceState], list[int]]:
         """The sequences that get a token, and the row that each gets it from: a prompt that is about to be forked

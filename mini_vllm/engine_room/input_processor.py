@@ -10,13 +10,18 @@ the scheduler refuses. The engine is unchanged until both have let the request p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from mini_vllm.checks import an_instance, token_ids
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
 from mini_vllm.request import Priority, Request, SamplingParams, checked_extra_keys, checked_priority
+from mini_vllm.sampling.bad_words import BadWords
+from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
+from mini_vllm.sampling.logit_rules import leaves_a_token
+from mini_vllm.sampling.row import is_plain
 from mini_vllm.sequences import SequenceGroup, SequenceState
 
 
@@ -27,9 +32,11 @@ class InputProcessor:
                  clock: Callable[[], float]) -> None:
         """``is_in_use`` tells whether an id is taken; ``clock`` gives the time at which a request came."""
         self._max_num_seqs = config.max_num_seqs
-        self._prompts, self._tokenizer = prompts, prompts.tokenizer
+        self.prompts, self._tokenizer = prompts, prompts.tokenizer
         self._is_in_use, self._clock = is_in_use, clock
         self._numbers = itertools.count()
+        self._bad_words: WeakValueDictionary[tuple[str, ...], BadWords] = WeakValueDictionary()
+        self._bad_words[()] = self._no_words = BadWords(())
 
     def process(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None, request_id: str | None,
                 priority: Priority, extra_keys: tuple[object, ...] | None) -> SequenceGroup:
@@ -37,17 +44,19 @@ class InputProcessor:
         params = self._check_params(sampling_params)
         priority, extra_keys = checked_priority(priority), checked_extra_keys(extra_keys)
         request_id = self._check_id(request_id, params.n)
-        read = self._prompts.read(prompt)
+        read = self.prompts.read(prompt)
         group = SequenceGroup(request_id, read.text, read.token_ids, arrived_s=self._clock())
         if params.prompt_logprobs is not None:
             group.prompt_logprobs = [None]
             extra_keys = (*(extra_keys or ()), object())  # which no other request has, so nothing is found
         params = self._within_context(params, len(read.token_ids))
-        bad_words = self._bad_words(params)
+        bad_words = self.encode_bad_words(params)
         for index in range(params.n):
             request = Request(_sequence_id(request_id, index, params.n), read.token_ids, params, priority,
                               extra_keys=extra_keys)
             group.sequences.append(SequenceState(request, index, self._tokenizer, bad_words))
+        if not is_plain(params) and not leaves_a_token(group.sequences[0].row, self.prompts.vocab_size):
+            raise ValueError(NO_TOKEN_LEFT)
         group.leader.num_sequences = params.n
         return group
 
@@ -59,7 +68,7 @@ class InputProcessor:
         if params.n > self._max_num_seqs:
             raise ValueError(f"n is {params.n}, must be at most max_num_seqs ({self._max_num_seqs})")
         for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
-            token_ids(name, list(getattr(params, name) or ()), self._prompts.vocab_size)
+            token_ids(name, list(getattr(params, name) or ()), self.prompts.vocab_size)
         return params
 
     def _check_id(self, request_id: str | None, n: int) -> str:
@@ -78,18 +87,35 @@ class InputProcessor:
 
     def _within_context(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         """The same parameters, with no more tokens than the context has room for after the prompt."""
-        room = self._prompts.max_model_len - num_prompt_tokens
+        room = self.prompts.max_model_len - num_prompt_tokens
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        if max_tokens == params.max_tokens:
+            return params  # to make others would be to check every one of them again
         return replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
 
-    def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
-        """The token sequences of ``bad_words``: as they stand, and with a space before them."""
-        spellings = [spelling for word in params.bad_words or () for spelling in (word, f" {word.lstrip()}")]
+    def encode_bad_words(self, params: SamplingParams) -> BadWords:
+        """The token sequences of ``bad_words``: as they stand, and with a space before them. For any thread.
+
+        Encoding takes up to a tenth of a second, and a request may have hundreds of prompts. So requests with the same
+        words share what was made of them, for as long as somebody holds it. Raises ValueError for what is no text.
+        """
+        words = tuple(params.bad_words or ())
+        known = self._bad_words.get(words)
+        if known is None:
+            known = self._bad_words[words] = BadWords(map(self._encode_word, _spellings(words)))
+        return known
+
+    def _encode_word(self, spelling: str) -> list[int]:
         try:
-            sequences = [tuple(self._tokenizer.encode(spelling, add_special_tokens=False)) for spelling in spellings]
+            return self._tokenizer.encode(spelling, add_special_tokens=False)
         except ValueError as error:
             raise ValueError(f"bad_words: {error}") from None
-        return [sequence for sequence in dict.fromkeys(sequences) if sequence]
+
+
+def _spellings(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        yield word
+        yield f" {word.lstrip()}"
 
 
 def _sequence_id(request_id: str, index: int, n: int) -> str:

@@ -17,10 +17,15 @@ scheduler, whoever wrote it, and makes way before a step is planned:
  3. **Chunks.** A prompt beside worse requests that decode gets all that the budget leaves: rule 3 of the scheduler
     spares those that decode, and here they are the ones to wait.
 
+ 4. **Age has half of the seats.** A request that is older than a better one goes before it, or keeps its seat, only
+    while requests worse than the better one hold less than half of the seats. Beyond that the better one goes first,
+    and running ones give way to it, the youngest first. So a backlog that has grown old keeps no better request
+    waiting.
+
 Whoever gives way keeps its output, and what was computed of it stays findable; without prefix caching it is computed
 again. Whenever somebody gives way, a better one is computed. With an aging rate above 0 there is an end to it: a
-request of base p that has waited (p - q) / rate seconds, in all, gives way to nobody of base q who has just come. For
-LOW and HIGH, at rate 0.1, that is 20 s.
+request of base p that has waited (p - q) / rate seconds, in all, gives way to nobody of base q who has just come, as
+far as rule 4 goes. For LOW and HIGH, at rate 0.1, that is 20 s.
 
     scheduler  makes way before a step is planned
     standing   who gives way to whom

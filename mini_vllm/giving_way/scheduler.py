@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.giving_way.room import Departures, Room, need_of, num_left, promised_to, whole_hits
 from mini_vllm.giving_way.standing import Standing
-from mini_vllm.request import Request
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import SchedulerOutput
 
 if TYPE_CHECKING:  # what it is put over: any scheduler, or for the type checker the reference's
     from mini_vllm.scheduler import Scheduler as _Scheduler
 else:
     _Scheduler = object
+
+_RUNNING = RequestStatus.RUNNING
 
 
 class GivingWay(_Scheduler):
@@ -31,16 +34,46 @@ class GivingWay(_Scheduler):
     def schedule(self) -> SchedulerOutput:
         """Make way, then plan. Who gave way and was admitted again at once has lost nothing: it is not told of."""
         now_s: float = getattr(self.waiting, "clock", time.monotonic)()
-        standing = Standing(list(self.running), self.waiting, self._admitted_s, now_s)
-        better = list(self._better_ones(standing))
-        gone = self._make_way(better, standing) if better else []
-        output = self._plan(is_chunk_bound=not better)
+        standing = Standing(list(self.running), self.waiting, self._admitted_s, now_s, self._num_protected)
+        held = self._hold_back()
+        try:
+            better = list(self._better_ones(standing))
+            gone = self._make_way(better, standing) if better else []
+            held = [*self._hold_back(), *held]  # who gave way may be older than the better one
+            output = self._plan(is_chunk_bound=not better)
+        finally:
+            for request in reversed(held):
+                self.waiting.requeue(request)
         stayed = {request_id: at_s for request_id, at_s in self._admitted_s.items()
                   if request_id not in {request.request_id for request in gone}}
         self._admitted_s = {request.request_id: stayed.get(request.request_id, now_s) for request in self.running}
         told = {*output.requests, *output.preempted, *output.finished}
         output.preempted[:0] = [request for request in gone if request not in told]
         return output
+
+    @property
+    def _num_protected(self) -> int:
+        """How many seats are for age: see rule 4."""
+        return max(1, self.max_num_seqs // 2)
+
+    def _hold_back(self) -> list[Request]:
+        """Take out of the queue those that stand before a better one by their age alone, but for what rule 4 leaves to
+        them. Returns them in their order, to be put back when the step is planned."""
+        if not len(self.waiting):
+            return []
+        front = self.waiting.peek().priority
+        if not any(request.priority < front for request in self.requests.values() if request.status is not _RUNNING):
+            return []  # as nearly always
+        waiting = list(self.waiting)
+        best = min(request.priority for request in waiting)
+        num_worse = sum(request.num_sequences for request in self.running if request.priority > best)
+        held = []
+        for request in itertools.takewhile(lambda request: request.priority > best, waiting):
+            if num_worse >= self._num_protected:
+                self.waiting.remove(request)
+                held.append(request)
+            num_worse += request.num_sequences
+        return held
 
     def _plan(self, is_chunk_bound: bool) -> SchedulerOutput:
         """The scheduler's own plan."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -14,9 +15,12 @@ class Standing:
     """Those that run, before a step: none of them has aged since it was admitted."""
 
     def __init__(self, running: Sequence[Request], queue: PriorityQueueWithAging, admitted_s: Mapping[str, float],
-                 now_s: float) -> None:
-        """``admitted_s``: when each was admitted. One that is not in it has just been."""
+                 now_s: float, num_protected: int) -> None:
+        """``admitted_s``: when each was admitted. One that is not in it has just been. ``num_protected``: how many
+        sequences keep their seats against a better request because they are older."""
         self._running, self._queue, self._admitted_s, self._now_s = running, queue, admitted_s, now_s
+        self._num_protected = num_protected
+        self._protected: dict[int, set[str]] = {}
 
     @cached_property
     def worst_priority(self) -> int:
@@ -47,5 +51,18 @@ class Standing:
         return sorted(below, key=self._queue.order, reverse=True)
 
     def _is_below(self, other: Request, request: Request) -> bool:
+        if other.priority <= request.priority:
+            return False
         order = self._orders.get(request.request_id) or self._queue.order(request)
-        return other.priority > request.priority and self._orders[other.request_id] > order
+        return (self._orders[other.request_id] > order
+                or other.request_id not in self._protected_against(request.priority))
+
+    def _protected_against(self, priority: int) -> set[str]:
+        """Of those that run and are worse than ``priority``, the oldest."""
+        if priority not in self._protected:
+            worse = sorted((other for other in self._running if other.priority > priority),
+                           key=lambda other: self._orders[other.request_id])
+            ends = itertools.accumulate(other.num_sequences for other in worse)
+            self._protected[priority] = {other.request_id for other, end in zip(worse, ends)
+                                         if end - other.num_sequences < self._num_protected}
+        return self._protected[priority]

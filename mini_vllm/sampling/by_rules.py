@@ -17,6 +17,9 @@ from mini_vllm.sampling.logit_rules import adjust, check_token_ids
 from mini_vllm.sampling.logprobs import report_logprobs
 from mini_vllm.sampling.row import SamplerRow
 
+#: What a request is told whose own parameters contradict each other.
+NO_TOKEN_LEFT = "allowed_token_ids, bad_words, logit_bias, min_tokens and stop_token_ids leave no token to come next"
+
 
 @dataclass
 class SamplerOutput:
@@ -25,6 +28,15 @@ class SamplerOutput:
     token_ids: list[int]
     #: None where the request did not ask.
     logprobs: list[TokenLogprob | None]
+
+
+class NoTokenLeftError(ValueError):
+    """The parameters of some rows leave no token to draw; the model is fine, and so are the other rows."""
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(f"row {rows[0]}: all logits are -inf after logit_bias, allowed_token_ids, bad_words and "
+                         "min_tokens, no token is left")
+        self.rows = rows
 
 
 class Draws(Protocol):
@@ -41,7 +53,7 @@ class SamplesByRules:
         """One token for each row, from ``logits`` of shape ``[num_rows, vocab_size]``. Evaluates.
 
         Raises ValueError if a row's logits are no distribution (NaN, +inf, all -inf) or its parameters do not fit
-        the vocabulary.
+        the vocabulary; NoTokenLeftError, which names the rows, if that is all that is wrong.
         """
         num_rows, vocab_size = logits.shape
         if len(rows) != num_rows:
@@ -65,14 +77,16 @@ def _check_distributions(logits: mx.array, adjusted: mx.array) -> None:
     mx.eval(has_nan, largest, largest_adjusted)
     findings = zip(cast(list[bool], has_nan.tolist()), cast(list[float], largest.tolist()),
                    cast(list[float], largest_adjusted.tolist()))
+    empty = []
     for index, (is_nan, top, top_adjusted) in enumerate(findings):
         if is_nan:
             raise ValueError(f"row {index}: the logits contain NaN")
         if math.isinf(top):
             raise ValueError(f"row {index}: " + ("a logit is +inf" if top > 0 else "all logits are -inf"))
         if top_adjusted == -math.inf:
-            raise ValueError(f"row {index}: all logits are -inf after logit_bias, allowed_token_ids, bad_words and "
-                             "min_tokens, no token is left")
+            empty.append(index)
+    if empty:
+        raise NoTokenLeftError(empty)
 
 
 def _logprobs(logits: mx.array, token_ids: list[int], rows: Sequence[SamplerRow]) -> list[TokenLogprob | None]:

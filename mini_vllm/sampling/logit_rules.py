@@ -9,15 +9,19 @@ that it was given.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mini_vllm.backend import mx
+from mini_vllm.sampling.bad_words import BadWords
 from mini_vllm.sampling.row import SamplerRow
 
 LARGEST = float(np.finfo(np.float32).max)
+TokenIds = Sequence[int] | NDArray[np.int64]
 
 
 def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
@@ -31,19 +35,26 @@ def adjust(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
 def check_token_ids(rows: Sequence[SamplerRow], vocab_size: int) -> None:
     """Raise ValueError if a parameter names a token that there is not."""
     for index, row in enumerate(rows):
-        for name in ("logit_bias", "allowed_token_ids"):
-            for token_id in getattr(row.params, name) or ():
-                if token_id >= vocab_size:
-                    raise ValueError(f"row {index}: {name} names token {token_id}, "
-                                     f"but the vocabulary has {vocab_size} tokens")
+        for name, token_ids in (("logit_bias", row.biased_ids), ("allowed_token_ids", row.allowed_ids)):
+            if (outside := token_ids[token_ids >= vocab_size]).size:
+                raise ValueError(f"row {index}: {name} names token {outside[0]}, "
+                                 f"but the vocabulary has {vocab_size} tokens")
+
+
+def leaves_a_token(row: SamplerRow, vocab_size: int) -> bool:
+    """Return whether the rules leave a row any token to draw next."""
+    banned = {*_banned_token_ids(row), *row.biased_ids[row.biases == -np.inf].tolist()}
+    if row.params.allowed_token_ids is not None:
+        return not banned.issuperset(row.params.allowed_token_ids)
+    return len(banned) < vocab_size or not banned.issuperset(range(vocab_size))
 
 
 def _add_bias(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    biased = {i: row.params.logit_bias for i, row in enumerate(rows) if row.params.logit_bias}
+    biased = {i: row.biased_ids for i, row in enumerate(rows) if row.params.logit_bias}
     if not biased:
         return logits
     # A bias of +inf becomes the largest number there is: infinities could not be subtracted from each other.
-    bias = np.minimum([value for biases in biased.values() for value in biases.values()], LARGEST)
+    bias = np.minimum(np.concatenate([rows[i].biases for i in biased]), LARGEST)
     return logits.at[_places(biased, logits.shape[1])].add(mx.array(bias.astype(np.float32)))
 
 
@@ -66,15 +77,15 @@ def _subtract_penalties(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.arra
                  if (row.params.presence_penalty or row.params.frequency_penalty) and row.output_token_ids}
     if not penalties:
         return logits
-    amounts = np.array([amount for of_row in penalties.values() for amount in of_row.values()], dtype=np.float32)
-    return logits.at[_places(penalties, logits.shape[1])].add(mx.array(-amounts))
+    places = _places({i: token_ids for i, (token_ids, _) in penalties.items()}, logits.shape[1])
+    amounts = np.concatenate([amounts for _, amounts in penalties.values()])
+    return logits.at[places].add(mx.array(-amounts.astype(np.float32)))
 
 
-def _penalties(row: SamplerRow) -> dict[int, float]:
-    """What to take from the logits of the tokens of the output: once, and once more for each time they came."""
+def _penalties(row: SamplerRow) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The tokens of the output, and what to take from their logits: once, and once more for each time they came."""
     token_ids, counts = np.unique(np.asarray(row.output_token_ids), return_counts=True)
-    amounts = row.params.presence_penalty + row.params.frequency_penalty * counts
-    return dict(zip(token_ids.tolist(), amounts.tolist()))
+    return token_ids, row.params.presence_penalty + row.params.frequency_penalty * counts
 
 
 def _ban(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
@@ -88,28 +99,25 @@ def _banned_token_ids(row: SamplerRow) -> list[int]:
     output = row.output_token_ids
     if len(output) < row.params.min_tokens:
         banned += [*row.eos_token_ids, *(row.params.stop_token_ids or ())]
-    for *beginning, last in row.bad_words:
-        if not beginning or list(output[-len(beginning):]) == beginning:
-            banned.append(last)
-    return banned
+    words = row.bad_words if isinstance(row.bad_words, BadWords) else BadWords(row.bad_words)
+    return banned + words.banned_after(output)
 
 
 def _keep_allowed(logits: mx.array, rows: Sequence[SamplerRow]) -> mx.array:
-    allowed = {i: row.params.allowed_token_ids for i, row in enumerate(rows)
-               if row.params.allowed_token_ids is not None}
+    allowed = {i: row.allowed_ids for i, row in enumerate(rows) if row.params.allowed_token_ids is not None}
     if not allowed:
         return logits
     walls = np.zeros(logits.shape, dtype=np.float32)
     for i, token_ids in allowed.items():
         walls[i] = -np.inf
-        walls[i, list(token_ids)] = 0.0
+        walls[i, token_ids] = 0.0
     return logits + mx.array(walls)
 
 
-def _places(token_ids_of_row: Mapping[int, Collection[int]], vocab_size: int) -> tuple[mx.array, mx.array]:
+def _places(token_ids_of_row: Mapping[int, TokenIds], vocab_size: int) -> tuple[mx.array, mx.array]:
     """Row numbers and token ids of all places, side by side. A token outside the vocabulary has no logit to change."""
     row_ids = np.repeat(list(token_ids_of_row), [len(token_ids) for token_ids in token_ids_of_row.values()])
-    token_ids = np.array(list(chain.from_iterable(token_ids_of_row.values())), dtype=np.int64)
+    token_ids = np.concatenate([np.asarray(each, dtype=np.int64) for each in token_ids_of_row.values()])
     inside = token_ids < vocab_size
     return mx.array(row_ids[inside].astype(np.int32)), mx.array(token_ids[inside].astype(np.int32))
 

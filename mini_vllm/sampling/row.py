@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mini_vllm.checks import refusal
 from mini_vllm.request import SamplingParams
+from mini_vllm.sampling.bad_words import BadWords
 
 #: The environment variable that makes requests without a seed repeatable.
 SEED_VARIABLE = "MINI_VLLM_SEED"
@@ -28,8 +31,22 @@ class SamplerRow:
     eos_token_ids: Collection[int]
     #: From ``make_key``. With the number of output tokens so far, it decides the draw.
     key: Key
-    #: Token sequences of ``params.bad_words``.
-    bad_words: Sequence[tuple[int, ...]] = ()
+    #: Token sequences of ``params.bad_words``; the engine has made them into BadWords.
+    bad_words: Sequence[tuple[int, ...]] | BadWords = ()
+
+    # What does not change from step to step, as arrays.
+
+    @cached_property
+    def biased_ids(self) -> NDArray[np.int64]:
+        return np.array(list(self.params.logit_bias or ()), dtype=np.int64)
+
+    @cached_property
+    def biases(self) -> NDArray[np.float64]:
+        return np.array(list((self.params.logit_bias or {}).values()), dtype=np.float64)
+
+    @cached_property
+    def allowed_ids(self) -> NDArray[np.int64]:
+        return np.array(self.params.allowed_token_ids or (), dtype=np.int64)
 
 
 def make_key(seed: int | None, index: int = 0) -> Key:

@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import io
 import logging
+import threading
 
 import pytest
 
@@ -237,6 +238,29 @@ def test_without_keys_nothing_is_shared_out(shared):
     take(None, 8)
     assert refusal(take, None, 3) == "queue_full"
     take(None, 2)
+
+
+def test_seats_are_held_until_the_engine_has_let_go(writer):
+    """Else a client that asks and leaves again and again would fill the engine with what nobody waits for."""
+    async def main(app, shelf):
+        async with shelf.lease(writer.name) as served:
+            is_held, may_go = threading.Event(), threading.Event()
+            served.engine._thread.inbox.put(lambda engine: (is_held.set(), may_go.wait(30)))
+            client, inbox = Client(PATH, body(writer, prompt=["a", "b"])), served.engine._thread.inbox
+            asking = asyncio.create_task(client.ask(app))
+            while not is_held.is_set() or inbox.qsize() < 2:
+                await asyncio.sleep(0)
+            client.has_left.set()
+            while inbox.qsize() < 4:  # the engine is told that both have left
+                await asyncio.sleep(0)
+            for _ in range(100):  # whoever could go on now has
+                await asyncio.sleep(0)
+            before = shelf.seats(writer.name)._num_taken.total()
+            may_go.set()
+            await asking
+            return before, shelf.seats(writer.name)._num_taken.total()
+
+    assert serve(main, settings_for(writer)) == (2, 0)
 
 
 def test_every_key_is_compared_in_constant_time(keys_file, monkeypatch):

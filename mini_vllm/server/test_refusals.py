@@ -83,6 +83,14 @@ def test_a_wrong_value_of_a_completion(http, writer, field, value, message):
     assert error["param"].startswith(field)
 
 
+def test_fields_that_leave_no_token_together_are_refused_and_no_line_in_the_log(http, writer, caplog):
+    fields = {"allowed_token_ids": [7], "stop_token_ids": [7], "min_tokens": 1}
+    with caplog.at_level(logging.INFO):
+        error = error_of(http.post("/v1/completions", json={"model": writer.name, **GOOD, **fields}), 400)
+    assert error["param"] == "allowed_token_ids" and "leave no token to come next" in error["message"]
+    assert not [record for record in caplog.records if record.name.startswith("mini_vllm")]
+
+
 @pytest.mark.parametrize("field, value, message", [
     ("messages", [], "messages is [], must have at least 1 item"),
     ("messages", [{"role": "user"}], "messages[0].content is missing"),

@@ -16,10 +16,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-MAX_TEXT_CHARS = 256
+from mini_vllm.checks import MAX_TEXT_CHARS, MAX_TEXTS
+
 #: How many entries the lists and objects of a request may have. Their lengths are checked before their entries.
 MAX_FIELDS, MAX_STOPS, MAX_BIASES, MAX_METADATA = 64, 64, 1024, 16
-MAX_STOP_TOKEN_IDS, MAX_ALLOWED_TOKEN_IDS, MAX_BAD_WORDS = 1024, 2**14, 1024
+MAX_STOP_TOKEN_IDS, MAX_ALLOWED_TOKEN_IDS, MAX_BAD_WORDS = 1024, 2**14, MAX_TEXTS
 MAX_PROMPTS, MAX_MESSAGES, MAX_PARTS = 2048, 1024, 4096
 
 
