@@ -9,10 +9,11 @@ import pytest
 
 from mini_vllm.backend import mx
 from mini_vllm.beam_search import Beam, beam_search
-from mini_vllm.conftest import write_checkpoint
+from mini_vllm.conftest import SHAPE
 from mini_vllm.fast.tuning import max_num_batched_tokens
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import make_random
 from mini_vllm.request import SamplingParams
 from mini_vllm.test_engine import make_engine, make_llm, run
 
@@ -22,13 +23,11 @@ PENALTIES = [0, 1, 2, -1, 0.5, -3.0]
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny():
     """Seed → a random model of 5 tokens whose token 0 ends the text."""
     @lru_cache
     def get(seed):
-        folder = write_checkpoint(tmp_path_factory.mktemp("tiny") / str(seed), seed, model_type="llama",
-                                  vocab_size=VOCAB_SIZE, num_hidden_layers=1)
-        loaded = load(folder)
+        loaded = make_random({**SHAPE, "model_type": "llama", "vocab_size": VOCAB_SIZE, "num_hidden_layers": 1}, seed)
         loaded.tokenizer.eos_token_ids = frozenset({0})
         return loaded, Table(loaded)
 
