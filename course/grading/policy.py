@@ -13,7 +13,7 @@ from typing import Any
 
 from course.grading.allowing import Policy
 from course.grading.describing import static
-from course.grading.remote import Remote
+from course.grading.remote import FarMethod, Remote
 from course.grading.surface import Offer, Surface
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
@@ -53,11 +53,20 @@ def _own_dict(owner: Any) -> dict[str, Any]:
     return found
 
 
+def _refuse_its_own(kind: type) -> None:
+    """Raises TypeError for a stand-in: no honest file has the grader use an object of the file's own. By asking for its
+    ``__class__`` it would be given the class of the grader's that the object goes for."""
+    if issubclass(kind, (Remote, FarMethod)):
+        raise TypeError("the file under test has the grader use an object of its own")
+
+
 def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
     """Raises ValueError for a number beyond the bound: to make a pool of 10**15 blocks would take for ever."""
     bound = offer.max_number
-    for value in arguments:
-        if bound is not None and isinstance(value, (int, float)) and not -bound <= value <= bound:
+    for value in arguments if bound is not None else ():
+        if type(value).__module__.split(".")[0] in ("numpy", "mlx") and value.size == 1:  # a number in other clothes
+            value = value.item()
+        if isinstance(value, (int, float)) and bound is not None and not -bound <= value <= bound:
             raise ValueError(f"{name} was called with {value!r:.40}; the grader takes numbers up to {bound:,}")
 
 
@@ -69,8 +78,9 @@ class GraderPolicy(Policy):
 
     def check_get(self, owner: Any, name: str) -> None:
         kind = type(owner)
-        if (kind, name) in self._readable or issubclass(kind, Remote):  # which is its own
+        if (kind, name) in self._readable:
             return
+        _refuse_its_own(kind)
         if isinstance(owner, type):
             if name not in self.surface.of(owner).reads:
                 raise AttributeError(f"{name} of {owner.__name__} is not for the file under test")
@@ -92,8 +102,7 @@ class GraderPolicy(Policy):
 
     def check_set(self, owner: Any, name: str) -> None:
         kind = type(owner)
-        if issubclass(kind, Remote):
-            return
+        _refuse_its_own(kind)
         if isinstance(owner, type) or name not in self.surface.of(kind).sets:
             raise AttributeError(f"{name} of {kind.__name__} cannot be set: what was handed in is to be used")
         if callable(static(kind, name)) or callable(_own_dict(owner).get(name)):
@@ -101,8 +110,9 @@ class GraderPolicy(Policy):
 
     def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
         kind = type(function)
-        if issubclass(kind, Remote) or isinstance(function, (types.MethodType, types.MethodWrapperType)):
-            return  # its own; or what was found by a name that may be read
+        _refuse_its_own(kind)
+        if isinstance(function, (types.MethodType, types.MethodWrapperType)):
+            return  # found by a name that may be read
         if isinstance(function, type):
             offer = self.surface.of(function)
             if not offer.can_be_called:
@@ -119,8 +129,7 @@ class GraderPolicy(Policy):
 
     def check_operator(self, owner: Any, name: str) -> None:
         kind = type(owner)
-        if issubclass(kind, Remote):
-            return
+        _refuse_its_own(kind)
         if kind in DATA or kind.__module__.split(".")[0] in ("numpy", "mlx"):
             # No honest side has us compute with its own numbers: "a" * 10**10.
             raise TypeError(f"{name} of a {kind.__name__} is not for the grader to compute")
