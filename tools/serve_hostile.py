@@ -4,14 +4,21 @@
     python tools/serve_hostile.py bodies      one part
     python tools/serve_hostile.py --quick     less of each
 
-**connections**: 300 half-sent heads of requests, held open against a server that may open 256 files. /health must
-answer within 2 s, and the log may get 9 lines.
+**connections**: 300 half-sent heads of requests, held open against a server that may open 256 files; then as many
+connections that ask for much and read nothing. /health must answer within 2 s, and the log may get 9 lines.
 
 **files**: 200 damaged GGUF files and 200 damaged safetensors files, each loaded in a process of its own. None may be
 ended by a signal.
 
 **bodies**: requests up to the default size limit whose contents are costly to read. While the server handles each, GET
 /health is sent every 20 ms. The worst of those answers may come at most 250 ms later than with an empty body.
+
+**chunks**: bodies in chunks of one byte, from eight connections at once. /health must answer within 2 s.
+
+**readers**: a stream for every seat that nobody reads. The next caller must get a seat once it is computed.
+
+**answers**: whole answers with as many log-probabilities as are allowed, and with more, which must be refused. /health
+must answer within 1 s.
 
 **templates**: chats whose template counts to ten thousand million. /health must answer within 2 s, and SIGTERM and
 SIGINT must end the server meanwhile.
@@ -65,6 +72,12 @@ NUM_TRIES = 3
 
 #: Half-sent heads, how soon /health must answer meanwhile, and how many lines the log may not reach.
 NUM_IDLE, MAX_HEALTH_S, MAX_LOG_LINES = 300, 2.0, 10
+#: How soon /health must answer while a whole answer is written.
+MAX_ANSWER_DELAY_S = 1.0
+#: What a connection asks for that reads nothing, and how often.
+SCHEMA, NUM_SCHEMAS = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400
+CHUNKED = (b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+           b"Transfer-Encoding: chunked\r\n\r\n")
 #: A template that runs for hours when the first message asks for it.
 ENDLESS = ("{% if messages[0].content == 'count' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
            "{% endfor %}{% endif %}" + TEMPLATE)
@@ -191,6 +204,15 @@ def bodies() -> dict[str, tuple[str, bytes]]:
     }
 
 
+def costly_to_check() -> dict[str, tuple[str, bytes]]:
+    """Return bodies that a careless check of their shape would take minutes for."""
+    return {
+        "a text of quotes without an end": (TEXTS, b'"' + b'\\"' * 65_000 + b" " + b"1" * 400),
+        "an odd number of quotes": (TEXTS, b'"' * (MAX_QUOTES - 1) + b" " + b"1" * 400),
+        "numbers of 399 digits": (TEXTS, repeated("1" * 399, '{"model": "small", "prompt": […]}')),
+    }
+
+
 class Prober:
     """Asks for /health every 20 ms, in a thread, and keeps how long each answer took."""
 
@@ -255,7 +277,7 @@ def attack_with_bodies(is_quick: bool) -> int:
             post(target, TEXTS, b"{}")
         empty_s = prober.worst_s()
         print(f"empty body: /health within {1e3 * empty_s:.0f} ms; others may take {1e3 * MAX_DELAY_S:.0f} ms more")
-        for name, (path, body) in list(bodies().items())[::3 if is_quick else 1]:
+        for name, (path, body) in [*costly_to_check().items(), *list(bodies().items())[::3 if is_quick else 1]]:
             assert len(body) <= DEFAULT_MAX_BODY_BYTES, f"{name}: {len(body)} bytes"
             for _ in range(NUM_TRIES):
                 prober.worst_s()
@@ -273,35 +295,122 @@ def attack_with_bodies(is_quick: bool) -> int:
 
 
 def attack_with_connections(is_quick: bool) -> int:
-    """Hold half-sent heads open where few files may be. Return 1 if /health takes too long or the log is flooded."""
+    """Hold connections open where few files may be: with half-sent heads, then with answers that nobody reads. Return
+    how often /health took too long, or none came, or the log was flooded."""
+    half = b"POST /v1/completions HTTP/1.1\r\nHost: local"
     with server(max_files=256) as target:
         post(target, TEXTS, SHORT)
-        idle = []
-        for _ in range(NUM_IDLE):
-            try:
-                idle.append(socket.create_connection((target.host, target.port), timeout=5))
-                idle[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: local")
-            except OSError:
-                pass  # it was closed to make room
-        worst_s, end_s = 0.0, time.monotonic() + (5 if is_quick else 30)
-        while time.monotonic() < end_s:
-            start_s = time.perf_counter()
-            connection = http.client.HTTPConnection(target.host, target.port, timeout=ANSWER_S)
-            try:
-                connection.request("GET", "/health")
-                assert connection.getresponse().status == 200
-            except OSError:
-                pass  # none came; how long that took is kept
-            connection.close()
-            worst_s = max(worst_s, time.perf_counter() - start_s)
-            time.sleep(PROBE_EVERY_S)
-        for each in idle:
-            each.close()
+        num_failed = sum(hold_connections(target, kind, sent, 3 if is_quick else 30) for kind, sent in (
+            ("half-sent heads", half), ("connections that read nothing", SCHEMA * NUM_SCHEMAS)))
     num_lines = len(target.log)
-    is_bad = worst_s > MAX_HEALTH_S or num_lines >= MAX_LOG_LINES
-    print(f"{'FAILED ' if is_bad else ''}{NUM_IDLE} half-sent heads, 256 open files at most: /health within "
-          f"{1e3 * worst_s:.0f} ms, {num_lines} lines in the log", flush=True)
-    return int(is_bad)
+    return num_failed + tell(num_lines >= MAX_LOG_LINES, f"the log got {num_lines} lines of both")
+
+
+def hold_connections(target: Server, kind: str, sent: bytes, seconds: float) -> int:
+    held = []
+    for _ in range(NUM_IDLE):
+        try:
+            held.append(unread(target, sent))
+        except OSError:
+            pass  # it was closed to make room
+    time.sleep(3)  # as many answers as can be written are
+    worst_s, num_missing, end_s = 0.0, 0, time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        start_s = time.perf_counter()
+        connection = http.client.HTTPConnection(target.host, target.port, timeout=ANSWER_S)
+        try:
+            connection.request("GET", "/health")
+            assert connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            num_missing += 1
+        connection.close()
+        worst_s = max(worst_s, time.perf_counter() - start_s)
+        time.sleep(PROBE_EVERY_S)
+    for each in held:
+        each.close()
+    return tell(worst_s > MAX_HEALTH_S or num_missing > 0, f"{NUM_IDLE} {kind}, 256 open files at most: /health within "
+                f"{1e3 * worst_s:.0f} ms, none came {num_missing} times")
+
+
+def unread(target: Server, sent: bytes) -> socket.socket:
+    """Return a connection over which as much of this was sent as the server takes. Nobody reads its answers."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(5)
+    connection.connect((target.host, target.port))
+    connection.setblocking(False)
+    try:
+        connection.send(sent)
+    except BlockingIOError:
+        pass
+    return connection
+
+
+def attack_with_chunks(is_quick: bool) -> int:
+    """Send bodies in chunks of one byte. Return 1 if /health takes too long."""
+    with server() as target:
+        ends = threading.Event()
+
+        def flood() -> None:
+            while not ends.is_set():
+                try:
+                    with socket.create_connection((target.host, target.port), timeout=5) as connection:
+                        connection.sendall(CHUNKED)
+                        while not ends.is_set():
+                            connection.sendall(b"1\r\nx\r\n" * 40_000)
+                except OSError:
+                    time.sleep(0.01)  # it was closed
+
+        prober = Prober(target)
+        prober.worst_s()
+        senders = [threading.Thread(target=flood) for _ in range(8)]
+        for sender in senders:
+            sender.start()
+        time.sleep(3 if is_quick else 10)
+        ends.set()
+        worst_s = prober.worst_s()
+        for sender in senders:
+            sender.join()
+        prober.end()
+    return tell(worst_s > MAX_HEALTH_S, f"bodies in chunks of one byte: /health within {1e3 * worst_s:.0f} ms")
+
+
+def attack_with_readers(is_quick: bool) -> int:
+    """Ask for a stream of every seat and read nothing. Return 1 if nobody else gets a seat."""
+    with server("--max-num-seqs", "8", "--max-waiting", "8", "--num-blocks", "2000") as target:
+        post(target, TEXTS, SHORT)
+        body = json.dumps({"model": "small", "prompt": ["a", "b"], "n": 8, "ignore_eos": True, "logprobs": 20,
+                           "max_tokens": 240 if is_quick else 480, "stream": True}).encode()
+        head = (f"POST {TEXTS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n").encode()
+        with unread(target, head + body) as stream:
+            start_s, statuses = time.perf_counter(), [post(target, TEXTS, SHORT)[0]]
+            while statuses[-1] != 200 and time.perf_counter() - start_s < 2 * ANSWER_S:
+                time.sleep(0.5)
+                statuses.append(post(target, TEXTS, SHORT)[0])
+            took_s, begin = time.perf_counter() - start_s, stream.recv(12)
+    is_bad = statuses[-1] != 200 or begin != b"HTTP/1.1 200"
+    return tell(is_bad, "a stream of 16 texts, all seats, that nobody reads: the next caller gets status "
+                f"{statuses[0]}, and {statuses[-1]} after {took_s:.1f} s")
+
+
+def attack_with_answers(is_quick: bool) -> int:
+    """Ask for whole answers with many log-probabilities. Return how many cost others too much."""
+    num_failed = 0
+    with server("--num-blocks", "3000") as target:
+        post(target, TEXTS, SHORT)
+        prober = Prober(target)
+        for n, expected in ((64, 400), (10 if is_quick else 24, 200)):
+            body = {"model": "small", "prompt": ["a"] * 5, "n": n, "max_tokens": 100, "ignore_eos": True,
+                    "logprobs": 20}
+            prober.worst_s()
+            status, message = post(target, TEXTS, json.dumps(body).encode())
+            worst_s = prober.worst_s()
+            is_bad = status != expected or worst_s > MAX_ANSWER_DELAY_S
+            num_failed += tell(is_bad, f"{5 * n} answers of 100 tokens with 20 log-probabilities each: status "
+                               f"{status}, /health within {1e3 * worst_s:.0f} ms. {message[:90]}")
+        prober.end()
+    return num_failed
 
 
 def attack_with_files(is_quick: bool) -> int:
@@ -461,7 +570,8 @@ def attack_with_pages(is_quick: bool) -> int:
     return num_failed
 
 
-PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections, "files": attack_with_files,
+PARTS = {"bodies": attack_with_bodies, "connections": attack_with_connections, "chunks": attack_with_chunks,
+         "readers": attack_with_readers, "answers": attack_with_answers, "files": attack_with_files,
          "templates": attack_with_templates, "keys": attack_with_keys, "memory": attack_with_memory,
          "pages": attack_with_pages}
 

@@ -1,7 +1,7 @@
 """Who asks, and what they may: checked before the body of a request is read.
 
-Without keys everybody on this machine may do everything. With keys, whatever lies under /v1 needs one, and what shows
-other people's prompts, or stops them, needs an admin's.
+Without keys everybody on this machine may do everything. With keys, whatever is under /v1 needs one, and so does every
+request with a body; what shows other people's prompts, or stops them, needs an admin's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mini_vllm.request import Priority
 from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.guard import WITH_BODY
 from mini_vllm.server.keys import KeyRing
 from mini_vllm.server.limits import TokenBucket
 from mini_vllm.server.settings import is_loopback
@@ -79,7 +80,7 @@ class AccessGate:
         key = None if token is None else self.keys.find(token)
         path: str = scope["path"]
         if key is None:
-            if token is None and not path.startswith("/v1"):
+            if token is None and not path.startswith("/v1") and scope["method"] not in WITH_BODY:
                 return None
             raise refused_key(token is None)
         bucket = self._buckets.get(key.name)

@@ -12,12 +12,13 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from mini_vllm.request import CompletionOutput, RequestOutput, Usage
-from mini_vllm.server.logprobs import chat_logprobs, text_logprobs
+from mini_vllm.server.logprobs import TOKENS_PER_PIECE, chat_logprobs, text_logprobs
 
 DONE = b"data: [DONE]\n\n"
 #: The finish reasons that OpenAI does not have, as it would say them.
@@ -31,7 +32,7 @@ class Answers(ABC):
     OBJECT: str
     CHUNK: str
 
-    def __init__(self, model: str, n: int, *, has_cache: bool, include_usage: bool = False) -> None:
+    def __init__(self, model: str, n: int, *, has_cache: bool = True, include_usage: bool = False) -> None:
         self.id = f"{self.PREFIX}-{uuid.uuid4().hex}"
         self.created = int(time.time())
         self.model, self.n, self.has_cache, self.include_usage = model, n, has_cache, include_usage
@@ -45,16 +46,22 @@ class Answers(ABC):
 
     # ---- whole
 
-    def whole(self, outputs: Sequence[RequestOutput]) -> dict[str, object]:
-        """The answer in one piece, of the last output of every prompt."""
-        choices = [{"index": self.n * index + each.index, **self._choice(each), "finish_reason": _reason(each)}
-                   for index, output in enumerate(outputs) for each in output.outputs]
-        return {"id": self.id, "object": self.OBJECT, "created": self.created, "model": self.model, "choices": choices,
-                "usage": self._usage(output.usage for output in outputs)}
+    def whole(self, outputs: Sequence[RequestOutput]) -> Iterator[str]:
+        """The answer, of the last output of every prompt: one JSON object, in pieces that take little time each."""
+        yield (f'{{"id":"{self.id}","object":"{self.OBJECT}","created":{self.created},"model":{quoted(self.model)},'
+               '"choices":[')
+        separator = ""
+        for index, output in enumerate(outputs):
+            for each in output.outputs:
+                yield f'{separator}{{"index":{self.n * index + each.index},'
+                yield from self._choice(each)
+                yield f',"finish_reason":{_reason(each)}}}'
+                separator = ","
+        yield f'],"usage":{json.dumps(self._usage(output.usage for output in outputs), separators=(",", ":"))}}}'
 
     @abstractmethod
-    def _choice(self, output: CompletionOutput) -> dict[str, object]:
-        """What this kind of answer says of one text."""
+    def _choice(self, output: CompletionOutput) -> Iterator[str]:
+        """What this kind of answer says of one text, as the inside of a JSON object."""
 
     def _usage(self, usages: Iterable[Usage]) -> dict[str, object]:
         sums: Counter[str] = Counter()
@@ -67,22 +74,23 @@ class Answers(ABC):
 
     # ---- in events
 
-    def opening(self, num_prompts: int) -> bytes:
+    def opening(self, num_prompts: int) -> Iterator[str]:
         """What stands before the first event."""
-        return b""
+        return iter(())
 
-    def events(self, prompt_index: int, delta: RequestOutput) -> bytes:
-        """One event for each text of a prompt that grew or ended. ``delta`` has only what is new."""
-        text = ""
+    def events(self, prompt_index: int, delta: RequestOutput) -> Iterator[str]:
+        """An event for each text of a prompt that grew or ended, or several if it has many log-probabilities. ``delta``
+        has only what is new."""
         for each in delta.outputs:
-            index = self.n * prompt_index + each.index
-            if each.finish_reason is None:
-                if each.text or each.logprobs:
-                    text += f'{self._head}{index},{self._delta(index, each)},"finish_reason":null{self._tail}'
-            elif index not in self._ended:  # its siblings may go on for long
+            index, has_ended = self.n * prompt_index + each.index, each.finish_reason is not None
+            if index in self._ended or not (has_ended or each.text or each.logprobs):
+                continue  # its siblings may go on for long
+            if has_ended:
                 self._ended.add(index)
-                text += f'{self._head}{index},{self._delta(index, each)},"finish_reason":"{_reason(each)}"{self._tail}'
-        return text.encode()
+            *parts, last = _parts(each)
+            for part in parts:
+                yield f'{self._head}{index},{self._delta(index, part)},"finish_reason":null{self._tail}'
+            yield f'{self._head}{index},{self._delta(index, last)},"finish_reason":{_reason(each)}{self._tail}'
 
     @abstractmethod
     def _delta(self, index: int, output: CompletionOutput) -> str:
@@ -101,9 +109,19 @@ def event(content: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(content, separators=(',', ':'))}\n\n".encode()
 
 
-def _reason(output: CompletionOutput) -> str | None:
+def _reason(output: CompletionOutput) -> str:
+    """As JSON."""
     reason = output.finish_reason
-    return FINISH_REASONS.get(reason, reason) if reason is not None else None
+    return "null" if reason is None else f'"{FINISH_REASONS.get(reason, reason)}"'
+
+
+def _parts(output: CompletionOutput) -> list[CompletionOutput]:
+    """``output`` in parts of not too many log-probabilities each. The first has the text: tokens and characters need
+    not come together."""
+    if not output.logprobs or len(output.logprobs) <= TOKENS_PER_PIECE:
+        return [output]
+    return [replace(output, text="" if start else output.text, logprobs=output.logprobs[start:start + TOKENS_PER_PIECE])
+            for start in range(0, len(output.logprobs), TOKENS_PER_PIECE)]
 
 
 class TextAnswers(Answers):
@@ -111,15 +129,16 @@ class TextAnswers(Answers):
 
     PREFIX, OBJECT, CHUNK = "cmpl", "text_completion", "text_completion"
 
-    def _choice(self, output: CompletionOutput) -> dict[str, object]:
-        return {"text": output.text, "logprobs": output.logprobs and text_logprobs(output.logprobs, 0)}
+    def _choice(self, output: CompletionOutput) -> Iterator[str]:
+        yield f'"text":{quoted(output.text)},"logprobs":'
+        yield from text_logprobs(output.logprobs, 0) if output.logprobs is not None else ("null",)
 
     def _delta(self, index: int, output: CompletionOutput) -> str:
         if not output.logprobs:
             return f'"text":{quoted(output.text)},"logprobs":null'
-        logprobs = text_logprobs(output.logprobs, self._offsets[index])
+        logprobs = "".join(text_logprobs(output.logprobs, self._offsets[index]))
         self._offsets[index] += sum(len(entry.text or "") for entry in output.logprobs)
-        return f'"text":{quoted(output.text)},"logprobs":{json.dumps(logprobs)}'
+        return f'"text":{quoted(output.text)},"logprobs":{logprobs}'
 
 
 class ChatAnswers(Answers):
@@ -127,14 +146,14 @@ class ChatAnswers(Answers):
 
     PREFIX, OBJECT, CHUNK = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def _choice(self, output: CompletionOutput) -> dict[str, object]:
-        return {"message": {"role": "assistant", "content": output.text, "refusal": None},
-                "logprobs": output.logprobs and chat_logprobs(output.logprobs)}
+    def _choice(self, output: CompletionOutput) -> Iterator[str]:
+        yield f'"message":{{"role":"assistant","content":{quoted(output.text)},"refusal":null}},"logprobs":'
+        yield from chat_logprobs(output.logprobs) if output.logprobs is not None else ("null",)
 
-    def opening(self, num_prompts: int) -> bytes:
+    def opening(self, num_prompts: int) -> Iterator[str]:
         role = '"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
-        return "".join(f"{self._head}{index},{role}{self._tail}" for index in range(num_prompts * self.n)).encode()
+        return (f"{self._head}{index},{role}{self._tail}" for index in range(num_prompts * self.n))
 
     def _delta(self, index: int, output: CompletionOutput) -> str:
-        logprobs = json.dumps(chat_logprobs(output.logprobs)) if output.logprobs else "null"
+        logprobs = "".join(chat_logprobs(output.logprobs)) if output.logprobs else "null"
         return f'"delta":{{"content":{quoted(output.text)}}},"logprobs":{logprobs}'

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ from mini_vllm.server.keys import read_keys
 from mini_vllm.server.live.routes import live_router
 from mini_vllm.server.prometheus import Metrics
 from mini_vllm.server.protocol import ChatRequest, CompletionRequest
+from mini_vllm.server.readers import Readers
 from mini_vllm.server.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
 from mini_vllm.server.settings import ServerSettings
 from mini_vllm.server.shelf import ModelShelf
@@ -47,7 +49,7 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
         await shelf.close()
 
     app = FastAPI(title="mini-vllm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-                  redirect_slashes=False)
+                  openapi_url=None, redirect_slashes=False)
     app.state.shelf, app.state.metrics = shelf, Metrics()
     #: Set when the server is told to stop.
     app.state.draining = asyncio.Event()
@@ -66,13 +68,15 @@ def make_app(settings: ServerSettings, shelf: ModelShelf | None = None) -> FastA
 
 
 def _add_generation_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
+    readers = Readers()
+
     @app.post("/v1/completions", response_model=None, responses=answers(Completion))
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        return CompletionResponse(body, caller_of(request), shelf, metrics)
+        return CompletionResponse(body, caller_of(request), shelf, metrics, readers)
 
     @app.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion))
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        return ChatResponse(body, caller_of(request), shelf, metrics)
+        return ChatResponse(body, caller_of(request), shelf, metrics, readers)
 
 
 def _add_model_routes(app: FastAPI, shelf: ModelShelf) -> None:
@@ -92,6 +96,14 @@ def _add_model_routes(app: FastAPI, shelf: ModelShelf) -> None:
 
 
 def _add_state_routes(app: FastAPI, shelf: ModelShelf, metrics: Metrics) -> None:
+    @functools.cache  # it needs no key, and takes milliseconds to write
+    def schema() -> Response:
+        return json_response(app.openapi())
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def read_schema() -> Response:
+        return schema()
+
     @app.head("/health", include_in_schema=False)  # as those ask who watch over servers
     @app.get("/health", response_model=Health, responses=ERRORS)
     async def health() -> Response:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from mini_vllm.async_engine import MAX_CHARS_IN_LOOP
 from mini_vllm.models.prompts import PromptReader, PromptTokens
 from mini_vllm.server.answers import ChatAnswers
 from mini_vllm.server.errors import ApiError
@@ -30,9 +29,7 @@ class ChatResponse(EngineResponse):
         messages = [{"role": ROLES.get(message.role, message.role), "content": message.text}
                     for message in self.request.messages]
         text = await served.chat_template.render(messages)
-        if len(text) > MAX_CHARS_IN_LOOP:
-            return [await asyncio.to_thread(read_chat, served.prompts, text)]
-        return [read_chat(served.prompts, text)]
+        return [await self.readers.run(served.name, partial(read_chat, served.prompts, text))]
 
 
 def read_chat(prompts: PromptReader, text: str) -> PromptTokens:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from mini_vllm.async_engine import MAX_CHARS_IN_LOOP
 from mini_vllm.models.prompts import Prompt, PromptTokens
 from mini_vllm.server.answers import TextAnswers
 from mini_vllm.server.protocol import CompletionRequest
 from mini_vllm.server.respond import EngineResponse
 from mini_vllm.server.served import ServedModel
+
+#: Checking more token ids takes longer than asking another thread to do it.
+MAX_IDS_IN_LOOP = 2000
 
 
 class CompletionResponse(EngineResponse):
@@ -28,15 +30,12 @@ class CompletionResponse(EngineResponse):
         return len(self.prompts)
 
     async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
-        """In a thread, if it takes long: the loop serves others, too."""
+        """Texts, and long lists of token ids, in a thread: the loop serves others."""
         prompts = self.prompts
-        if sum(map(_num_chars, prompts)) > MAX_CHARS_IN_LOOP:
-            return await asyncio.to_thread(_read_all, served, prompts)
-        return _read_all(served, prompts)
-
-
-def _num_chars(prompt: Prompt) -> int:
-    return len(prompt)
+        read_all = partial(_read_all, served, prompts)
+        if any(isinstance(prompt, str) for prompt in prompts) or sum(map(len, prompts)) > MAX_IDS_IN_LOOP:
+            return await self.readers.run(served.name, read_all)
+        return read_all()
 
 
 def _read_all(served: ServedModel, prompts: Sequence[Prompt]) -> list[PromptTokens]:

@@ -97,6 +97,11 @@ class Client:
         self.has_begun, self.has_left = asyncio.Event(), asyncio.Event()
         self._is_read = self.has_ended = False
 
+    @property
+    def was_read(self):
+        """Whether anybody has asked for the body."""
+        return self._is_read
+
     async def receive(self):
         if not self._is_read:
             self._is_read = True

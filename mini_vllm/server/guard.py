@@ -5,6 +5,7 @@
     Origin    if there is one, this server itself: the page of a stranger may not send requests from a visitor's browser
     site      if a browser says which site a request comes from, this one; a link to the page may be anywhere
     type      a body is application/json: what a form of a stranger's page can send is not
+    body      only where the method takes one, and of one length: nobody reads any other
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Guard:
                 _check_site(headers.get(b"sec-fetch-site"))
             if scope["method"] in WITH_BODY:
                 _check_type(headers.get(b"content-type", ""))
+            _check_body(scope["method"], headers.get(b"content-length"), headers.get(b"transfer-encoding"))
         except ApiError as error:
             return await error.to_response()(scope, receive, send)
         await self.app(scope, receive, send)
@@ -74,6 +76,16 @@ def _check_site(site: str | None) -> None:
 def _check_type(content_type: str) -> None:
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, f"Content-Type is {content_type[:100]!r}, must be application/json", code="not_json")
+
+
+def _check_body(method: str, length: str | None, encoding: str | None) -> None:
+    """A body that is refused here is not read: the connection is closed."""
+    if length is not None and encoding is not None:
+        raise ApiError(400, "Content-Length and Transfer-Encoding are both there; send one of them",
+                       code="two_lengths", headers={"Connection": "close"})
+    if method not in WITH_BODY and (encoding is not None or length not in (None, "0")):
+        raise ApiError(400, f"{method[:20]} takes no body here", code="body_not_allowed",
+                       headers={"Connection": "close"})
 
 
 def _is_address(name: str) -> bool:

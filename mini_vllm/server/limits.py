@@ -1,4 +1,4 @@
-"""A rate that is kept on average and may be exceeded for a moment: the token bucket.
+"""Two limits: a number of bytes, and a rate that is kept on average and may be exceeded for a moment: the token bucket.
 
     capacity ┌───┐  it fills at the rate, a request takes one out for each of its texts;
              │▒▒▒│  one that holds too few says when there will be enough
@@ -33,3 +33,20 @@ class TokenBucket:
             self._level -= count
             return 0.0
         return (count - self._level) * 60 / self.per_minute
+
+
+class ByteBudget:
+    """Bytes that all requests together may hold."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.num_taken = most, 0
+
+    def take(self, num_bytes: int) -> bool:
+        """Return whether there were as many left. If not, nothing is taken."""
+        if self.num_taken + num_bytes > self.most:
+            return False
+        self.num_taken += num_bytes
+        return True
+
+    def give_back(self, num_bytes: int) -> None:
+        self.num_taken -= num_bytes

@@ -1,25 +1,67 @@
-"""Log-probabilities of tokens in the two shapes that OpenAI's API has for them."""
+"""Log-probabilities of tokens in the two shapes that OpenAI's API has for them.
+
+An answer may have hundreds of thousands, so they are written as JSON in pieces: between two of them the event loop can
+serve others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 
-from mini_vllm.request import Logprob, TokenLogprob
+from mini_vllm.request import Logprob, SamplingParams, TokenLogprob
+from mini_vllm.server.errors import ApiError
 
 #: JSON has no number for what cannot come at all.
 LOWEST = -9999.0
+#: How many log-probabilities an answer may have; each takes about 350 bytes until it is written.
+MAX_LOGPROBS = 2**18
+#: A piece has those of this many tokens: with 20 others each, writing them takes two milliseconds.
+TOKENS_PER_PIECE = 32
 
 
-def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> dict[str, object]:
+def check_num_logprobs(params: SamplingParams, num_texts: int, max_model_len: int) -> None:
+    """Raise ApiError if the answer could have more of them than ``MAX_LOGPROBS``."""
+    if params.logprobs is None:
+        return
+    num_tokens = max_model_len if params.max_tokens is None else min(params.max_tokens, max_model_len)
+    num_logprobs = num_texts * num_tokens * (params.logprobs + 1)
+    if num_logprobs > MAX_LOGPROBS:
+        raise ApiError(400, f"logprobs is {params.logprobs} for {num_texts} texts (prompts times n) of up to "
+                       f"{num_tokens} tokens: {num_logprobs} log-probabilities with the tokens' own, must be at most "
+                       f"{MAX_LOGPROBS}; give fewer texts, max_tokens or logprobs", param="logprobs",
+                       code="too_many_logprobs")
+
+
+def text_logprobs(entries: Sequence[TokenLogprob], first_offset: int) -> Iterator[str]:
     """For completions: columns. ``text_offset`` counts characters from ``first_offset``."""
     offsets, offset = [], first_offset
     for entry in entries:
         offsets.append(offset)
         offset += len(entry.text or "")
-    return {"tokens": [entry.text or "" for entry in entries],
-            "token_logprobs": [_finite(entry.logprob) for entry in entries],
-            "top_logprobs": [_by_text(entry) for entry in entries],
-            "text_offset": offsets}
+    yield '{"tokens":'
+    yield from _listed(entries, lambda entry: entry.text or "")
+    yield ',"token_logprobs":'
+    yield from _listed(entries, lambda entry: _finite(entry.logprob))
+    yield ',"top_logprobs":'
+    yield from _listed(entries, _by_text)
+    yield f',"text_offset":{json.dumps(offsets)}}}'
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> Iterator[str]:
+    """For chats: an object per token."""
+    yield '{"content":'
+    yield from _listed(entries, _with_others)
+    yield ',"refusal":null}'
+
+
+def _listed(entries: Sequence[TokenLogprob], shape: Callable[[TokenLogprob], object]) -> Iterator[str]:
+    """A JSON list, in pieces."""
+    yield "["
+    for start in range(0, len(entries), TOKENS_PER_PIECE):
+        piece = json.dumps([shape(entry) for entry in entries[start:start + TOKENS_PER_PIECE]], separators=(",", ":"))
+        yield f"{',' if start else ''}{piece[1:-1]}"
+    yield "]"
 
 
 def _by_text(entry: TokenLogprob) -> dict[str, float]:
@@ -32,10 +74,8 @@ def _by_text(entry: TokenLogprob) -> dict[str, float]:
     return found
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:
-    """For chats: an object a token."""
-    return {"content": [{**_token(entry), "top_logprobs": [_token(each) for each in entry.top.values()]}
-                        for entry in entries], "refusal": None}
+def _with_others(entry: TokenLogprob) -> dict[str, object]:
+    return {**_token(entry), "top_logprobs": [_token(each) for each in entry.top.values()]}
 
 
 def _token(entry: Logprob | TokenLogprob) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The outputs of the prompts of one request, as they come."""
+"""The outputs of the prompts of one request, as they come, and where they wait for their client."""
 
 from __future__ import annotations
 
@@ -11,8 +11,33 @@ from mini_vllm.models.prompts import PromptTokens
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.server.served import ServedModel
 
-#: Outputs that came together: the number of a prompt, and its output.
+#: Outputs that came together: the number of a prompt, and its output, which has all the text so far.
 Batch = list[tuple[int, RequestOutput]]
+
+
+class Outbox:
+    """The latest output of each prompt, between an engine that waits for nobody and a client that may read slowly."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, RequestOutput] = {}
+        self._has_news = asyncio.Event()
+
+    def put(self, index: int, output: RequestOutput) -> None:
+        self._latest[index] = output
+        self._has_news.set()
+
+    async def batches(self, source: asyncio.Task[None]) -> AsyncGenerator[Batch, None]:
+        """What has come since the batch before, until ``source`` ends, which puts it in. Raises what that raises."""
+        source.add_done_callback(lambda task: self._has_news.set())
+        is_last = False
+        while not is_last:
+            await self._has_news.wait()
+            self._has_news.clear()
+            is_last = source.done()
+            if self._latest:
+                batch, self._latest = sorted(self._latest.items()), {}
+                yield batch
+        source.result()
 
 
 @dataclass(frozen=True)
@@ -27,46 +52,21 @@ class Work:
     #: number after it.
     name: str
 
-    async def outputs(self, served: ServedModel, deltas: bool) -> AsyncGenerator[Batch, None]:
-        """All outputs until the last; those of several prompts that came in one step come together. To leave early
-        aborts what has not ended. Raises what ``generate`` raises."""
-        if len(self.prompts) == 1:
-            async with aclosing(self._generate(served, 0, deltas)) as outputs:
-                async for output in outputs:
-                    yield [(0, output)]
-            return
-        inbox: asyncio.Queue[tuple[int, RequestOutput | Exception]] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._pump(served, index, deltas, inbox)) for index in range(len(self.prompts))]
+    async def run(self, served: ServedModel, outbox: Outbox) -> None:
+        """Put out all outputs until the last. To be cancelled aborts what has not ended. Raises what ``generate``
+        raises."""
+        tasks = [asyncio.create_task(self._pump(served, index, outbox)) for index in range(len(self.prompts))]
         try:
-            num_left = len(tasks)
-            while num_left:
-                batch = [_unwrapped(await inbox.get())]
-                while not inbox.empty():
-                    batch.append(_unwrapped(inbox.get_nowait()))
-                num_left -= sum(output.finished for _, output in batch)
-                yield batch
+            await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _generate(self, served: ServedModel, index: int, deltas: bool) -> AsyncGenerator[RequestOutput, None]:
+    async def _pump(self, served: ServedModel, index: int, outbox: Outbox) -> None:
         name = self.name if len(self.prompts) == 1 else f"{self.name}-{index}"
-        return served.engine.generate(self.prompts[index], self.params, priority=self.priority, request_id=name,
-                                      extra_keys=self.extra_keys, deltas=deltas)
-
-    async def _pump(self, served: ServedModel, index: int, deltas: bool,
-                    inbox: asyncio.Queue[tuple[int, RequestOutput | Exception]]) -> None:
-        try:
-            async with aclosing(self._generate(served, index, deltas)) as outputs:
-                async for output in outputs:
-                    inbox.put_nowait((index, output))
-        except Exception as error:
-            inbox.put_nowait((index, error))
-
-
-def _unwrapped(item: tuple[int, RequestOutput | Exception]) -> tuple[int, RequestOutput]:
-    index, output = item
-    if isinstance(output, Exception):
-        raise output
-    return index, output
+        outputs = served.engine.generate(self.prompts[index], self.params, priority=self.priority, request_id=name,
+                                         extra_keys=self.extra_keys)
+        async with aclosing(outputs):
+            async for output in outputs:
+                outbox.put(index, output)

@@ -27,6 +27,8 @@ log = logging.getLogger("mini_vllm.server")
 BACKLOG = 2048
 #: How long whoever is cut off may take to read that.
 FAREWELL_S = 1.0
+#: How often it is looked who reads its answer, in ticks of uvicorn's: 5 s.
+LOOK_EVERY = 50
 
 
 class DrainingServer(uvicorn.Server):
@@ -48,6 +50,13 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._app.state.draining.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % LOOK_EVERY == 0:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, BoundedConnection):
+                    connection.look(connection.loop.time())
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -18,7 +18,11 @@ def output(*texts, usage=(3, 2, 0)):
 
 
 def read(events):
-    return [json.loads(event.removeprefix("data: ")) for event in events.decode().split("\n\n")[:-1]]
+    return [json.loads(event.removeprefix("data: ")) for event in "".join(events).split("\n\n")[:-1]]
+
+
+def joined(pieces):
+    return json.loads("".join(pieces))
 
 
 @pytest.mark.parametrize("kind", [TextAnswers, ChatAnswers])
@@ -35,8 +39,8 @@ def test_choices_of_several_prompts_are_numbered_through():
     answers = TextAnswers("m", 2, has_cache=True)
     events = read(answers.events(3, output(("a", None), ("b", None))))
     assert [event["choices"][0]["index"] for event in events] == [6, 7]
-    whole = answers.whole([output(("a", "stop"), ("b", "length"), usage=(3, 2, 1)),
-                           output(("c", "stop"), ("d", "kv_cache_full"), usage=(4, 5, 2))])
+    whole = joined(answers.whole([output(("a", "stop"), ("b", "length"), usage=(3, 2, 1)),
+                                  output(("c", "stop"), ("d", "kv_cache_full"), usage=(4, 5, 2))]))
     assert [(each["index"], each["text"], each["finish_reason"]) for each in whole["choices"]] == [
         (0, "a", "stop"), (1, "b", "length"), (2, "c", "stop"), (3, "d", "length")]
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 7, "total_tokens": 14,
@@ -60,10 +64,10 @@ def test_usage_comes_last_if_it_was_asked_for():
 def test_logprobs_in_both_shapes():
     entry = TokenLogprob(7, -3.0, {1: Logprob(-1.0, 1, "\ufffd"), 2: Logprob(-2.0, 2, "\ufffd"),
                                    3: Logprob(-math.inf, 3, "x")}, 4, "é")
-    columns = text_logprobs([entry, entry], 5)
+    columns = joined(text_logprobs([entry, entry], 5))
     assert columns["top_logprobs"][0] == {"\ufffd": -1.0, "x": -9999.0, "é": -3.0} and columns["text_offset"] == [5, 6]
     assert columns["tokens"] == ["é", "é"] and columns["token_logprobs"] == [-3.0, -3.0]
-    (told,) = chat_logprobs([entry])["content"]
+    (told,) = joined(chat_logprobs([entry]))["content"]
     assert (told["token"], told["logprob"], told["bytes"]) == ("é", -3.0, [0xC3, 0xA9])
     assert [(each["logprob"], each["bytes"]) for each in told["top_logprobs"]] == [
         (-1.0, None), (-2.0, None), (-9999.0, [0x78])]

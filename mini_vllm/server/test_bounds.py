@@ -1,14 +1,21 @@
 """Costly requests: what would take long to read is refused before it is read, and one mistake is enough."""
 
+import asyncio
+import contextlib
 import json
+import signal
 
 import pytest
 from pydantic import ValidationError
 
-from mini_vllm.server.body import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES, check_shape
+from mini_vllm.server.app import make_app
+from mini_vllm.server.body import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES, BodyBound, check_shape
 from mini_vllm.server.complaints import MAX_SHOWN, complaint, shown
+from mini_vllm.server.conftest import Client, settings_for
 from mini_vllm.server.errors import ApiError
+from mini_vllm.server.params import sampling_params
 from mini_vllm.server.protocol import ChatRequest, CompletionRequest
+from mini_vllm.server.values import MAX_BAD_WORDS
 
 TEXT = {"model": "m", "prompt": "a"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
@@ -25,7 +32,6 @@ PART = {"type": "text", "text": "a"}
     (b"[" + b'"",' * MAX_QUOTES + b"1]", f"{2 * MAX_QUOTES} quotation marks, the bound is {MAX_QUOTES}"),
     (b'{"a": "' + b"\\\"" * (MAX_QUOTES + 1) + b'"}', "quotation marks"),
     (b"[1, " + b"9" * 400 + b"]", "a number of 400 digits"),
-    (b'["never ended' + b",[" * MAX_VALUES, "lists and objects"),
 ])
 def test_a_body_that_takes_long_to_parse_is_refused(body, message):
     with pytest.raises(ApiError, match="^the body has ") as caught:
@@ -37,9 +43,140 @@ def test_a_body_that_takes_long_to_parse_is_refused(body, message):
     b"", b"{}", b"[" + b"1," * MAX_VALUES + b"1]", b"[" * MAX_CONTAINERS,
     json.dumps({"prompt": '{"a": [1, 2], "b": "\\",["}' * 10_000}).encode(),
     b'{"prompt": "' + b"[,\\\\" * 100_000 + b'"}', b'{"prompt": "' + b"7" * 10**6 + b'"}',
+    b'["never ended' + b",[" * MAX_VALUES,  # the parser stops there
 ])
 def test_commas_and_brackets_in_a_text_cost_nothing(body):
     check_shape(body)
+
+
+@contextlib.contextmanager
+def little_work():
+    """Fail after five seconds of this process's own time; what is done here takes hundredths of one, or minutes."""
+    def fail(number, frame):
+        raise AssertionError("it takes longer than one pass over the body")
+
+    before = signal.signal(signal.SIGVTALRM, fail)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 5.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize("body, is_refused", [
+    (b'"' + b'\\"' * (MAX_QUOTES - 1) + b" " + b"1" * 400, False),  # a text without an end
+    (b'"' + b"\\\\" * 10**6 + b" " + b"1" * 400, False),
+    (b'"' * (MAX_QUOTES - 1) + b" " + b"1" * 400, False),
+    (b'"' * MAX_QUOTES + b" " + b"1" * 400, True),
+    ((b"1" * 399 + b",") * 100_000, False),
+    ((b"1" * 399 + b",") * 100_000 + b"1" * 400, True),
+], ids=["escaped quotes", "backslashes", "an odd quote", "quotes", "long numbers", "a longer number"])
+def test_a_shape_is_checked_in_one_pass(body, is_refused):
+    with little_work():
+        try:
+            check_shape(body)
+        except ApiError as error:
+            assert is_refused and error.message == "the body has a number of 400 digits or more"
+        else:
+            assert not is_refused
+
+
+# ---- bodies that are not read at all
+
+
+@pytest.mark.parametrize("method, path, headers, code", [
+    ("GET", "/health", {b"content-length": b"5"}, "body_not_allowed"),
+    ("GET", "/health", {b"transfer-encoding": b"chunked"}, "body_not_allowed"),
+    ("HEAD", "/health", {b"content-length": b"5"}, "body_not_allowed"),
+    ("POST", "/v1/completions", {b"content-length": b"5", b"transfer-encoding": b"chunked"}, "two_lengths"),
+])
+def test_a_body_that_has_no_place_is_not_read(writer, method, path, headers, code):
+    client = asyncio.run(Client(path, b"x" * 5, method=method, headers=headers).ask(make_app(settings_for(writer))))
+    assert (client.status, client.json()["error"]["code"]) == (400, code)
+    assert client.headers[b"connection"] == b"close" and not client.was_read
+
+
+def test_an_empty_body_has_a_place_everywhere(writer):
+    client = Client("/health", b"", method="GET", headers={b"content-length": b"0"})
+    assert asyncio.run(client.ask(make_app(settings_for(writer)))).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/live/pause", "/health", "/nowhere"])
+def test_without_a_key_no_body_is_read(writer, keys_file, path):
+    client = Client(path, {"model": "m"})
+    asyncio.run(client.ask(make_app(settings_for(writer, keys_file=keys_file))))
+    assert client.status == 401 and not client.was_read
+
+
+# ---- many bodies at once
+
+
+LARGE = b" " * 70_000
+
+
+def test_all_large_bodies_together_are_bounded():
+    async def main():
+        has_come, may_go = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            await receive()
+            has_come.set()
+            await may_go.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        bound = BodyBound(app, max_body_bytes=10**6, max_held_bytes=100_000)
+        first, second, small, third = (Client("/v1/completions", body) for body in (LARGE, LARGE, b" ", LARGE))
+        asking = asyncio.create_task(first.ask(bound))
+        await has_come.wait()
+        await second.ask(bound)
+        may_go.set()
+        await small.ask(bound)
+        await asking
+        await third.ask(bound)
+        return first, second, small, third, bound.budget.num_taken
+
+    *clients, num_taken = asyncio.run(main())
+    assert [client.status for client in clients] == [200, 503, 200, 200] and num_taken == 0
+    assert clients[1].json()["error"]["code"] == "too_many_bytes" and clients[1].headers[b"retry-after"] == b"1"
+
+
+def test_one_body_is_parsed_in_each_turn_of_the_loop():
+    async def main():
+        turn, turns = 0, []
+
+        async def count():
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async def app(scope, receive, send):
+            await receive()
+            turns.append(turn)
+
+        counting, bound = asyncio.create_task(count()), BodyBound(app, max_body_bytes=100)
+        await asyncio.gather(*(Client("/v1/completions", b"{}").ask(bound) for _ in range(20)))
+        counting.cancel()
+        return turns
+
+    turns = asyncio.run(main())
+    assert len(turns) == len(set(turns)) == 20, f"20 bodies were parsed in the turns {turns}"
+
+
+def test_the_body_of_a_client_that_has_left_is_not_parsed():
+    async def main():
+        parsed = []
+
+        async def app(scope, receive, send):
+            parsed.append(scope["path"])
+
+        bound, gone, there = BodyBound(app, max_body_bytes=100), Client("/gone", b"{}"), Client("/there", b"{}")
+        gone.has_left.set()
+        await asyncio.gather(gone.ask(bound), there.ask(bound))
+        return parsed
+
+    assert asyncio.run(main()) == ["/there"]
 
 
 # ---- what pydantic looks at
@@ -56,8 +193,8 @@ def test_commas_and_brackets_in_a_text_cost_nothing(body):
     (CompletionRequest, {**TEXT, "stop_token_ids": [-1] * 1025}, "must have at most 1024 entries, but has 1025"),
     (CompletionRequest, {**TEXT, "stop_token_ids": [-1] * 1024}, "stop_token_ids[0] is -1, must be greater than"),
     (CompletionRequest, {**TEXT, "allowed_token_ids": [-1] * 2**14}, "allowed_token_ids[0] is -1"),
-    (CompletionRequest, {**TEXT, "bad_words": [""] * 1025}, "bad_words is ["),
-    (CompletionRequest, {**TEXT, "bad_words": [""] * 1024}, 'bad_words[0] is "", must have at least 1 character'),
+    (CompletionRequest, {**TEXT, "bad_words": [""] * 257}, "must have at most 256 entries, but has 257"),
+    (CompletionRequest, {**TEXT, "bad_words": [""] * 256}, 'bad_words[0] is "", must have at least 1 character'),
     (CompletionRequest, {**TEXT, "stop": ["a"] * 65}, "must have at most 64 entries, but has 65"),
     (CompletionRequest, {**TEXT, "prompt": ["a"] * 2049}, "must have at most 2048 prompts, but has 2049"),
     (CompletionRequest, {**TEXT, "prompt": [[1]] * 2049}, "must have at most 2048 prompts, but has 2049"),
@@ -75,9 +212,11 @@ def test_lengths_are_checked_before_contents_and_lists_end_at_the_first_mistake(
 
 
 def test_what_is_within_the_bounds_is_taken():
-    CompletionRequest.model_validate({**TEXT, "prompt": list(range(200_000)), "stop": ["a"] * 64,
-                                      "stop_token_ids": [1] * 1024, "allowed_token_ids": list(range(2**14)),
-                                      "bad_words": ["a"] * 1024, "logit_bias": {str(i): 1 for i in range(1024)}})
+    body = {**TEXT, "prompt": list(range(200_000)), "stop": ["a"] * 64, "stop_token_ids": [1] * 1024,
+            "allowed_token_ids": list(range(2**14)), "bad_words": ["a" * 256] * MAX_BAD_WORDS,
+            "logit_bias": {str(i): 1 for i in range(1024)}}
+    params = sampling_params(CompletionRequest.model_validate(body), {})
+    assert len(params.bad_words) == MAX_BAD_WORDS, "what the schema lets pass, the engine takes"
     ChatRequest.model_validate({**CHAT, "messages": [{"role": "user", "content": [PART] * 4}] * 1024})
 
 
@@ -85,7 +224,7 @@ def test_the_bounds_are_in_the_schema():
     fields = CompletionRequest.model_json_schema()["properties"]
     bounds = {name: [part.get("maxItems", part.get("maxProperties")) for part in field["anyOf"]]
               for name, field in fields.items() if "maxItems" in str(field) or "maxProperties" in str(field)}
-    assert bounds == {"stop_token_ids": [1024, None], "allowed_token_ids": [2**14, None], "bad_words": [1024, None],
+    assert bounds == {"stop_token_ids": [1024, None], "allowed_token_ids": [2**14, None], "bad_words": [256, None],
                       "stop": [None, 64, None], "logit_bias": [1024, None], "metadata": [16, None],
                       "prompt": [None, None, 2048, 2048]}
     assert ChatRequest.model_json_schema()["properties"]["messages"]["maxItems"] == 1024

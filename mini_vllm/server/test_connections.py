@@ -1,14 +1,26 @@
-"""Connections that say nothing, or too slowly: they are closed, and others are served."""
+"""Connections that say nothing, read nothing, or do either too slowly: they are closed, and others are served."""
 
 import asyncio
+import json
 import logging
 import socket
 
+import h11
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from mini_vllm.server import body, connections
 from mini_vllm.server.conftest import Client, running, settings_for
-from mini_vllm.server.connections import OnceInAWhile, max_connections
+from mini_vllm.server.connections import (
+    MIN_CHUNK_BYTES,
+    NUM_FREE_CHUNKS,
+    WRITE_S,
+    BoundedConnection,
+    CountingParser,
+    OnceInAWhile,
+    max_connections,
+)
 
 HALF = b"GET /health HTTP/1.1\r\nHost: local"
 REST = b"host\r\n\r\n"
@@ -77,6 +89,140 @@ def test_the_oldest_connection_without_a_whole_request_makes_room(server, monkey
     assert answer(held[1]) == b"HTTP/1.1 200 OK"
     for connection in held:
         connection.close()
+
+
+# ---- clients that do not read
+
+
+def never_reads(server, num_requests=400):
+    """A connection that asks for the schema again and again and reads nothing, once the server cannot write on."""
+    before = set(server.server.server_state.connections)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * num_requests)
+    while not any(each.transport.get_write_buffer_size() for each in server.server.server_state.connections - before):
+        pass
+    return connection
+
+
+def test_connections_that_are_not_read_make_room_for_a_new_one(server, monkeypatch):
+    monkeypatch.setattr(connections, "max_connections", lambda: 3)
+    held = [never_reads(server) for _ in range(3)]
+    with connect(server, HALF + REST) as fourth:
+        assert answer(fourth) == b"HTTP/1.1 200 OK" and is_closed(held[0])
+    for connection in held:
+        connection.close()
+
+
+def test_a_client_that_reads_nothing_is_not_waited_for(server, monkeypatch):
+    with never_reads(server) as connection:
+        monkeypatch.setattr(connections, "WRITE_S", -1.0)
+        for _ in range(2):
+            asyncio.run_coroutine_threadsafe(server.server.on_tick(0), server.loop).result(30)
+        assert is_closed(connection)
+
+
+class Transport:
+    """Holds what is written until a test reads it."""
+
+    def __init__(self):
+        self.num_unread, self.is_aborted, self.written, self._socket = 0, False, b"", socket.socket()
+
+    def get_extra_info(self, name):
+        return self._socket if name == "socket" else None
+
+    def get_write_buffer_size(self):
+        return self.num_unread
+
+    def write(self, data):
+        self.written += data
+
+    def is_closing(self):
+        return self.is_aborted
+
+    def abort(self):
+        self.is_aborted = True
+        self._socket.close()
+
+    close = abort
+
+
+def made_connection():
+    connection, transport = BoundedConnection(uvicorn.Config(app=None, log_config=None), ServerState(), {}), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_a_slow_reader_is_waited_for_while_it_reads_anything():
+    async def main():
+        connection, transport = made_connection()
+        connection.conn.num_written = transport.num_unread = 1000
+        now_s, told = connection.waits_since_s, []
+        for waited_s, num_read in ((WRITE_S - 1, 1), (WRITE_S - 1, 1), (WRITE_S - 1, 0), (2, 0)):
+            now_s += waited_s
+            transport.num_unread -= num_read
+            connection.look(now_s)
+            told.append(transport.is_aborted)
+        connection.connection_lost(OSError())
+        return told
+
+    assert asyncio.run(main()) == [False, False, False, True]
+
+
+# ---- bodies in tiny chunks
+
+
+def feed(num_chunks, size):
+    """The number of chunks that are taken of a body."""
+    parser = CountingParser(h11.SERVER)
+    parser.receive_data(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert isinstance(parser.next_event(), h11.Request)
+    for number in range(num_chunks):
+        parser.receive_data(b"%x\r\n%b\r\n" % (size, b" " * size))
+        try:
+            parser.next_event()
+        except h11.RemoteProtocolError:
+            return number
+    return num_chunks
+
+
+@pytest.mark.parametrize("num_chunks, size, num_taken", [
+    (2 * NUM_FREE_CHUNKS, 1, NUM_FREE_CHUNKS), (NUM_FREE_CHUNKS, 1, NUM_FREE_CHUNKS),
+    (2 * NUM_FREE_CHUNKS, MIN_CHUNK_BYTES - 1, NUM_FREE_CHUNKS),
+    (2 * NUM_FREE_CHUNKS, MIN_CHUNK_BYTES, 2 * NUM_FREE_CHUNKS)])
+def test_tiny_chunks_are_taken_while_there_are_few(num_chunks, size, num_taken):
+    assert feed(num_chunks, size) == num_taken
+
+
+CHUNKED = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+           b"Transfer-Encoding: chunked\r\n\r\n")
+
+
+def test_who_sends_tiny_chunks_is_told(server):
+    with connect(server, CHUNKED + b"1\r\n{\r\n" * (NUM_FREE_CHUNKS + 1)) as connection:
+        head, _, content = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    told = json.loads(content)["error"]["message"]
+    assert told.startswith(f"the body has {NUM_FREE_CHUNKS + 1} chunks of less than {MIN_CHUNK_BYTES} bytes on average")
+
+
+def test_who_has_an_answer_and_goes_on_with_nonsense_gets_no_other(server, caplog):
+    with connect(server, CHUNKED.replace(b"application/json", b"text/plain")) as connection:
+        assert answer(connection) == b"HTTP/1.1 415 Unsupported Media Type"
+        connection.sendall(b"ZZ\r\n")
+        assert is_closed(connection)
+    assert not [line for line in caplog.messages if "Fatal error" in line]
+
+
+def test_a_head_is_bounded_however_fast_it_comes():
+    async def main():
+        connection, transport = made_connection()
+        connection.data_received(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"a:b\r\n" * 40_000 + b"\r\n")
+        connection.connection_lost(OSError())
+        return transport.written
+
+    assert asyncio.run(main()).startswith(b"HTTP/1.1 400 Bad Request")
 
 
 def test_half_of_the_files_may_be_connections(monkeypatch):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable
 
 from starlette.types import Send
 
+from mini_vllm.output_stream import since
 from mini_vllm.request import RequestOutput
 from mini_vllm.server.answers import DONE, Answers, event
-from mini_vllm.server.errors import ApiError, json_response
+from mini_vllm.server.errors import ApiError
 from mini_vllm.server.outputs import Batch
 
 STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
                   (b"x-accel-buffering", b"no")]
+#: After writing this much, others are served.
+TURN_BYTES = 2**16
 
 
 class Writer(ABC):
@@ -37,13 +43,22 @@ class Writer(ABC):
     def last_outputs(self) -> list[RequestOutput]:
         return [self._latest[index] for index in sorted(self._latest)]
 
+    async def _start(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self.has_started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _write(self, data: bytes, is_last: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
 
 class WholeWriter(Writer):
     async def end(self) -> None:
-        response = json_response(self.answers.whole(self.last_outputs()))
-        self.has_started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": response.raw_headers})
-        await self._send({"type": "http.response.body", "body": response.body})
+        parts = [part async for part in in_turns(self.answers.whole(self.last_outputs()))]
+        self._latest.clear()  # the client may take long to read it
+        await self._start([(b"content-type", b"application/json"),
+                           (b"content-length", str(sum(map(len, parts))).encode())])
+        for number, part in enumerate(parts, 1):
+            await self._write(part, is_last=number == len(parts))
 
     async def fail(self, error: ApiError) -> None:
         raise error  # its only write was its last
@@ -57,18 +72,14 @@ class EventWriter(Writer):
         self._num_prompts = num_prompts
 
     async def write(self, batch: Batch) -> None:
-        await super().write(batch)
+        events = itertools.chain.from_iterable(
+            self.answers.events(index, since(self._latest.get(index), output)) for index, output in batch)
         if not self.has_started:
-            self.has_started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-            await self._write(self.answers.opening(self._num_prompts) + self._events(batch), is_last=False)
-        elif events := self._events(batch):
-            await self._write(events, is_last=False)
-
-    def _events(self, batch: Batch) -> bytes:
-        if len(batch) == 1:
-            return self.answers.events(*batch[0])
-        return b"".join(self.answers.events(index, delta) for index, delta in batch)
+            await self._start(STREAM_HEADERS)
+            events = itertools.chain(self.answers.opening(self._num_prompts), events)
+        async for data in in_turns(events):
+            await self._write(data, is_last=False)
+        await super().write(batch)
 
     async def end(self) -> None:
         await self._write(self.answers.closing(output.usage for output in self.last_outputs()), is_last=True)
@@ -76,5 +87,17 @@ class EventWriter(Writer):
     async def fail(self, error: ApiError) -> None:
         await self._write(event(error.to_dict()) + DONE, is_last=True)
 
-    async def _write(self, data: bytes, is_last: bool) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+async def in_turns(pieces: Iterable[str]) -> AsyncIterator[bytes]:
+    """``pieces`` as bytes, in few parts. Others are served after each part but the last."""
+    part: list[str] = []
+    num_chars = 0
+    for piece in pieces:
+        part.append(piece)
+        num_chars += len(piece)
+        if num_chars >= TURN_BYTES:
+            yield "".join(part).encode()
+            part, num_chars = [], 0
+            await asyncio.sleep(0)
+    if part:
+        yield "".join(part).encode()
