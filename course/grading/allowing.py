@@ -21,6 +21,11 @@ class Policy:
     def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
         """Raises TypeError, and ValueError for a number that is too large."""
 
+    def arguments_for(self, function: Any, positional: Sequence[Any], named: dict[str, Any]
+                      ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The arguments to call it with. Raises TypeError or IndexError for those that would do harm."""
+        return positional, named
+
     def check_operator(self, owner: Any, name: str) -> None:
         """Raises TypeError."""
 

@@ -94,12 +94,10 @@ class Doing:
         self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
 
     def _call(self, function: Any, positional: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> Any:
-        if not named:
-            self._policy.check_call(function, positional)
-            return function(*positional)
         keywords = dict(named)
-        self._policy.check_call(function, (*positional, *keywords.values()))
-        return function(*positional, **keywords)
+        self._policy.check_call(function, (*positional, *keywords.values()) if keywords else positional)
+        arguments, keywords = self._policy.arguments_for(function, positional, keywords)
+        return function(*arguments, **keywords)
 
     def _do_all(self, owner: Any, calls: tuple[Any, ...], num_wanted: int) -> tuple[Any, ...]:
         """Many calls, of which only the results of the last ones are wanted."""

@@ -249,7 +249,8 @@ def _variants(positional: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tu
 
 def _call(policy: GraderPolicy, function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
     policy.check_call(function, (*positional, *named.values()))
-    return function(*positional, **named)
+    arguments, keywords = policy.arguments_for(function, positional, named)
+    return function(*arguments, **keywords)
 
 
 def _call_method(policy: GraderPolicy, value: Any, name: str, positional: list[Any], named: dict[str, Any]) -> Any:
