@@ -96,7 +96,8 @@ def check():
     (lambda: __import__("course.no_such_module"), "import"), (lambda: StepTrace.load(__file__), "open"),
     (lambda: (open(__file__).close() for _ in range(1)), "open"),
     (lambda: 1, None), (lambda: 1 / 0, None), (lambda: itertools.count(), None), (lambda: [] + {}, None),
-], ids=str)
+], ids=["opens", "lists", "runs", "executes", "imports", "loads a trace", "opens in a generator", "fine", "raises",
+        "endless", "a wrong type"])
 def test_a_call_that_reaches_out_is_complained_of(check, call, complaint):
     check.complaints.clear()
     check._try("entry", "something", call)
