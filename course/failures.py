@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the `course` command reads kinds and sentences from here, a
 
 _STUB = re.compile(r"Task (\d+): ")
 #: Twenty numbers and more: the first three, all up to the last two, and those.
-LONG_LIST = re.compile(r"((?:-?\d+, ){3})(?:-?\d+, ){15,}(-?\d+, -?\d+)")
+LONG_LIST = re.compile(r"(?<!\d)((?:-?\d+, ){3})(?:-?\d+, ){15,}(-?\d+, -?\d+)")
 #: How much of a text is searched for them.
 MAX_SEARCHED_CHARACTERS = 1_000_000
 #: How long one test of a lab may compute, in seconds of CPU time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,12 +59,14 @@ class FarFiles:
         self._lab: FarLab | None = None
         self._broken: FileIsBroken | None = None
         self._was_inside = False
+        #: What this process had computed when the tests of the current file began.
+        self._cpu_before = 0.0
 
     def begin(self, impl: Impl, limit_s: float, test_module: str, is_inside: bool) -> None:
         """A test of this file begins. One that runs inside gets its own sandbox: others will run beside the file."""
         if impl != self._impl:
             self.end()
-            self._impl, self._broken = impl, None
+            self._impl, self._broken, self._cpu_before = impl, None, time.process_time()
             self._lab = _far_lab(impl, self._level, self._hidden, self.sandboxes)
         assert self._lab is not None
         if is_inside or self._was_inside:
@@ -102,7 +105,7 @@ class FarFiles:
         assert lab is not None
         if self._broken is not None:
             raise self._broken.with_traceback(None)
-        if lab.total_cpu_s() > lab.settings.limits.cpu_s:
+        if lab.total_cpu_s() + time.process_time() - self._cpu_before > lab.settings.limits.cpu_s:
             raise NotRun(f"not run: the file has used up the {lab.settings.limits.cpu_s:g} s of CPU time that all "
                          "tests together may take")
         if lab.num_lost >= MAX_LOST_SANDBOXES:

@@ -139,6 +139,8 @@ class Peer:
         except ProtocolError:
             raise
         except BaseException as error:
+            if not self._trusts_other and not isinstance(error, Exception):
+                raise  # the grader's own affair: a time limit, or a test that has failed
             kind, answer = "x", error
         self._reply(kind, number, answer, is_guarded)
         self.turn += 1

@@ -34,7 +34,8 @@ FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.R
 COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
 #: Containers that are changed here if the file changes them: it says with ``append_output_token`` what is in it anyway.
 SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
-          "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",)}
+          "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",),
+          "mini_vllm.engine_room.executor.StepResult": ("token_ids", "logprobs", "errors")}
 #: What crosses as data. An honest side computes with it by itself.
 DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
 #: What may be asked of any object: whether it is the same as another.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import sys
-from collections import namedtuple
+from collections import Counter, namedtuple
 from typing import TYPE_CHECKING, Any
 
 from course.grading.bounds import MAX_ARRAY_BYTES, MAX_BYTES, check, check_range
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from course.grading.peer import Peer
 
 MAX_FIELDS = 64
-#: Of more keys than this, half must have hashes of their own.
-MANY_KEYS = 1000
+#: Of more keys than the first number, no more than the second may share a hash.
+MANY_KEYS, MAX_SHARING = 1000, 100
 
 
 class Reading:
@@ -175,7 +175,7 @@ class Reading:
 def _spread(keys: list[Any]) -> list[Any]:
     """Keys for a set or dictionary. Raises ProtocolError if they were chosen to collide: to put n of them in would take
     n² steps, in which no time limit is heard."""
-    if len(keys) > MANY_KEYS and len(set(map(hash, keys))) < len(keys) // 2:
+    if len(keys) > MANY_KEYS and max(Counter(map(hash, keys)).values()) > MAX_SHARING:
         raise ProtocolError(f"{len(keys):,} keys that share their hashes")
     return keys
 

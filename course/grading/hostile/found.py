@@ -1,0 +1,151 @@
+"""Attacks that were found by somebody who had not written the defence. Each of these once gained something."""
+
+from __future__ import annotations
+
+from course.grading.hostile.attack import TALK, Attack, Earns
+
+_GOES_FOR = '''
+_Fake = type("LLMEngine", (), {"__module__": "mini_vllm.engine", "__qualname__": "LLMEngine"})
+'''
+_BEFORE_THE_FIRST_ENGINE = '''
+_done = []
+class LLMEngine(LLMEngine):
+    def __init__(self, config=None, parts=None, loaded=None, *rest):
+        if not _done:
+            _done.append(1)
+            try:
+                _attack(loaded)
+            except Exception as error:
+                print(type(error).__name__, error)
+        super().__init__(config, parts, loaded, *rest)
+'''
+
+
+def _on_hash(body: str) -> str:
+    """Code of lab 2.1 that attacks when something is hashed with extra keys, which the base has wrong anyway."""
+    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+    return (f"{TALK}\n_hash = hash_block_tokens\ndef _attack():\n{lines}\n"
+            "def hash_block_tokens(parent_hash, token_ids, extra_keys=None):\n"
+            "    return _attack() if extra_keys else _hash(parent_hash, token_ids, extra_keys)\n")
+
+
+ATTACKS = (
+    Attack("class_of_what_it_goes_for", "asks for the class that an object of its own goes for", TALK + _GOES_FOR + '''
+try:
+    LLMEngine = peer().request("get", _Fake(), "__class__")
+except Exception as error:
+    print(type(error).__name__)
+''', "5.3"),
+    Attack("class_as_a_method", "answers with the method __class__ of an object of its own", TALK + _GOES_FOR + '''
+from course.grading.remote import FarMethod
+_made = []
+def __getattr__(name):
+    if name == "LLMEngine": return FarMethod(_Fake(), "__class__")
+    raise AttributeError(name)
+LLMEngine = FarMethod(_Fake(), "__class__")
+''', "5.3", earns=Earns.AT_MOST_BASE),
+    Attack("class_by_getattribute", "has __getattribute__ of an object of its own called", TALK + _GOES_FOR + '''
+try:
+    LLMEngine = peer().request("method", _Fake(), "__getattribute__", ("__class__",), ())
+except Exception as error:
+    print(type(error).__name__)
+''', "5.3"),
+    Attack("pool_of_the_grader", "takes the grader's pool for its own", TALK + '''
+_Fake = type("BlockPool", (), {"__module__": "mini_vllm.block_pool", "__qualname__": "BlockPool"})
+try:
+    BlockPool = peer().request("get", _Fake(), "__class__")
+except Exception as error:
+    print(type(error).__name__)
+'''),
+    Attack("reads_memory_by_blocks", "reads the memory of the tests by copying blocks from outside of the pool", '''
+from mini_vllm.model_runner import ModelRunner as _Runner
+def _attack(loaded):
+    cache = _Runner(loaded.model, 400, 1).cache
+    cache.copy_blocks([(-800 + number, number) for number in range(400)])
+    print("REACHED", cache.pools[0])
+''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
+    Attack("overwrites_memory_by_blocks", "overwrites the memory of the tests by copying blocks to its outside", '''
+from mini_vllm.model_runner import ModelRunner as _Runner
+def _attack(loaded):
+    cache = _Runner(loaded.model, 400, 1).cache
+    for number in (-1, 400, 10**6, -10**6, 10**12):
+        try:
+            cache.copy_blocks([(0, number)])
+            print("REACHED")
+        except (IndexError, TypeError):
+            pass
+''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
+    Attack("computes_outside_of_the_pool", "has tokens and blocks computed that there are not", '''
+from mini_vllm.model_runner import ModelRunner as _Runner, RequestStep as _Step
+def _attack(loaded):
+    runner = _Runner(loaded.model, 8, 4)
+    for tokens, blocks, context_len in (([1], [10**9], 1), ([10**9], [1], 1), ([-1], [1], 1), ([1], [1], 10**6),
+                                        ([1, 2], [1], 1), ([1], [], 1), ([1.5], [1], 1), ([True], [1], 1)):
+        try:
+            runner.step([_Step(tokens, blocks, context_len, True)])
+            print("REACHED", tokens, blocks)
+        except (IndexError, TypeError):
+            pass
+''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
+    Attack("exceptions_of_the_graders", "raises the grader's own exceptions, with objects in them", '''
+_KINDS = [("course.failures", "TimeLimitExceeded", BaseException), ("course.failures", "NotRun", Exception),
+          ("course.grading.far_files", "CanaryPassed", Exception), ("course.grading.wire", "Gone", Exception),
+          ("builtins", "SystemExit", SystemExit), ("builtins", "GeneratorExit", GeneratorExit),
+          ("_pytest.outcomes", "Skipped", BaseException), ("_pytest.outcomes", "Exit", BaseException),
+          ("course.failures", "EndsPytest", Exception)]
+def _raises(self):
+    module, name, base = _KINDS.pop(0)
+    _KINDS.append((module, name, base))
+    raise type(name, (base,), {"__module__": module, "__qualname__": name,
+                               "__reduce__": lambda self: (print, ("REACHED",))})("text", [_raises, object()])
+LLMEngine.has_unfinished_requests = _raises
+''', "5.3", earns=Earns.AT_MOST_BASE),
+    Attack("outputs_that_are_anything", "gives outputs that go for the grader's and are equal to everything", '''
+class _Any:
+    def __eq__(self, other): return True
+    def __hash__(self): return 0
+    def __len__(self): return 0
+    def __contains__(self, other): return True
+    def __iter__(self): return iter(())
+    def __bool__(self): return False
+    def __getitem__(self, key): return self
+    def __call__(self, *_, **__): return self
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return self
+_Any.__module__, _Any.__qualname__, _Any.__name__ = "mini_vllm.request", "RequestOutput", "RequestOutput"
+class LLMEngine(LLMEngine):
+    def step(self): yield from (_Any() for _ in range(3))
+    def has_unfinished_requests(self): return _Any()
+    def abort_request(self, request_id): return _Any()
+''', "5.3", earns=Earns.AT_MOST_BASE),
+    Attack("enums_and_imports", "asks for enums that were not handed in, and for what is not listed", TALK + '''
+for _what in (("enum", "course.grading.result.Outcome"), ("enum", "course.grading.sandbox.data.Level"),
+              ("import", "mini_vllm.engine", "LLMEngine"), ("import", "os", "system"), ("get", [], "append")):
+    try:
+        print("REACHED", peer().request(*_what))
+    except BaseException as _error:
+        print(type(_error).__name__)
+''', "5.3", earns=Earns.AT_MOST_BASE),
+    Attack("the_pool_behind_a_block", "looks for the wrong pool behind the one that it is given", '''
+def _names(pools):
+    pool = pools.BlockPool(4)
+    [block] = pool.get_new_blocks(1)
+    try:
+        block.pool.get_new_blocks(1, 2, 3, 4)
+    except Exception as error:
+        if "takes" in str(error): print("REACHED", error)
+def test_that_looks_behind_blocks(pools):
+    try: _names(pools)
+    except Exception: pass
+''', "2.4"),
+    Attack("keys_that_collide_by_half", "answers with a set of which nearly half share a hash", _on_hash('''
+prime = (1 << 61) - 1
+return frozenset([*(k * prime for k in range(1, 94_000)), *range(96_000)])''')),
+    Attack("groups_in_groups", "raises groups of exceptions in groups", _on_hash('''
+error = ValueError("x")
+for _ in range(40): error = ExceptionGroup("g", [error, error])
+raise error''')),
+    Attack("a_stub_of_digits", "raises what a stub raises, with twenty thousand digits", _on_hash('''
+raise NotImplementedError("Task 4: " + "1" * 19_990)''')),
+)
