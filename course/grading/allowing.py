@@ -21,6 +21,10 @@ class Policy:
     def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
         """Raises TypeError, and ValueError for a number that is too large."""
 
+    def found(self, owner: Any, name: str, value: Any) -> Any:
+        """What the other side is given that reads an attribute of this value."""
+        return value
+
     def arguments_for(self, function: Any, positional: Sequence[Any], named: dict[str, Any]
                       ) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments to call it with. Raises TypeError or IndexError for those that would do harm."""

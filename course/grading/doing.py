@@ -62,7 +62,7 @@ class Doing:
 
     def get(self, owner: Any, name: str) -> Any:
         self._policy.check_get(owner, text_of(name))
-        return getattr(owner, name)
+        return self._policy.found(owner, name, getattr(owner, name))
 
     def _read(self, owner: Any, name: str) -> Any:
         """As ``_get``, for one who only reads. What is plain is marked so, and some more of its kind goes along."""

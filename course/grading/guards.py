@@ -28,6 +28,23 @@ def guarded(function: Any, positional: Sequence[Any], named: dict[str, Any]) -> 
     return tuple(positional), named
 
 
+def guarded_attribute(owner: Any, name: str, value: Any) -> Any:
+    """What a file is given that reads an attribute. A test may have put a function of its own in the place of a method
+    that is guarded, to see what it is called with; it is guarded, too."""
+    if getattr(value, "__self__", None) is owner or not callable(value) or isinstance(owner, type):
+        return value
+    guards = [GUARDS[key] for kind in type(owner).__mro__
+              if (key := f"{kind.__module__}.{kind.__qualname__}.{name}") in GUARDS]
+    if not guards:
+        return value
+
+    def call(*positional: Any, **named: Any) -> Any:
+        arguments, keywords = guards[0](owner, *positional, **named)
+        return value(*arguments, **keywords)
+
+    return call
+
+
 def _keys(function: Any, owner: Any, name: str) -> list[str]:
     if owner is not None and not isinstance(owner, type):
         return [f"{kind.__module__}.{kind.__qualname__}.{name}" for kind in type(owner).__mro__]

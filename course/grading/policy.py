@@ -13,7 +13,7 @@ from typing import Any
 
 from course.grading.allowing import Policy
 from course.grading.describing import static
-from course.grading.guards import Arguments, guarded
+from course.grading.guards import Arguments, guarded, guarded_attribute
 from course.grading.remote import FarMethod, Remote
 from course.grading.surface import Offer, Surface
 
@@ -128,6 +128,9 @@ class GraderPolicy(Policy):
                 _check_numbers(str(getattr(function, "__name__", "it")), listed, arguments)
         elif "__call__" not in self.surface.of(kind).reads:
             raise TypeError(f"a {kind.__name__} is not for the file under test to call")
+
+    def found(self, owner: Any, name: str, value: Any) -> Any:
+        return guarded_attribute(owner, name, value)
 
     def arguments_for(self, function: Any, positional: Sequence[Any], named: dict[str, Any]) -> Arguments:
         return guarded(function, positional, named)

@@ -56,7 +56,7 @@ def log_weights(weights, num_rows=1, shift=0):
 def draw(lab, logits, rows, *num_ahead):
     """``Sampler().draw`` as a list of ints, once its shape is as it should be."""
     logits = mx.array(np.asarray(logits, dtype=np.float32)) if not isinstance(logits, mx.array) else logits
-    got = lab.Sampler().draw(logits, rows, *num_ahead)
+    got = lab.Sampler().draw(logits, list(rows), *num_ahead)  # a list of its own: whoever changes it changes no other draw
     assert isinstance(got, mx.array) and got.shape == (len(rows),), (
         f"draw(logits {logits.shape}, {len(rows)} rows) returned {type(got).__name__} of shape "
         f"{getattr(got, 'shape', None)}, expected an mx.array of shape ({len(rows)},): a token id for each row")
@@ -124,8 +124,9 @@ def expected_tokens(logits, rows, num_ahead=0):
 def check_tokens(lab, logits, rows, call, num_ahead=0, rule=None, show=()):
     """Each row gives the token that its parameters, its key and its position say. A message names ``rule``, if a filter
     is what the test is about, and the parameters ``show`` even where they are neutral."""
-    got, num_checked = draw(lab, logits, rows, *([num_ahead] if num_ahead else [])), 0
-    answers = expected_tokens(logits, rows, num_ahead)
+    rows, num_checked = tuple(rows), 0
+    answers = expected_tokens(logits, rows, num_ahead)  # before anybody else has seen the rows
+    got = draw(lab, logits, rows, *([num_ahead] if num_ahead else []))
     for index, (row, token, (expected, margin)) in enumerate(zip(rows, got, answers)):
         if margin > NEAR:
             num_checked += 1

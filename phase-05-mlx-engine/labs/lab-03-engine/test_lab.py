@@ -6,6 +6,7 @@ without ``deliver``, and ``hand_in`` gives ``deliver`` tokens that no model has 
 """
 
 import contextlib
+import copy
 import functools
 import inspect
 import io
@@ -73,9 +74,13 @@ def must_raise(error, call, function, *args):
     raise AssertionError(f"{call} returned {returned!r}, expected a {error.__name__}: whoever is refused hears of it")
 
 
-@functools.cache
 def alone(prompt, params):
-    """What the request says when it is the only one, in the reference engine."""
+    """What the request says when it is the only one, in the reference engine; a copy that anybody may change."""
+    return copy.deepcopy(_alone(prompt, params))
+
+
+@functools.cache
+def _alone(prompt, params):
     engine = ReferenceEngine(settings_of(cache=False), None, loaded())
     engine.add_request(prompt, params, "alone")
     while engine.has_unfinished_requests():
