@@ -32,7 +32,7 @@ def call(function, *positional, **named):
     ([1], [8], 1), ([1], [-1], 1), ([1], [10**12], 1), ([50], [1], 1), ([-1], [1], 1), ([1], [1], 5), ([1, 2], [1], 1),
     ([], [1], 1), ([1], [], 1), ([1.0], [1], 1), ([True], [1], 1), ([np.int64(99)], [1], 1), (iter([1]), [1], 1),
     ([1], [1], 10**15), ([1], [1], None),
-], ids=str)
+])
 def test_a_step_that_leaves_the_arrays_is_refused(runner, step):
     with pytest.raises((IndexError, TypeError)):
         call(runner.step, [RequestStep(*step, True)])

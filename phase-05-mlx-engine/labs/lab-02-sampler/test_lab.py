@@ -56,7 +56,7 @@ def log_weights(weights, num_rows=1, shift=0):
 def draw(lab, logits, rows, *num_ahead):
     """``Sampler().draw`` as a list of ints, once its shape is as it should be."""
     logits = mx.array(np.asarray(logits, dtype=np.float32)) if not isinstance(logits, mx.array) else logits
-    got = lab.Sampler().draw(logits, list(rows), *num_ahead)  # a list of its own: whoever changes it changes no other draw
+    got = lab.Sampler().draw(logits, list(rows), *num_ahead)  # a list that nobody else looks at
     assert isinstance(got, mx.array) and got.shape == (len(rows),), (
         f"draw(logits {logits.shape}, {len(rows)} rows) returned {type(got).__name__} of shape "
         f"{getattr(got, 'shape', None)}, expected an mx.array of shape ({len(rows)},): a token id for each row")
