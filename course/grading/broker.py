@@ -59,7 +59,7 @@ class Broker:
     """The parent's side. Its sandbox ends with it."""
 
     def __init__(self, settings: FarSettings) -> None:
-        self._settings = settings
+        self._sandboxes = OwnSandboxes(settings)
         self.key = secrets.token_bytes(KEY_BYTES)
         self.connection, self.theirs = socket.socketpair()
         self._sandbox: Sandbox | None = None
@@ -103,7 +103,7 @@ class Broker:
         try:
             if self._num_started > MAX_SANDBOXES:
                 raise SandboxError(f"{MAX_SANDBOXES} sandboxes were started for this file already")
-            self._sandbox = start(self._settings.level, self._settings.room(), MAIN, (), self._settings.limits)
+            self._sandbox = self._sandboxes.start()
         except SandboxError as error:
             self.trouble = str(error)
             return {"error": str(error)}, []

@@ -13,8 +13,8 @@ from course.grading.result import LabResult, Outcome, Override, StudentResult
 _TO_DECIDE, _FURTHER = "To decide", "Further files"
 _REMARKS = {
     "Flags": "Never scored. Look at the file before you draw a conclusion.",
-    _TO_DECIDE: "Not graded, because of a name: a student may lose points. If the guess is right, run its command and "
-                "`course grade` again; or give the points in overrides.csv.",
+    _TO_DECIDE: "Not graded, because of a name: a student may lose points. If the guess is right, run its command "
+                "and grade again; or give the points in overrides.csv.",
     _FURTHER: "Handed in with the others. They change no score."}
 #: Of a command; a longer one stands in unclear.json.
 _MAX_ADVICE = 600

@@ -60,3 +60,12 @@ def asked():
 def answer(value, kind="!", ahead=0):
     peer()._wire.send([kind, asked() + ahead, value], [])
 '''
+
+
+def on_usage(body: str) -> str:
+    """Code of lab 2.1 that attacks when ``get_usage`` is called, which the base has wrong anyway."""
+    return f"{TALK}\ndef _attack(self):\n{indented(body)}    return 0\nBlockPool.get_usage = _attack\n"
+
+
+def indented(body: str) -> str:
+    return "".join(f"    {line}\n" for line in body.strip().splitlines())

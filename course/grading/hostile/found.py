@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.grading.hostile.attack import TALK, Attack, Earns
+from course.grading.hostile.attack import TALK, Attack, Earns, indented
 
 _GOES_FOR = '''
 _Fake = type("LLMEngine", (), {"__module__": "mini_vllm.engine", "__qualname__": "LLMEngine"})
@@ -23,8 +23,7 @@ class LLMEngine(LLMEngine):
 
 def _on_hash(body: str) -> str:
     """Code of lab 2.1 that attacks when something is hashed with extra keys, which the base has wrong anyway."""
-    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
-    return (f"{TALK}\n_hash = hash_block_tokens\ndef _attack():\n{lines}\n"
+    return (f"{TALK}\n_hash = hash_block_tokens\ndef _attack():\n{indented(body)}\n"
             "def hash_block_tokens(parent_hash, token_ids, extra_keys=None):\n"
             "    return _attack() if extra_keys else _hash(parent_hash, token_ids, extra_keys)\n")
 
@@ -38,10 +37,6 @@ except Exception as error:
 ''', "5.3"),
     Attack("class_as_a_method", "answers with the method __class__ of an object of its own", TALK + _GOES_FOR + '''
 from course.grading.remote import FarMethod
-_made = []
-def __getattr__(name):
-    if name == "LLMEngine": return FarMethod(_Fake(), "__class__")
-    raise AttributeError(name)
 LLMEngine = FarMethod(_Fake(), "__class__")
 ''', "5.3", earns=Earns.AT_MOST_BASE),
     Attack("class_by_getattribute", "has __getattribute__ of an object of its own called", TALK + _GOES_FOR + '''

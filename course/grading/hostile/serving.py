@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from course.grading.hostile.attack import TALK, Attack, Earns
-
-
-def _on_usage(body: str) -> str:
-    """Code of lab 2.1 that attacks when ``get_usage`` is called, which the base has wrong anyway."""
-    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
-    return f"{TALK}\ndef _attack(self):\n{lines}    return 0\nBlockPool.get_usage = _attack\n"
+from course.grading.hostile.attack import TALK, Attack, Earns, indented, on_usage
 
 
 def _on_engine(body: str) -> str:
     """Code of lab 5.3 that attacks when the first engine is made, and says REACHED if something came of it."""
-    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     return f"""{TALK}
 def _attack(self):
-{lines}
+{indented(body)}
 _made, _was_made = LLMEngine.__init__, []
 def _attacking(self, *args, **kwargs):
     _made(self, *args, **kwargs)
@@ -50,12 +43,12 @@ from mini_vllm.models.loader import load
 return load("/etc")'''), "5.3"),
     Attack("saves_weights", "has the grader save the network's weights", _on_engine('''
 return self.loaded.model.save_weights("/tmp/stolen.npz")'''), "5.3"),
-    Attack("a_long_range", "answers with a range of a million billion numbers", _on_usage("return range(10**15)")),
-    Attack("a_long_text", "answers with a text of 18 MB", _on_usage('return "a" * 18_000_000')),
-    Attack("many_bytes", "answers with 60 MB of bytes", _on_usage("return bytes(60_000_000)")),
+    Attack("a_long_range", "answers with a range of a million billion numbers", on_usage("return range(10**15)")),
+    Attack("a_long_text", "answers with a text of 18 MB", on_usage('return "a" * 18_000_000')),
+    Attack("many_bytes", "answers with 60 MB of bytes", on_usage("return bytes(60_000_000)")),
     Attack("an_endless_generator", "answers with a generator that never ends", '''
 import itertools
 FreeKVCacheBlockQueue.get_all_free_blocks = lambda self: itertools.count()
 ''', earns=Earns.AT_MOST_BASE),
-    Attack("two_replies", "answers one question twice", _on_usage("answer(0.0)\nanswer(0.0)")),
+    Attack("two_replies", "answers one question twice", on_usage("answer(0.0)\nanswer(0.0)")),
 )
