@@ -61,8 +61,8 @@ class FarLab:
         """A test begins; it may use this much CPU time in the sandbox, and ten times as much by the clock."""
         self.measures = INSIDE if is_inside else HARMLESS
         self.surface.add_tests(test_module, TESTS if test_module.endswith(TESTS) else test_module.rpartition(".")[2])
-        if self._peer is not None and self._peer.is_broken:
-            self.num_lost += 1
+        if self._peer is not None and self._wire is not None and (self._peer.is_broken or self._wire.has_unread()):
+            self.num_lost += 1  # what it said too much would be taken for answers in this test
             self.end()
         self._limit_s = limit_s
         self.has_only_waited = False

@@ -12,6 +12,7 @@ import pytest
 
 from course.grading import grader
 from course.grading.grader import grade_file
+from course.grading.hostile.attack import TALK
 from course.grading.near import FarLab
 from course.grading.result import LabResult, Outcome
 from course.grading.room import FarSettings
@@ -247,6 +248,31 @@ def test_an_answer_beyond_a_bound_fails_its_test_by_name_and_no_other(grade, ans
     assert {test.task for test in result.tests if test.passed and not test.is_inside} == {2}
     assert any(bound in test.message and test.error == "TooMuch" for test in result.tests), [
         (test.error, test.message) for test in result.tests]
+
+
+SAYS_MORE = TALK + """
+import json, struct
+
+def say_more():
+    wire, more = peer()._wire, json.dumps(["!", asked() + 1, 7]).encode()
+    def both(data):
+        del wire._send
+        wire._socket.sendall(bytes(data) + struct.pack("!II", len(more), len(more)) + more)
+        return len(data)
+    wire._send = both
+
+def add(a, b=1):
+    say_more()
+    return a + b
+
+def double(a):
+    return 2 * a
+"""
+
+
+def test_an_answer_too_many_fails_no_other_test(grade):
+    result = grade(SAYS_MORE)
+    assert {test.task for test in result.tests if test.passed} == {1, 2}, [test.message for test in result.tests]
 
 
 def read_command(pid):

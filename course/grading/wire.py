@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -104,6 +105,10 @@ class Wire:
         if num_read != len(text):
             raise ProtocolError("more than one message in one")
         return message, memoryview(body)[text_end:end]
+
+    def has_unread(self) -> bool:
+        """Whether something has come in that nobody has asked for."""
+        return bool(self._read or select.select([self._socket], [], [], 0)[0])
 
     def _wait_for(self, num_bytes: int) -> None:
         """Until so many are there."""

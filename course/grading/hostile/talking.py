@@ -40,7 +40,7 @@ import os
 os.write(1, b"\\xff\\xfe\\x80\\x1b[2J\\n")
 '''),
     Attack("answers_nobody_asked_for", "sends answers before they are asked for", on_usage('''
-for ahead in range(20): answer(True, ahead=ahead)'''), earns=_HARM),
+for ahead in range(20): answer(True, ahead=ahead)''')),
     Attack("reads_and_keeps", "reads what the grader says, and answers true to everything", TALK + '''
 _wire = peer()._wire
 answer(["h", 1, 0, ["M", "object", [], [], [], 0, []]])
