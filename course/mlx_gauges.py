@@ -11,8 +11,8 @@ from typing import Any
 
 from course import gauges
 
-#: MLX computes in a thread of its own, which may hold an array a moment longer than it needs it. So one calls it several
-#: times; two that took more do not count.
+#: MLX computes in a thread of its own, which may hold an array a moment longer than it needs it. So one calls it
+#: several times; two that took more do not count.
 NUM_TIMES = 9
 #: Operations on so many numbers keep that thread busy for some milliseconds.
 BUSY_OPERATIONS, BUSY_SIZE = 40, 20_000

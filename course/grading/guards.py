@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from course.grading.bounds import MAX_MESSAGES_A_CALL, check
+from course.grading.remote import FarMethod, Remote
+
 #: Positional and named arguments.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Guard = Callable[..., Arguments]
@@ -48,7 +53,37 @@ def guarded_attribute(owner: Any, name: str, value: Any) -> Any:
 def _keys(function: Any, owner: Any, name: str) -> list[str]:
     if owner is not None and not isinstance(owner, type):
         return [f"{kind.__module__}.{kind.__qualname__}.{name}" for kind in type(owner).__mro__]
+    if isinstance(function, type):
+        return [f"{kind.__module__}.{kind.__qualname__}" for kind in function.__mro__]
     return [f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"]
+
+
+def _all_handed_in(what: str) -> Guard:
+    """A guard of a class whose objects build on their parts: these must be the lab's, none of the file's own. One that
+    computes or names tokens could say anything."""
+    def guard(_: Any, *positional: Any, **named: Any) -> Arguments:
+        for value in (*positional, *named.values()):
+            if isinstance(value, (Remote, FarMethod)):
+                raise TypeError(f"{what} is made of what was handed in, not of a {type(value).__name__} of one's own")
+        return positional, named
+
+    return guard
+
+
+def _input_processor(_: Any, config: Any, prompts: Any, is_in_use: Callable[[str], Any], clock: Any) -> Arguments:
+    from mini_vllm.models.prompts import PromptReader
+    if type(prompts) is not PromptReader:
+        raise TypeError(f"prompts is a {type(prompts).__name__}, must be a PromptReader")
+    num_asked = 0
+
+    def counted(request_id: str) -> bool:
+        """An id that is free is looked for until there is one."""
+        nonlocal num_asked
+        num_asked += 1
+        check("{} answers to whether an id is in use", num_asked, MAX_MESSAGES_A_CALL)
+        return bool(is_in_use(request_id))
+
+    return (config, prompts, counted, clock), {}
 
 
 def _ids(what: str, values: Iterable[Any], bound: int) -> list[int]:
@@ -57,7 +92,7 @@ def _ids(what: str, values: Iterable[Any], bound: int) -> list[int]:
         values = values.tolist()
     if not isinstance(values, (list, tuple, range)):
         raise TypeError(f"{what} must be a list of numbers, not {type(values).__name__}")
-    found = list(values)
+    found = [int(value) if isinstance(value, np.integer) else value for value in values]
     for value in found:
         if type(value) is not int:
             raise TypeError(f"{what} must be whole numbers, not {type(value).__name__}")
@@ -133,6 +168,7 @@ def _sample(_: Any, logits: Any, rows: Any) -> Arguments:
     for row in rows:
         for token_ids in (row.prompt_token_ids, row.output_token_ids):
             _ids("token ids", list(token_ids), vocab_size)
+        _ids("eos_token_ids", list(row.eos_token_ids), 1 << 31)
     return (logits, rows), {}
 
 
@@ -154,6 +190,9 @@ def _prompt_logprobs(_: Any, requests: Any, groups: Any, steps: Any, logits: Any
 
 
 GUARDS: dict[str, Guard] = {
+    "mini_vllm.model_runner.ModelRunner": _all_handed_in("a ModelRunner"),
+    "mini_vllm.models.prompts.PromptReader": _all_handed_in("a PromptReader"),
+    "mini_vllm.engine_room.input_processor.InputProcessor": _input_processor,
     "mini_vllm.model_runner.ModelRunner.step": _step,
     "mini_vllm.attention.PagedKVCache.copy_blocks": _copy_blocks,
     "mini_vllm.attention.PagedKVCache.clear_blocks": _clear_blocks,

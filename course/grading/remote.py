@@ -117,6 +117,12 @@ class RemoteClass(RemoteCallable):
     def __subclasscheck__(self, subclass: Any) -> bool:
         return bool(self._far_peer.request("issubclass", subclass, self))
 
+    def __or__(self, other: Any) -> Any:
+        """For annotations, which nobody evaluates: ``Row | None``."""
+        return Any
+
+    __ror__ = __or__
+
     def __mro_entries__(self, bases: Any) -> Any:
         raise TypeError(f"{type(self).__name__} cannot be extended here: it lives in another process")
 
@@ -195,6 +201,8 @@ def make_class(name: str, kind: str, operators: list[str], methods: list[str], f
                             "_far_num_fixed": num_fixed if forwards_equality else 0}
     for operator in (OPERATORS if forwards_equality else ASKED_OF_STRANGERS).intersection(operators):
         body[operator] = _operator(operator)
+    if kind == "class":
+        body.pop("__or__", None)
     if "__next__" in body and not forwards_equality:
         body["__next__"] = _counted_next
     if forwards_equality and "__eq__" in operators:

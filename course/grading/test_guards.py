@@ -74,6 +74,17 @@ def test_rows_name_only_tokens_of_the_logits():
             call(Sampler().sample, logits, rows)
 
 
+def test_numbers_of_numpy_are_numbers(runner):
+    step = RequestStep(np.array([1, 2]), [np.int64(1)], np.int32(2), True)
+    assert call(runner.step, [step]).shape[0] == 1
+
+
+def test_ends_of_text_are_not_before_the_logits():
+    row = SamplerRow(SamplingParams(min_tokens=2), [1], [], (-600,), make_key(1))
+    with pytest.raises(IndexError, match="eos_token_ids: -600"):
+        call(Sampler().sample, mx.zeros((1, 50)), [row])
+
+
 def test_a_function_of_a_test_in_the_place_of_a_method_is_guarded_too(runner, monkeypatch):
     calls = []
     monkeypatch.setattr(runner, "step", lambda *arguments: calls.append(arguments))

@@ -118,7 +118,7 @@ def _places(token_ids_of_row: Mapping[int, TokenIds], vocab_size: int) -> tuple[
     """Row numbers and token ids of all places, side by side. A token outside the vocabulary has no logit to change."""
     row_ids = np.repeat(list(token_ids_of_row), [len(token_ids) for token_ids in token_ids_of_row.values()])
     token_ids = np.concatenate([np.asarray(each, dtype=np.int64) for each in token_ids_of_row.values()])
-    inside = token_ids < vocab_size
+    inside = (token_ids >= 0) & (token_ids < vocab_size)
     return mx.array(row_ids[inside].astype(np.int32)), mx.array(token_ids[inside].astype(np.int32))
 
 

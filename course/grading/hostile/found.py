@@ -143,4 +143,72 @@ for _ in range(40): error = ExceptionGroup("g", [error, error])
 raise error''')),
     Attack("a_stub_of_digits", "raises what a stub raises, with twenty thousand digits", _on_hash('''
 raise NotImplementedError("Task 4: " + "1" * 19_990)''')),
+    Attack("a_model_of_its_own", "has the model runner compute with a model that gives too few rows", '''
+import types as _types
+from mini_vllm.model_runner import ModelRunner as _Runner, RequestStep as _Step
+class _Config:
+    head_dim, num_layers, num_kv_heads, vocab_size = 8, 1, 1, 10
+    def window(self, layer): return None
+class _Net:
+    def __init__(self):
+        self.config = _Config()
+        weight = _types.SimpleNamespace(dtype=mx.float32)
+        self.model = _types.SimpleNamespace(norm=_types.SimpleNamespace(weight=weight))
+    def __call__(self, token_ids, positions, attend, wanted=None): return mx.zeros((1, 64), dtype=mx.uint8)
+    def logits(self, hidden):
+        raise SystemExit("REACHED")
+def _attack(loaded):
+    runner = _Runner(_Net(), 600, 8, lambda *args, **named: args[0])
+    runner.step([_Step([1] * 4096, list(range(600)), 4096, False, True)])
+''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
+    Attack("a_tokenizer_of_its_own", "names ends of text that lie before the logits in memory", '''
+from mini_vllm.engine_config import EngineConfig as _Config
+from mini_vllm.engine_room.input_processor import InputProcessor as _Inputs
+from mini_vllm.models.prompts import PromptReader as _Reader
+from mini_vllm.sampler import Sampler as _Sampler
+class _Tokens:
+    eos_token_ids, vocab_size = tuple(range(-150_000, -300)), 257
+    def encode(self, text, add_special_tokens=True): return [1]
+    def decode(self, ids, skip_special_tokens=True): return "x"
+    def piece(self, i): return "x"
+    def min_num_tokens(self, text): return 1
+def _attack(loaded):
+    inputs = _Inputs(_Config(), _Reader(_Tokens(), 257, 100), lambda name: False, lambda: 0.0)
+    params = SamplingParams(min_tokens=2, max_tokens=5, temperature=0)
+    group = inputs.process([1, 2], params, "evil", Priority.NORMAL, None)
+    print("REACHED", _Sampler().sample(mx.zeros((1, 257)), [group.sequences[0].row]))
+''' + _BEFORE_THE_FIRST_ENGINE, "5.3"),
+    Attack("ids_that_are_all_in_use", "has the grader look for a free id for ever", '''
+from mini_vllm.engine_config import EngineConfig as _Config
+from mini_vllm.engine_room.input_processor import InputProcessor as _Inputs
+from mini_vllm.models.prompts import PromptReader as _Reader
+def _attack(loaded):
+    inputs = _Inputs(_Config(), _Reader(loaded.tokenizer, 257, 100), loaded.tokenizer.encode, lambda: 0.0)
+    inputs.process([1, 2], None, None, Priority.NORMAL, None)
+''' + _BEFORE_THE_FIRST_ENGINE, "5.3", earns=Earns.AT_MOST_BASE),
+    Attack("arrays_of_nothing", "answers with arrays of no numbers, which differ from nothing", '''
+def softmax(scores): return np.zeros((0, *scores.shape))
+def causal_attention(queries, keys, values): return np.zeros_like(queries)
+''', "1.1", earns=Earns.AT_MOST_BASE),
+    Attack("spies_on_arguments", "tells pools apart by how they read their arguments", '''
+class _Spy:
+    def __init__(self, items, log): self.items, self.log = items, log
+    def __iter__(self):
+        self.log.append("i")
+        return iter(self.items)
+    def __len__(self):
+        self.log.append("n")
+        return len(self.items)
+    def __getitem__(self, key):
+        self.log.append("g")
+        return self.items[key]
+def test_watches(pools):
+    log, pool = [], pools.BlockPool(6)
+    a, b = pool.get_new_blocks(2)
+    for name, *args in (("touch", [a]), ("cache_full_blocks", [a], [111]), ("cache_full_blocks", [a, b], [111]),
+                        ("free_blocks", [a, a]), ("free_blocks", [b]), ("touch", [a]), ("evict_blocks", [a.block_id])):
+        try: getattr(pool, name)(*(_Spy(arg, log) for arg in args))
+        except Exception: pass
+    assert "".join(log) == "i" * 9
+''', "2.4"),
 )

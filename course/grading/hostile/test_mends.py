@@ -1,9 +1,11 @@
 """What hostile files have found open in the proxy, one at a time and without a sandbox."""
 
+import contextlib
 import socket
 import struct
 import threading
 import types
+from typing import Any
 
 import mlx.nn
 import numpy as np
@@ -12,8 +14,11 @@ import pytest
 from course.grading.errors import MAX_MESSAGE_CHARACTERS
 from course.grading.peer import Peer
 from course.grading.policy import GraderPolicy
+from course.grading.remote import make_class
 from course.grading.surface import Surface
 from course.grading.wire import ProtocolError, Wire
+from course.labs import discover, find_lab
+from course.loading import load_file
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.request import Priority
 
@@ -126,3 +131,40 @@ def test_a_message_of_millions_of_lists_is_not_read():
     sender.join()
     here.close()
     there.close()
+
+
+def test_pools_of_lab_2_4_do_not_show_how_they_read_their_arguments():
+    pools = load_file(find_lab("2.4", discover()).folder / "wrong_pools.py")
+
+    class Spy:
+        def __init__(self, items):
+            self.items = items
+
+        def __iter__(self):
+            told.append("iter")
+            return iter(self.items)
+
+        def __len__(self):
+            told.append("len")
+            return len(self.items)
+
+        def __getitem__(self, key):
+            told.append("item")
+            return self.items[key]
+
+    logs = {}
+    for kind in [*pools.RIGHT, *pools.WRONG.values()]:
+        told = logs[kind.name] = []
+        pool = pools.hand_out(kind).BlockPool(6)
+        block = pool.get_new_blocks(1)[0]
+        for name, *lists in (("touch", [block]), ("cache_full_blocks", [block], [111]), ("free_blocks", [block]),
+                             ("cache_full_blocks", [block, block], [111]), ("evict_blocks", [block.block_id])):
+            with contextlib.suppress(Exception):
+                getattr(pool, name)(*map(Spy, lists))
+    assert len({tuple(told) for told in logs.values()}) == 1, logs
+
+
+def test_a_class_that_was_handed_in_can_stand_in_an_alias():
+    """``MaybeRow = SamplerRow | None``, when the file is loaded."""
+    row = make_class("SamplerRow", "class", ["__or__", "__call__"], [], [], 0, None, forwards_equality=True)
+    assert row.__or__(object(), None) is Any and row.__ror__(object(), None) is Any

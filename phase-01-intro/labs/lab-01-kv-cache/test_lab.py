@@ -67,6 +67,22 @@ def attention_in_slow_motion(queries, keys, values):
     return out
 
 
+def is_close(got, expected, atol=1e-8):
+    """Also of the same shape: an array of no numbers is close to every one."""
+    return np.shape(got) == np.shape(expected) and np.allclose(got, expected, atol=atol)
+
+
+def largest_difference(got, expected):
+    return np.abs(got - expected).max() if np.shape(got) == np.shape(expected) else np.inf
+
+
+def check_attends(got, queries, keys, values):
+    """What stays the same, or is small, must be right first."""
+    assert is_close(got, attention_in_slow_motion(queries, keys, values)), \
+        f"causal_attention of {len(queries)} queries over {len(keys)} keys is off by more than 1e-5: whatever else " \
+        "it does, it must attend"
+
+
 def rows(first, count, num_heads=4, head_dim=8):
     """``count`` rows of K or V, row t filled with the number first + t, so that a failure can be read."""
     numbers = np.arange(first, first + count, dtype=float)
@@ -83,7 +99,7 @@ def row_numbers(array):
 @pytest.mark.points(2)
 def test_task_1_softmax_of_known_scores(lab):
     got = lab.softmax(np.array([0.0, math.log(2.0), math.log(5.0)]))
-    assert np.allclose(got, [1 / 8, 2 / 8, 5 / 8], atol=1e-12), \
+    assert is_close(got, [1 / 8, 2 / 8, 5 / 8], atol=1e-12), \
         f"softmax([0, ln 2, ln 5]) gave {got}, expected [0.125, 0.25, 0.625]: weights are exp(score) over their sum"
 
 
@@ -97,7 +113,7 @@ def test_task_1_softmax_works_along_the_last_axis_of_any_array(lab):
         "softmax of its own"
     assert (got >= 0).all(), f"softmax gave the weight {got.min()}, expected none below 0"
     one_row = lab.softmax(scores[0, 1, 2])
-    assert np.allclose(got[0, 1, 2], one_row), \
+    assert is_close(got[0, 1, 2], one_row), \
         f"row [0, 1, 2] of a softmax is {got[0, 1, 2]}, alone it is {one_row}: a row must not depend on other rows"
 
 
@@ -105,7 +121,7 @@ def test_task_1_softmax_works_along_the_last_axis_of_any_array(lab):
 def test_task_1_softmax_does_not_overflow_on_huge_scores(lab):
     with np.errstate(all="ignore"):
         got = lab.softmax(np.array([1e4, 1e4 - math.log(3.0), -1e4]))
-    assert np.allclose(got, [0.75, 0.25, 0.0]), \
+    assert is_close(got, [0.75, 0.25, 0.0]), \
         f"softmax([10000, 10000 - ln 3, -10000]) gave {got}, expected [0.75, 0.25, 0]: exp(10000) is inf in float64, " \
         "but adding a constant to all scores does not change a softmax"
 
@@ -126,7 +142,7 @@ def test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept(lab):
     scores = np.array([[1.0, -np.inf, 1.0], [0.0, -np.inf, -np.inf]])
     before = scores.copy()
     got = lab.softmax(scores)
-    assert np.allclose(got, [[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]]), \
+    assert is_close(got, [[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]]), \
         f"softmax([[1, -inf, 1], [0, -inf, -inf]]) gave {got.tolist()}, expected [[0.5, 0, 0.5], [1, 0, 0]]: a score " \
         "of -inf has the weight 0"
     assert (got[np.isneginf(before)] == 0).all(), \
@@ -144,7 +160,7 @@ def test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept(lab):
 def test_task_2_equal_scores_give_the_mean_of_the_visible_values(lab):
     queries, keys, values = np.zeros((4, 2, 5)), random_qkv(4, 4, head_dim=5)[1], rows(0, 4, num_heads=2, head_dim=5)
     got = row_numbers(lab.causal_attention(queries, keys, values))
-    assert np.allclose(got, [0.0, 0.5, 1.0, 1.5]), \
+    assert is_close(got, [0.0, 0.5, 1.0, 1.5]), \
         f"causal_attention with queries of 0 and values 0, 1, 2, 3 gave {got}, expected the running means [0, 0.5, " \
         "1, 1.5]: query i sees the values 0 up to and including i, and equal scores weigh the same"
 
@@ -153,9 +169,10 @@ def test_task_2_equal_scores_give_the_mean_of_the_visible_values(lab):
 def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
     queries, keys, values = random_qkv(8, 8)
     whole = lab.causal_attention(queries, keys, values)
+    check_attends(whole, queries, keys, values)
     for num_queries in (2, 1, 7):
         first = 8 - num_queries
-        error = np.abs(lab.causal_attention(queries[first:], keys, values) - whole[first:]).max()
+        error = largest_difference(lab.causal_attention(queries[first:], keys, values), whole[first:])
         assert error < 1e-9, \
             f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these " \
             f"rows of the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 " \
@@ -181,11 +198,12 @@ def test_task_2_agrees_with_attention_in_slow_motion(lab):
 def test_task_2_future_tokens_do_not_influence_earlier_outputs(lab):
     queries, keys, values = random_qkv(6, 6)
     before = lab.causal_attention(queries, keys, values)
+    check_attends(before, queries, keys, values)
     changed_keys, changed_values = keys.copy(), values.copy()
     changed_keys[4:] = 1e4 * queries[3]  # as loud as it gets for query 3
     changed_values[4:] = 1e6
     after = lab.causal_attention(queries, changed_keys, changed_values)
-    error = np.abs(after[:4] - before[:4]).max()
+    error = largest_difference(after[:4], before[:4])
     assert error < 1e-9, \
         f"changing keys and values 4 and 5 moved the outputs of queries 0 to 3 by {error:.2g}, expected 0: a query " \
         "must not see keys after its own position"
@@ -205,8 +223,7 @@ def test_task_2_the_arguments_are_not_changed(lab):
     arrays = random_qkv(3, 5)
     before = [array.copy() for array in arrays]
     got = lab.causal_attention(*arrays)
-    assert np.allclose(got, attention_in_slow_motion(*before)), \
-        "causal_attention of 3 queries over 5 keys is off by more than 1e-5: whatever else it does, it must attend"
+    check_attends(got, *before)
     for name, array, old in zip(("queries", "keys", "values"), arrays, before):
         change = np.abs(array - old).max()
         assert change == 0, \
@@ -226,6 +243,8 @@ def test_task_2_refuses_shapes_that_do_not_fit(lab):
 
 @pytest.mark.points(1)
 def test_task_2_no_queries_are_no_error(lab):
+    one = random_qkv(1, 8)
+    check_attends(lab.causal_attention(*one), *one)
     queries, keys, values = random_qkv(0, 8)
     try:
         got = lab.causal_attention(queries, keys, values).shape
@@ -368,7 +387,7 @@ def test_task_3_keys_and_values_of_earlier_tokens_never_change(lab):
         assert got == [[5, 5], [8, 8]], \
             f"layer {layer} holds {got} keys and values after forwards of 5 and of 8 tokens, expected [[5, 5], [8, 8]]"
         for name, few, many in zip(("keys", "values"), short.get(layer), long.get(layer)):
-            error = np.abs(many[:5] - few).max()
+            error = largest_difference(many[:5], few)
             assert error < 1e-9, \
                 f"in layer {layer} the {name} of the first 5 tokens differ by {error:.2g} between a text of 5 and " \
                 "the same text with 3 more tokens, expected 0: under a causal mask the past does not see the future, " \
@@ -385,7 +404,7 @@ def test_task_3_a_prompt_in_chunks_gives_the_same_logits(lab):
         for num_tokens in cuts:
             logits = model.forward(text[start:start + num_tokens], cache)
             start += num_tokens
-        error = np.abs(logits - whole).max()
+        error = largest_difference(logits, whole)
         assert error < 1e-9, \
             f"8 tokens through the cache in chunks of {cuts} give logits that are off by {error:.2g}, expected < " \
             "1e-9: how a text is cut must not matter"
@@ -404,7 +423,7 @@ def test_task_4_without_cache_every_step_sends_the_whole_text(lab):
     assert prompt == PROMPT, f"decode_without_cache changed the caller's prompt to {prompt}, it was {PROMPT}"
     for step in range(4):
         expected = small_model(lab).forward([*PROMPT, *result.token_ids[:step]])
-        error = np.abs(result.logits[step] - expected).max()
+        error = largest_difference(result.logits[step], expected)
         assert error < 1e-9, \
             f"decode_without_cache of 4 tokens after 5: row {step} of the logits is off by {error:.2g} from what the " \
             f"model says after the prompt and {step} new tokens, expected < 1e-9"
@@ -420,7 +439,7 @@ def test_task_4_with_cache_gives_the_same_tokens_and_logits(lab):
         assert cached.token_ids == plain.token_ids, \
             f"model {seed}: decode_with_cache emitted {cached.token_ids}, without a cache it is {plain.token_ids}: a " \
             "cache must not change the answer"
-        error = np.abs(cached.logits - plain.logits).max()
+        error = largest_difference(cached.logits, plain.logits)
         assert error < 1e-9, f"model {seed}: the logits with and without a cache differ by {error:.2g}, expected < 1e-9"
         for name, result in (("decode_without_cache", plain), ("decode_with_cache", cached)):
             kinds = {type(token_id).__name__ for token_id in result.token_ids}

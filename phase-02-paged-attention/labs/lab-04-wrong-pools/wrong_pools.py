@@ -2,6 +2,7 @@
 
 Nothing here is hidden, but you learn more if you find the sealed ones without reading on. What your test gets is made
 by ``hand_out``: every time a fresh class with the promised calls and nothing else, the same for right pools and wrong.
+Arguments are read once, into lists: how a pool reads them is no promise, and not seen.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ def hand_out(kind: Kind) -> types.SimpleNamespace:
             return self.__pool.get_new_blocks(n)
 
         def free_blocks(self, blocks: Iterable[Any]) -> None:
-            return self.__pool.free_blocks(blocks)
+            return self.__pool.free_blocks(list(blocks))
 
         def touch(self, blocks: Sequence[Any]) -> None:
-            return self.__pool.touch(blocks)
+            return self.__pool.touch(list(blocks))
 
         def cache_full_blocks(self, blocks: Sequence[Any], hashes: Sequence[Hashable]) -> None:
-            return self.__pool.cache_full_blocks(blocks, hashes)
+            return self.__pool.cache_full_blocks(list(blocks), list(hashes))
 
         def get_cached_block(self, block_hash: Hashable) -> Any | None:
             return self.__pool.get_cached_block(block_hash)
 
         def evict_blocks(self, block_ids: Iterable[int]) -> None:
-            return self.__pool.evict_blocks(block_ids)
+            return self.__pool.evict_blocks(list(block_ids))
 
         def reset_prefix_cache(self) -> None:
             return self.__pool.reset_prefix_cache()

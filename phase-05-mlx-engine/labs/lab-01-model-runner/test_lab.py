@@ -94,6 +94,8 @@ def check_pools(cache, expected, call, rule):
     assert len(cache.pools) == len(expected), \
         f"a cache of {count(len(expected), 'layer')} has {len(cache.pools)} pools, expected one for each layer"
     for layer, pool in enumerate(cache.pools):
+        assert tuple(pool.shape) == expected[layer].shape, \
+            f"after {call}, pools[{layer}] has the shape {tuple(pool.shape)}, expected {expected[layer].shape}"
         wrong = np.argwhere(np.array(pool) != expected[layer])
         if len(wrong):
             place = tuple(wrong[0][:3].tolist())
@@ -207,9 +209,9 @@ def test_task_3_whole_blocks_of_every_layer_are_copied(lab):
 ], ids=str)
 def test_task_3_copies_are_as_if_made_one_after_the_other(lab, copies):
     cache, content = make_cache(lab)
-    cache.copy_blocks(copies)
     for source, destination in copies:
         content[:, destination] = content[:, source]
+    cache.copy_blocks(list(copies))
     check_pools(cache, content, f"copy_blocks({copies})", "it must be as if the copies were made one after the other")
 
 
@@ -227,7 +229,7 @@ def test_task_3_copies_are_counted(lab):
                 "no pairs, no change")
     for copies in ([(3, 5), (4, 5)], [(2, 2)]):
         before = cache.num_copied_blocks
-        cache.copy_blocks(copies)
+        cache.copy_blocks(list(copies))
         assert cache.num_copied_blocks - before == len(copies), \
             f"copy_blocks({copies}) raised num_copied_blocks from {before} to {cache.num_copied_blocks}, expected " \
             f"{before + len(copies)}: it grows by the number of pairs, whatever they copy"

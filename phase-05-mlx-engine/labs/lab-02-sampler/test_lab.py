@@ -63,6 +63,13 @@ def draw(lab, logits, rows, *num_ahead):
     return [int(token) for token in got.tolist()]
 
 
+def check_draws(lab):
+    """What must stay the same says nothing of somebody who always says the same."""
+    got = draw(lab, np.zeros((20, 1000), dtype=np.float32), many_rows(20, temperature=1.0))
+    assert len(set(got)) > 10, (f"20 rows with 1000 equally likely tokens, each with a key of its own, drew {got}, "
+                                "expected mostly different ones: whatever else it does, it must draw")
+
+
 def uniform_of(keys, vocab_size):
     """What MLX's generator gives for each of ``keys``, one at a time, in double precision."""
     numbers = [mx.random.uniform(shape=(vocab_size,), key=key) for key in mx.array(np.array(keys, dtype=np.uint32))]
@@ -346,6 +353,7 @@ def test_task_3_each_position_has_its_own_noise(lab):
 
 @pytest.mark.points(1)
 def test_task_3_what_the_output_says_does_not_matter(lab):
+    check_draws(lab)
     logits = np.zeros((1, 1000), dtype=np.float32)
     params = SamplingParams()
     got = [draw(lab, logits, [SamplerRow(params, prompt, output, (), (4, 4))])[0]
@@ -394,6 +402,7 @@ def test_task_3_a_token_can_be_drawn_ahead(lab):
 
 @pytest.mark.points(1)
 def test_task_3_a_key_that_reaches_its_end_goes_on_at_0(lab):
+    check_draws(lab)
     logits = np.zeros((2, 1000), dtype=np.float32)
     rows = [make_row((1, 2 ** 32 - 1), num_output=5), make_row((1, 0), num_output=4)]
     try:
@@ -411,6 +420,7 @@ def test_task_3_a_key_that_reaches_its_end_goes_on_at_0(lab):
 
 @pytest.mark.points(4)
 def test_task_3_a_row_draws_the_same_in_any_company(lab):
+    check_draws(lab)
     temperatures = np.array([[0.7, 1.0, 0.0, 1.5, 0.001][index % 5] for index in range(64)])
     logits = np.random.default_rng(6).normal(size=(64, 400))
     logits[temperatures == 0.001] *= 0.001
@@ -459,6 +469,7 @@ def test_task_3_a_logit_of_minus_infinity_is_never_drawn(lab):
 
 @pytest.mark.points(1)
 def test_task_3_half_precision_is_drawn_in_single_precision(lab):
+    check_draws(lab)
     for dtype in (mx.float16, mx.bfloat16):
         logits = mx.array(np.random.default_rng(7).normal(size=(300, 2000)).astype(np.float32)).astype(dtype)
         rows = many_rows(300, temperature=0.7)
@@ -482,6 +493,7 @@ def test_task_3_no_temperature_is_too_small_or_too_large(lab):
 @pytest.mark.points(1)
 @pytest.mark.inside("an array of MLX crosses as a copy: what is written into it is seen only where the file runs")
 def test_task_3_the_callers_logits_stay_as_they_are(lab):
+    check_draws(lab)
     values = [[3.0, 2.0, 1.0, -1.0], [0.5, 0.25, 4.0, 4.0]]
     rows = [SamplerRow(SamplingParams(temperature=temperature), (), [0] * num_output, (), (1, 2))
             for temperature, num_output in ((0.5, 2), (0.0, 1))]
@@ -569,6 +581,7 @@ def test_task_5_the_nucleus_ends_where_top_p_is_reached_exactly(lab):
 
 @pytest.mark.points(1)
 def test_task_5_a_tiny_top_p_keeps_one_token(lab):
+    check_draws(lab)
     for top_p in (1e-6, 1e-30, 1e-300):
         check_support(lab, [1, 4, 4, 1], {1}, "one token reaches it, and there is always one", top_p=top_p)
 
