@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from course.graded import GradedTest, graded_tests
+from course.grading.bytecode import compile_packages
 from course.grading.result import LabResult, Outcome, TestResult
 from course.grading.sandbox import Level, choose_level, describe
 from course.grading.settings import Settings
@@ -34,6 +35,7 @@ def _level(wanted: str) -> Level:
 
 def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
     """The result of the file at ``path`` for ``lab``. Raises SandboxError where the sandbox asked for cannot be had."""
+    compile_packages()
     started = time.monotonic()
     level = _level(settings.sandbox)
     has_network, _ = describe(level)

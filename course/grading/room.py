@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.grading.bytecode import cached_name, compiled
 from course.grading.sandbox import Level, Limits, Room
 from course.grading.surface import Surface, surface_of
 from course.labs import Lab, LabError, discover, find_lab
@@ -51,12 +52,14 @@ class FarSettings:
     def room(self) -> Room:
         here = Path(__file__).resolve().parent
         imports = self._imports
-        files = {f"course/grading/{name}.py": (here / f"{name}.py").read_bytes() for name in FAR_MODULES}
-        files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source,
-                  **{f"course/{name}.py": (here.parent / f"{name}.py").read_bytes() for name in GAUGES}}
+        sources = {f"course/grading/{name}.py": here / f"{name}.py" for name in FAR_MODULES}
+        sources |= {f"course/{name}.py": here.parent / f"{name}.py" for name in GAUGES}
+        sources |= {module.replace(".", "/") + ".py": self.lab.module_path(module) for module in imports.given}
+        files = {name: path.read_bytes() for name, path in sources.items()}
+        files |= {cached_name(name): compiled(path) for name, path in sources.items()}
+        files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source}
         files |= {f"bases/{number}.py": path.read_bytes() for number, path in imports.bases.items()}
         for module in imports.given:
-            files[module.replace(".", "/") + ".py"] = self.lab.module_path(module).read_bytes()
             for package in _parents(module):
                 files.setdefault(f"{package.replace('.', '/')}/__init__.py", b"")
         if "mlx" in imports.packages:

@@ -344,15 +344,15 @@ def test_task_3_append_n_adds_all_or_none(lab):
 
 @pytest.mark.points(2)
 def test_task_3_taking_and_appending_cost_the_same_in_a_long_queue(lab):
-    queue, _ = counted_queue(lab, 400)
-    first = assert_o1("popleft() from a queue of 400", queue.popleft)
-    few = assert_o1("popleft_n(2) from a queue of 399", lambda: queue.popleft_n(2), num_blocks=2)
-    many = assert_o1("popleft_n(300) from a queue of 397", lambda: queue.popleft_n(300), num_blocks=300)
-    assert_o1("append_n(2 blocks) to a queue of 97", lambda: queue.append_n(few), num_blocks=2)
-    assert_o1("append_n(300 blocks) to a queue of 99", lambda: queue.append_n(many), num_blocks=300)
+    queue, _ = counted_queue(lab, 250)
+    first = assert_o1("popleft() from a queue of 250", queue.popleft)
+    few = assert_o1("popleft_n(2) from a queue of 249", lambda: queue.popleft_n(2), num_blocks=2)
+    many = assert_o1("popleft_n(200) from a queue of 247", lambda: queue.popleft_n(200), num_blocks=200)
+    assert_o1("append_n(2 blocks) to a queue of 47", lambda: queue.append_n(few), num_blocks=2)
+    assert_o1("append_n(200 blocks) to a queue of 49", lambda: queue.append_n(many), num_blocks=200)
     got = (first.block_id, queue.num_free_blocks)
-    assert got == (0, 399), (f"of blocks 0 to 399 one was taken by popleft(), 302 by popleft_n() and those appended "
-                             f"again: (the first, num_free_blocks) is {got}, expected (0, 399)")
+    assert got == (0, 249), (f"of blocks 0 to 249 one was taken by popleft(), 202 by popleft_n() and those appended "
+                             f"again: (the first, num_free_blocks) is {got}, expected (0, 249)")
 
 
 # ---- Task 4
