@@ -1,18 +1,20 @@
 """``paged_attention`` for speed: the same call, the same results but for rounding.
 
-Requests that decode are attended together, block by block (``split_kv``); a chunk, or one of few that decode, by itself
-(``gathered``).
+Requests that compute one token are attended together, block by block (``split_kv``), and so are those that compute a
+few; a longer chunk, or one of few requests, by itself (``gathered``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from mini_vllm.backend import mx
 from mini_vllm.fast.gathered import attend_gathered
 from mini_vllm.fast.plan import AttentionPlan
 from mini_vllm.fast.span import Span
 from mini_vllm.fast.split_kv import attend_splits
+from mini_vllm.fast.split_plan import SplitPlan
 from mini_vllm.fast.streams import joined, streams
 
 
@@ -55,16 +57,15 @@ class FastAttention:
 
 def attend(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """What each token of the planned step sees, [num_tokens, num_heads, head_dim], like ``queries``."""
-    outs, start = [], 0
-    if plan.splits:
-        scaled = queries[:sum(splits.num_requests for splits in plan.splits)] * scale
-        for splits in plan.splits:
-            end = start + splits.num_requests
+    ends = list(accumulate(part.num_tokens for part in plan.parts))
+    together = [end for part, end in zip(plan.parts, ends) if isinstance(part, SplitPlan)]
+    scaled = queries[:together[-1]] * scale if together else queries
+    outs = []
+    for part, end in zip(plan.parts, ends):
+        tokens = slice(end - part.num_tokens, end)
+        if isinstance(part, SplitPlan):
             with mx.stream(next(streams)):
-                outs.append(attend_splits(scaled[start:end], pool, splits))
-            start = end
-    for request in plan.gathered:
-        end = start + request.num_queries
-        outs.append(attend_gathered(queries[start:end], pool, request, scale))
-        start = end
+                outs.append(attend_splits(scaled[tokens], pool, part))
+        else:
+            outs.append(attend_gathered(queries[tokens], pool, part, scale))
     return joined(outs)

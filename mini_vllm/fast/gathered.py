@@ -27,7 +27,7 @@ class GatherPlan:
     """The blocks of a span, and the masks of its tiles; both are made once per step and used by every layer."""
 
     def __init__(self, span: Span, num_kv_heads: int, block_size: int, masks: CausalMasks) -> None:
-        self.num_queries, self.context_len = span.num_queries, span.context_len
+        self.num_tokens, self.context_len = span.num_queries, span.context_len
         self.matrices = matrix_ids(span.block_ids[:span.num_blocks(block_size)], 2 * num_kv_heads)
         self.masks = masks
 
@@ -76,14 +76,14 @@ def gather(pool: mx.array, matrices: mx.array) -> tuple[mx.array, mx.array]:
 
 def attend_gathered(queries: mx.array, pool: mx.array, plan: GatherPlan, scale: float) -> mx.array:
     """What each token of one request sees, [num_queries, num_heads, head_dim], like ``queries``."""
-    first, window = plan.context_len - plan.num_queries, plan.masks.window
+    first, window = plan.context_len - plan.num_tokens, plan.masks.window
     stream = next(streams)
     with mx.stream(stream):
         keys, values = gather(pool, plan.matrices)
     queries = queries.swapaxes(0, 1)
     tiles = []
-    for start in range(0, plan.num_queries, tuning.QUERY_TILE):
-        end = min(start + tuning.QUERY_TILE, plan.num_queries)
+    for start in range(0, plan.num_tokens, tuning.QUERY_TILE):
+        end = min(start + tuning.QUERY_TILE, plan.num_tokens)
         seen = slice(0 if window is None else max(first + start + 1 - window, 0), first + end)
         num_queries, num_keys = end - start, seen.stop - seen.start
         tile = queries[:, start:end], keys[:, seen], values[:, seen]

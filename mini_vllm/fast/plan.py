@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from mini_vllm.fast import tuning
 from mini_vllm.fast.gathered import CausalMasks, GatherPlan
@@ -25,28 +25,49 @@ class AttentionPlan:
                  window: int | None = None, before: AttentionPlan | None = None) -> None:
         if window is not None:
             spans = [span.within(window, block_size) for span in spans]
-        num_decodes = sum(span.num_queries == 1 for span in spans)
-        decodes, chunks = spans[:num_decodes], spans[num_decodes:]
-        if any(span.num_queries == 1 for span in chunks):
+        nums = [span.num_queries for span in spans]
+        if any(earlier > 1 and later == 1 for earlier, later in zip(nums, nums[1:])):
             raise ValueError(f"requests that compute one token come first in a step, but the numbers of tokens are "
-                             f"{[span.num_queries for span in spans]}")
-        are_few = num_decodes <= tuning.MAX_GATHERED_DECODES and (window is not None or not begin_alike(decodes))
-        self._tables = [span.block_ids[:span.num_blocks(block_size)] for span in decodes]
-        #: Requests that decode, if there are many; one plan for each stream that they are shared out to.
-        self.splits: list[SplitPlan] = []
-        if are_few:
-            chunks = spans
-        elif before is not None and before.splits and before._tables == self._tables:
-            ends = list(accumulate(splits.num_requests for splits in before.splits))
-            self.splits = [splits.at(decodes[end - splits.num_requests:end])
-                           for splits, end in zip(before.splits, ends)]
-        else:
-            self.splits = [SplitPlan(part, num_heads, num_kv_heads, block_size, window)
-                           for half in _halves(decodes, block_size, may_share=window is None)
-                           for part in _within(half, tuning.max_products() // num_heads, block_size)]
+                             f"{nums}")
         masks = CausalMasks(window)
-        #: The others, in the order of the step.
-        self.gathered = [GatherPlan(span, num_kv_heads, block_size, masks) for span in chunks]
+        #: In the order of the step: requests that are attended together, in one plan for each stream that they are
+        #: shared out to, and requests by themselves.
+        self.parts: list[SplitPlan | GatherPlan] = []
+        #: The plans of each run that is attended together, by the blocks of its requests.
+        self._runs: list[tuple[list[Sequence[int]], list[SplitPlan]]] = []
+        for is_short, group in groupby(spans, key=_is_short):
+            run = list(group)
+            are_few = len(run) <= tuning.MAX_GATHERED_DECODES and (window is not None or not begin_alike(run))
+            if is_short is None or are_few:
+                self.parts += [GatherPlan(span, num_kv_heads, block_size, masks) for span in run]
+                continue
+            tables = [span.block_ids[:span.num_blocks(block_size)] for span in run]
+            splits = (before._moved(tables, run) if before is not None else None) or [
+                SplitPlan(part, num_heads, num_kv_heads, block_size, window)
+                for half in _halves(run, block_size, may_share=window is None)
+                for part in _within(half, tuning.max_products() // num_heads, block_size)]
+            self._runs.append((tables, splits))
+            self.parts += splits
+
+    def _moved(self, tables: list[Sequence[int]], run: Sequence[Span]) -> list[SplitPlan] | None:
+        """The plans of a run with these blocks, at its lengths now; None if there was none."""
+        for own_tables, splits in self._runs:
+            if own_tables == tables:
+                ends = accumulate(each.num_requests for each in splits)
+                pieces = [run[end - each.num_requests:end] for each, end in zip(splits, ends)]
+                if all(each.can_move_to(piece) for each, piece in zip(splits, pieces)):
+                    return [each.at(piece) for each, piece in zip(splits, pieces)]
+        return None
+
+    @property
+    def splits(self) -> list[SplitPlan]:
+        """Those that are attended together."""
+        return [part for part in self.parts if isinstance(part, SplitPlan)]
+
+
+def _is_short(span: Span) -> bool | None:
+    """Whether a request computes a few tokens; False if it is one; None if there are too many to attend together."""
+    return span.num_queries > 1 if span.num_queries <= tuning.MAX_SPLIT_QUERIES else None
 
 
 def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Sequence[Span]]:

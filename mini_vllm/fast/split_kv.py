@@ -1,4 +1,4 @@
-"""Split-KV decoding: many requests, one token each, attended block by block straight out of the pool.
+"""Split-KV decoding: many requests, a few tokens each, attended block by block straight out of the pool.
 
 Each split (request, block) gives a *partial*: what the tokens of the block add to the softmax of the request, that is
 their weights, measured from the highest score of the whole request, the sum of these, and the values weighted by them.
@@ -24,16 +24,18 @@ SMALLEST_SUM = 1e-30
 
 
 def attend_splits(queries: mx.array, pool: mx.array, plan: SplitPlan) -> mx.array:
-    """What each request's one token sees, [num_requests, num_heads, head_dim], like ``queries``, which are scaled."""
-    num_requests, num_heads, _ = queries.shape
+    """What each token sees, [num_tokens, num_heads, head_dim], like ``queries``, which are scaled."""
+    if plan.row_tokens is not None:
+        queries = queries[plan.row_tokens]
+    num_rows, num_heads, _ = queries.shape
     parts: list[_BlockPartials | _PrefixPartials] = [_BlockPartials(queries, pool, plan)]
     for prefix in plan.prefixes:
         with mx.stream(next(streams)):
             parts.append(_PrefixPartials(queries, pool, prefix))
     highest = joined([part.highest for part in parts])[plan.sums.partials].max(axis=1)
     if plan.sums.requests is not None:
-        highest = mx.full((num_requests, num_heads), -mx.inf).at[plan.sums.requests].maximum(highest)
-    tops, start, partials = highest[plan.partial_requests], 0, []
+        highest = mx.full((num_rows, num_heads), -mx.inf).at[plan.sums.requests].maximum(highest)
+    tops, start, partials = highest[plan.partial_rows], 0, []
     for part in parts:
         end = start + part.highest.shape[0]
         with mx.stream(part.stream):
@@ -42,49 +44,67 @@ def attend_splits(queries: mx.array, pool: mx.array, plan: SplitPlan) -> mx.arra
     # [num_partials, num_heads, head_dim + 1] → [num_sums, width, …] → [num_sums, …]
     out = (joined(partials)[plan.sums.partials] * plan.sums.factors).sum(axis=1)
     if plan.sums.requests is not None:
-        out = mx.zeros((num_requests, *out.shape[1:])).at[plan.sums.requests].add(out)
+        out = mx.zeros((num_rows, *out.shape[1:])).at[plan.sums.requests].add(out)
+    if plan.token_rows is not None:
+        out = out[plan.token_rows]
     return (out[..., :-1] / out[..., -1:]).astype(queries.dtype)
 
 
 class _BlockPartials:
-    """The partials of all splits.
+    """The partials of all splits, for each row of their requests.
 
-    Query heads that share a KV head are multiplied together, [group, head_dim] and [head_dim, block_size]; one by one
-    where products of one vector are so much faster.
+    Rows and query heads that share a KV head are multiplied together, [num_rows * group, head_dim] and
+    [head_dim, block_size]; heads of one row one by one where products of one vector are so much faster.
     """
 
     def __init__(self, queries: mx.array, pool: mx.array, plan: SplitPlan) -> None:
         self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
-        _, num_heads, head_dim = queries.shape
+        self._num_rows, (_, self._num_heads, head_dim) = plan.num_rows, queries.shape
         num_blocks, num_both, block_size, _ = pool.shape
         self._products = plan.products
         self._matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
-        heads_per_product = num_heads * plan.mask.shape[0] // self._products.keys.shape[0]
-        scores = mx.gather_mm(queries.reshape(-1, heads_per_product, head_dim), self._matrices.swapaxes(1, 2),
-                              self._products.queries, self._products.keys)
-        self._scores = scores.reshape(-1, num_heads, block_size).astype(mx.float32) + plan.mask
-        #: [num_splits, num_heads]
-        self.highest = self._scores.max(axis=-1)
+        self._num_splits = plan.mask.shape[0]
+        #: Products of a split.
+        self._per_split = self._products.keys.shape[0] // self._num_splits
+        heads_per_product = self._num_heads // self._per_split
+        if self._num_rows > 1:
+            queries = queries.reshape(-1, self._num_rows, self._per_split, heads_per_product, head_dim).swapaxes(1, 2)
+        scores = mx.gather_mm(queries.reshape(-1, self._num_rows * heads_per_product, head_dim),
+                              self._matrices.swapaxes(1, 2), self._products.queries, self._products.keys)
+        shape = ((self._num_splits, self._num_heads) if self._num_rows == 1 else
+                 (self._num_splits, self._per_split, self._num_rows, heads_per_product))
+        #: [num_splits, num_heads, block_size], or [num_splits, products, num_rows, heads, block_size]
+        self._scores = scores.reshape(*shape, block_size).astype(mx.float32) + plan.mask
+        #: [num_splits * num_rows, num_heads]
+        self.highest = self._to_rows(self._scores.max(axis=-1))
+
+    def _to_rows(self, x: mx.array) -> mx.array:
+        """[num_splits, products, num_rows, heads, …] → [num_splits * num_rows, num_heads, …]"""
+        if self._num_rows == 1:
+            return x
+        return x.swapaxes(1, 2).reshape(self._num_splits * self._num_rows, self._num_heads, *x.shape[4:])
 
     def weigh(self, tops: mx.array) -> list[mx.array]:
-        """Weighted values [num_splits, num_heads, head_dim] and sums of weights [num_splits, num_heads, 1], with scores
-        measured from ``tops`` [num_splits, num_heads]."""
+        """Weighted values [num_splits * num_rows, num_heads, head_dim] and sums of weights [num_splits * num_rows,
+        num_heads, 1], with scores measured from ``tops`` [num_splits * num_rows, num_heads]."""
+        if self._num_rows > 1:
+            tops = tops.reshape(self._num_splits, self._num_rows, self._per_split, -1).swapaxes(1, 2)
         weights = exp_below_zero(self._scores - tops[..., None])
-        num_splits, num_heads, block_size = weights.shape
-        num_products = self._products.weights.shape[0]
+        num_products, block_size = self._products.weights.shape[0], weights.shape[-1]
         out = mx.gather_mm(weights.astype(self._matrices.dtype).reshape(num_products, -1, block_size), self._matrices,
                            self._products.weights, self._products.values)
-        return [out.reshape(num_splits, num_heads, -1).astype(mx.float32), weights.sum(axis=-1, keepdims=True)]
+        out = out.reshape(*weights.shape[:-1], -1).astype(mx.float32)
+        return [self._to_rows(out), self._to_rows(weights.sum(axis=-1, keepdims=True))]
 
 
 class _PrefixPartials:
-    """The partials of all requests that share a prefix."""
+    """The partials of all rows of the requests that share a prefix; below, a row counts as a request of its own."""
 
     def __init__(self, queries: mx.array, pool: mx.array, prefix: SharedPrefix) -> None:
         self.stream = mx.default_stream(mx.default_device())  # the one it is computed on
         keys, self._values = gather(pool, prefix.matrices)
         num_kv_heads, _, head_dim = keys.shape
-        own = queries[prefix.request_ids]
+        own = queries[prefix.row_ids]
         self._num_requests, self._num_heads, _ = own.shape
         stacked = own.reshape(self._num_requests, num_kv_heads, -1, head_dim).swapaxes(0, 1)
         #: [num_kv_heads, num_keys, num_requests * group], as in a tile

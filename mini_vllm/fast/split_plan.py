@@ -47,18 +47,28 @@ class PartialSums(NamedTuple):
 
 
 class SplitPlan:
-    """The splits of requests that decode, one token each.
+    """The splits of requests that compute few tokens each: one that decodes, or a few drafts beside it.
 
-    With a ``window``, each request sees a beginning of its own, and no prefix is shared.
+    All have the same number of *rows*, that of the request with the most tokens; what a request has too few is filled
+    up with its last token. With a ``window``, each request sees a beginning of its own, and no prefix is shared.
     """
 
     def __init__(self, spans: Sequence[Span], num_heads: int, num_kv_heads: int, block_size: int,
                  window: int | None = None) -> None:
         self.num_requests, self._window, self._block_size = len(spans), window, block_size
+        self._num_queries = [span.num_queries for span in spans]
+        #: Rows of a request, and tokens of all.
+        self.num_rows, self.num_tokens = max(self._num_queries), sum(self._num_queries)
+        #: Of each row its token, and of each token its row; None where they are the same.
+        self.row_tokens: mx.array | None = None
+        self.token_rows: mx.array | None = None
+        if self.num_tokens < self.num_requests * self.num_rows:
+            self._plan_rows()
         self.prefixes = find_shared_prefixes(spans, num_kv_heads, block_size) if window is None else []
         firsts = np.zeros(len(spans), dtype=np.int64)  # of each request, the first block that is not in a prefix
         for prefix in self.prefixes:
             firsts[prefix.requests] = prefix.num_blocks
+        self._prefix_lens = (firsts * block_size).tolist()
         counts = np.asarray([span.num_blocks(block_size) for span in spans]) - firsts
         own = [slice(first, first + count) for first, count in zip(firsts.tolist(), counts.tolist())]
         blocks = np.concatenate([np.asarray(span.block_ids[part], dtype=np.int64) for span, part in zip(spans, own)])
@@ -66,22 +76,42 @@ class SplitPlan:
         self._requests = np.repeat(np.arange(len(spans)), counts)
         self._positions = np.concatenate([np.arange(part.start, part.stop) for part in own]) * block_size
         self.mask = self._mask(spans)
-        self.products = _products(self._requests, blocks, num_heads, num_kv_heads)
-        partial_requests = np.concatenate([self._requests, *(prefix.requests for prefix in self.prefixes)])
-        #: The request of each partial.
-        self.partial_requests = mx.array(partial_requests.astype(np.uint32))
-        self.sums = plan_sums(partial_requests)
+        self.products = _products(self._requests, blocks, num_heads, num_kv_heads, self.num_rows)
+        requests = np.concatenate([self._requests, *(prefix.requests for prefix in self.prefixes)])
+        partial_rows = rows_of(requests, self.num_rows)
+        #: Each partial belongs to this row.
+        self.partial_rows = mx.array(partial_rows.astype(np.uint32))
+        self.sums = plan_sums(partial_rows)
+
+    def _plan_rows(self) -> None:
+        counts, nth = np.asarray(self._num_queries), np.arange(self.num_rows)
+        firsts = np.cumsum(counts) - counts
+        rows = np.arange(len(counts) * self.num_rows).reshape(-1, self.num_rows)
+        tokens = firsts[:, None] + np.minimum(nth, counts[:, None] - 1)
+        self.row_tokens = mx.array(tokens.reshape(-1).astype(np.uint32))
+        self.token_rows = mx.array(rows[nth < counts[:, None]].astype(np.uint32))
+
+    def can_move_to(self, spans: Sequence[Span]) -> bool:
+        """Whether ``at`` is right for these spans, whose blocks are the same."""
+        return (self._num_queries == [span.num_queries for span in spans]
+                and all(span.context_len - span.num_queries >= num_shared
+                        for span, num_shared in zip(spans, self._prefix_lens)))
 
     def at(self, spans: Sequence[Span]) -> SplitPlan:
-        """The same requests, with the same blocks, at other lengths."""
+        """The same requests, with the same blocks and as many tokens to compute, at other lengths."""
         moved = copy.copy(self)
         moved.mask = self._mask(spans)
         return moved
 
     def _mask(self, spans: Sequence[Span]) -> mx.array:
-        """[num_splits, 1, block_size]: 0 where the slot holds a token that the request sees, -inf where it does not."""
-        context_lens = np.asarray([span.context_len for span in spans])
-        lengths = (context_lens[self._requests] - self._positions)[:, None, None]
+        """0 where the slot holds a token that the row sees, -inf where it does not: [num_splits, 1, block_size], or
+        [num_splits, 1, num_rows, 1, block_size] if there are several rows."""
+        num_seen = np.asarray([span.context_len for span in spans])
+        if self.num_rows > 1:  # a token sees one less than the next
+            to_come = np.asarray(self._num_queries)[:, None] - 1 - np.arange(self.num_rows)
+            num_seen = num_seen[:, None] - np.maximum(to_come, 0)
+        lengths = (num_seen[self._requests].T - self._positions).T
+        lengths = lengths[:, None, None] if self.num_rows == 1 else lengths[:, None, :, None, None]
         offsets = np.arange(self._block_size)
         sees = offsets < lengths
         if self._window is not None:
@@ -89,9 +119,14 @@ class SplitPlan:
         return mx.array(np.where(sees, np.float32(0), np.float32(-np.inf)))
 
 
-def _products(requests: IntArray, blocks: IntArray, num_heads: int, num_kv_heads: int) -> Products:
+def rows_of(requests: IntArray, num_rows: int) -> IntArray:
+    """The rows of each request, one request after the other."""
+    return (requests[:, None] * num_rows + np.arange(num_rows)).reshape(-1)
+
+
+def _products(requests: IntArray, blocks: IntArray, num_heads: int, num_kv_heads: int, num_rows: int) -> Products:
     """The products of splits, given the request and the block of each."""
-    per_split = num_heads if tuning.one_vector_is_faster() else num_kv_heads
+    per_split = num_heads if tuning.heads_apart_are_faster(num_rows, num_heads // num_kv_heads) else num_kv_heads
     nth = np.arange(per_split)
     queries = requests[:, None] * per_split + nth
     keys = blocks[:, None] * 2 * num_kv_heads + nth // (per_split // num_kv_heads)
@@ -101,7 +136,7 @@ def _products(requests: IntArray, blocks: IntArray, num_heads: int, num_kv_heads
 
 
 def plan_sums(requests: IntArray) -> PartialSums:
-    """How to add up partials, given the request of each; every request has at least one.
+    """How to add up partials, given the row of each, here called its request; every one has at least one.
 
     All sums have the same width. One that has too few partials is filled up with partials of the same request that do
     not count: what one request computes, however wrong, never touches the others of its step. A request with more than
@@ -125,11 +160,11 @@ def plan_sums(requests: IntArray) -> PartialSums:
 class SharedPrefix:
     """Blocks with which several requests begin."""
 
-    def __init__(self, requests: Sequence[int], block_ids: Sequence[int], num_kv_heads: int) -> None:
+    def __init__(self, requests: Sequence[int], num_rows: int, block_ids: Sequence[int], num_kv_heads: int) -> None:
         self.num_blocks = len(block_ids)
         self.requests = np.asarray(requests)
-        #: The same for MLX.
-        self.request_ids = mx.array(list(requests))
+        #: Their rows, for MLX.
+        self.row_ids = mx.array(rows_of(self.requests, num_rows).astype(np.uint32))
         self.matrices = matrix_ids(block_ids, 2 * num_kv_heads)
 
 
@@ -139,18 +174,18 @@ def begin_alike(spans: Sequence[Span]) -> bool:
 
 
 def find_shared_prefixes(spans: Sequence[Span], num_kv_heads: int, block_size: int) -> list[SharedPrefix]:
-    """The longest prefix of each family of requests that begin alike. The last block of a request is in none: it may
-    not be full."""
+    """The longest prefix of each family of requests that begin alike. No block with a token that is computed now is in
+    one: its first tokens do not see its last."""
     families: dict[int, list[int]] = {}
     for request, span in enumerate(spans):
         families.setdefault(span.block_ids[0], []).append(request)
-    prefixes = []
+    prefixes, num_rows = [], max(span.num_queries for span in spans)
     for requests in families.values():
-        limit = min(spans[request].num_blocks(block_size) for request in requests) - 1
+        limit = min((spans[request].context_len - spans[request].num_queries) // block_size for request in requests)
         if len(requests) < 2 or limit < 1:
             continue
         tables = np.asarray([spans[request].block_ids[:limit] for request in requests])
         differs = (tables != tables[0]).any(axis=0)
         num_blocks = int(differs.argmax()) if differs.any() else limit
-        prefixes.append(SharedPrefix(requests, tables[0][:num_blocks].tolist(), num_kv_heads))
+        prefixes.append(SharedPrefix(requests, num_rows, tables[0][:num_blocks].tolist(), num_kv_heads))
     return prefixes

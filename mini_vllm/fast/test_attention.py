@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_vllm.attention import PagedKVCache, paged_attention
-from mini_vllm.backend import blas, mx
+from mini_vllm.backend import BlasInfo, blas, mx
 from mini_vllm.conftest import examples
 from mini_vllm.fast import attention as fast_attention
 from mini_vllm.fast import split_kv, tuning
@@ -147,8 +147,32 @@ def test_the_plan_of_a_step_is_made_from_the_one_before():
         assert all(new.sums is not old.sums for new, old in zip(other.splits, first.splits))
 
 
+def test_a_few_tokens_of_each_request_are_attended_together():
+    """As drafts need it; longer chunks by themselves. Nobody waits for one request after the other."""
+    tables = [list(range(10 * i + 1, 10 * i + 8)) for i in range(12)]
+    nums = [1, 1, 1, 2, 5, 8, 3, 9, 40, 4, 4]
+    plan = AttentionPlan([Span(table, num, 25) for table, num in zip(tables, nums)], 4, 2, 4)
+    found = [(type(part).__name__, part.num_tokens) for part in plan.parts]
+    assert found == [("SplitPlan", 3), ("SplitPlan", 18), ("GatherPlan", 9), ("GatherPlan", 40), ("GatherPlan", 4),
+                     ("GatherPlan", 4)], "the last two are as few as one by one is faster for"
+
+
+def test_a_plan_is_not_moved_to_where_a_shared_block_is_written():
+    """Of a shared beginning of two blocks of 4, the first of three tokens at 10 does not see slot 7 yet."""
+    tables = [[1, 2, 3], [1, 2, 4], [1, 2, 5]]
+    rng = np.random.default_rng(0)
+    pool = mx.array(rng.normal(size=(9, 4, 4, 8)).astype(np.float32))
+    queries = mx.array(rng.normal(size=(9, 4, 8)).astype(np.float32))
+    attention, starts = FastAttention(), [0, 3, 6, 9]
+    for lengths in ([12, 12, 12], [10, 10, 10], [11, 12, 9]):
+        got = attention(queries, pool, tables, list(lengths), list(starts), 0.3)
+        expected = paged_attention(queries, pool, tables, lengths, starts, 0.3)
+        np.testing.assert_allclose(np.array(got), np.array(expected), atol=1e-5)
+
+
 def test_many_requests_are_shared_out_to_two_streams(monkeypatch):
     monkeypatch.setattr(tuning, "is_cpu", lambda: True)
+    monkeypatch.setattr(tuning, "blas", BlasInfo("nvpl", None, "as if"))
     spans = [Span(list(range(20 * i + 1, 20 * i + 21)), 1, 75) for i in range(4)]
     assert [half.num_requests for half in AttentionPlan(spans, 2, 2, 4).splits] == [2, 2]
     alike = [Span([1, *span.block_ids[1:]], 1, 75) for span in spans]

@@ -14,6 +14,7 @@ from mini_vllm.fast.exp import exp2, exp_below_zero
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_one_question_decides_all(monkeypatch, on_cpu):
     monkeypatch.setattr(tuning, "is_cpu", lambda: on_cpu)
+    monkeypatch.setattr(tuning, "blas", BlasInfo("nvpl", None, "as if"))
     large = mx.zeros(tuning.MIN_EXP_SIZE)
     choices = [tuning.has_two_streams(), tuning.softmax_by_hand_is_faster(), tuning.writing_runs_is_faster(),
                tuning.dequantise_is_faster(), tuning.exp_by_hand_is_faster(large)]
@@ -25,6 +26,13 @@ def test_one_question_decides_all(monkeypatch, on_cpu):
         [4, 0] if on_cpu else [64, 64])
 
 
+def test_beside_mkl_there_is_one_stream_and_more_is_begun_early(monkeypatch):
+    monkeypatch.setattr(tuning, "is_cpu", lambda: True)
+    monkeypatch.setattr(tuning, "blas", BlasInfo("mkl", None, "as if"))
+    assert not tuning.has_two_streams()
+    assert [tuning.max_lookahead(64, num_bytes) for num_bytes in (22_000_000, 109_000_000)] == [16, 0]
+
+
 def test_modules_ask_at_the_moment_of_the_choice(monkeypatch):
     x = mx.linspace(-20, 0, tuning.MIN_EXP_SIZE)
     monkeypatch.setattr(tuning, "is_cpu", lambda: False)
@@ -34,13 +42,23 @@ def test_modules_ask_at_the_moment_of_the_choice(monkeypatch):
     assert mx.allclose(exp2(x), 2 ** x, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name, expected", [("nvpl", True), ("metal", False), ("mkl", False), ("reference", False)])
-def test_weights_come_first_on_one_blas_only(monkeypatch, name, expected):
+@pytest.mark.parametrize("name", ["nvpl", "metal", "mkl", "openblas", "reference", "custom"])
+def test_which_comes_first_is_read_from_a_table(monkeypatch, name):
     monkeypatch.setattr(tuning, "blas", BlasInfo(name, None, "as if"))
-    assert [tuning.weights_first_is_faster(n, 24) for n in (1, 2, 3, 8, 9, 12, 13, 24, 25)] == [
-        expected and n in (3, 8, 13, 24) for n in (1, 2, 3, 8, 9, 12, 13, 24, 25)]
-    assert tuning.two_apart_are_faster(2) is expected and not tuning.two_apart_are_faster(3)
-    assert tuning.one_vector_is_faster() is (name in ("nvpl", "metal"))
+    for part in tuning.WeightsFirst._fields:
+        ranges = getattr(tuning.WEIGHTS_FIRST.get(name, tuning.TOKENS_FIRST), part)
+        listed = {number for first, last in ranges for number in range(first, last + 1)}
+        assert {n for n in range(300) if tuning.weights_first_is_faster(n, part)} == listed
+        assert not listed & {0, 1}, "one row is the same either way"
+    assert tuning.two_apart_are_faster(2) is (name == "nvpl") and not tuning.two_apart_are_faster(3)
+    assert tuning.heads_apart_are_faster(1, 2) is (name in ("nvpl", "metal"))
+    assert tuning.heads_apart_are_faster(5, 2) is (name == "nvpl") and not tuning.heads_apart_are_faster(4, 2)
+
+
+def test_the_table_is_well_formed():
+    for ranges in (each for both in tuning.WEIGHTS_FIRST.values() for each in both):
+        ends = [number for pair in ranges for number in pair]
+        assert ends == sorted(ends) and all(last < first - 1 for (_, last), (first, _) in zip(ranges, ranges[1:]))
 
 
 def test_nobody_else_asks_what_the_machine_is():

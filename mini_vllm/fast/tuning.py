@@ -9,14 +9,37 @@ The command beside a number measures what the number decides. Run it before and 
 
 from __future__ import annotations
 
+import platform
+from typing import NamedTuple
+
 from mini_vllm import backend
 from mini_vllm.backend import blas, is_cpu, mx
+
+#: The first and the last number of each.
+Ranges = tuple[tuple[int, int], ...]
+
+
+class WeightsFirst(NamedTuple):
+    """Numbers of tokens for which weights come first, by the product."""
+
+    #: One product, which has to lay its result out anew.
+    one: Ranges
+    #: The two of an MLP, which share that.
+    mlp: Ranges
+    #: The one with the output matrix, whose result is large.
+    head: Ranges
+
+
+TOKENS_FIRST = WeightsFirst((), (), ())
 
 # ---- attention
 
 #: Up to this many decoding requests are attended one by one: few products of whole contexts, not many of blocks.
 #: ``python -m mini_vllm.benchmark attention``, gather against split-KV.
 MAX_GATHERED_DECODES = 2
+#: Requests that compute up to this many tokens are attended together, as those with one: a draft is verified so.
+#: ``python -m mini_vllm.benchmark queries``
+MAX_SPLIT_QUERIES = 8
 #: Query tokens of a chunk that are attended at once. Smaller tiles skip more keys that they do not see, larger ones
 #: start fewer operations.
 #: ``mini-vllm bench throughput --workload long-arrival``
@@ -34,21 +57,26 @@ MIN_RUN = 8
 CUDA_MAX_PRODUCTS, MAX_PRODUCTS = 65_535, 2**31 - 1
 #: Kernels that multiply one vector far faster than two or three. ``python -m mini_vllm.benchmark blas``, M = 1 and 2.
 FAST_WITH_ONE_VECTOR = ("nvpl", "metal", "cuda")
+#: Of more rows, NVPL multiplies even the smallest matrices by several threads, which takes four times as long.
+#: ``python -m mini_vllm.benchmark queries``
+NVPL_MAX_SMALL_ROWS = 8
 
 # ---- everything else that a step computes
 
-#: With fewer elements, starting the fifteen operations of our exp takes longer than they save.
-#: ``python -m mini_vllm.benchmark prefix``
-MIN_EXP_SIZE = 32768
+#: With fewer elements, starting the fifteen operations of our exp takes longer than they save. MLX's own takes 9 ns an
+#: element on aarch64, and 25 on x86. ``python -m mini_vllm.benchmark blas``, the last lines.
+MIN_EXP_SIZE = 8192 if platform.machine() in ("x86_64", "AMD64") else 32768
 #: With fewer elements of an activation, a second stream costs more than it saves.
 #: ``mini-vllm bench throughput --workload mixed-16``
 MIN_ACTIVATION_TO_SPLIT = 131072
 #: The same for the noise by which tokens are drawn. ``mini-vllm bench throughput --temperature 0.8``
 MIN_NOISE_TO_SPLIT = 16384
-#: Tokens up to which NVPL is asked for ``weight @ x.T``: of more, laying the result out anew costs more than that
-#: saves. A product of one matrix pays for that by itself, the two of an MLP share it.
-#: ``python -m mini_vllm.benchmark blas``, "ours".
-MAX_WEIGHTS_FIRST, MAX_WEIGHTS_FIRST_IN_MLP = 24, 64
+#: BLAS → numbers of tokens for which ``weight @ x.T`` takes less time than ``x @ weight.T``, as ranges with both ends.
+#: For a BLAS that is not here, tokens come first. ``python -m mini_vllm.benchmark blas`` measures it.
+WEIGHTS_FIRST: dict[str, WeightsFirst] = {
+    "nvpl": WeightsFirst(((3, 8), (13, 24)), mlp=((3, 8), (13, 64)), head=((3, 8), (13, 24))),
+    "mkl": WeightsFirst(((9, 48),), mlp=((9, 48),), head=((9, 16),)),
+}
 
 # ---- how large a step is, and what it may begin early
 
@@ -61,6 +89,8 @@ CPU_CHUNK_TOKENS = 96
 #: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, no faster for more; one
 #: of 109 MB 0.93 times. ``python -m mini_vllm.benchmark single``
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
+#: Beside MKL, whose products take a smaller part of a step, up to 16 gain from it.
+MKL_MAX_LOOKAHEAD = 16
 
 
 def has_gpu() -> bool:
@@ -70,8 +100,12 @@ def has_gpu() -> bool:
 
 
 def has_two_streams() -> bool:
-    """Whether work that MLX computes on one core is cut in two for two cores; see ``streams``."""
-    return is_cpu()
+    """Whether work that MLX computes on one core is cut in two for two cores; see ``streams``.
+
+    Not beside MKL: between two products its threads spin on the other core. On two x86 cores 16 requests decoded 1.2 to
+    1.5 times as fast with one stream. Telling them not to spin (KMP_BLOCKTIME=0) made everything 1.3 times as slow.
+    """
+    return is_cpu() and blas.name != "mkl"
 
 
 def softmax_by_hand_is_faster() -> bool:
@@ -89,9 +123,12 @@ def exp_by_hand_is_faster(x: mx.array) -> bool:
     return x.size >= MIN_EXP_SIZE and x.dtype == mx.float32 and is_cpu()
 
 
-def one_vector_is_faster() -> bool:
-    """Whether query heads that share a KV head are better multiplied one by one than together."""
-    return blas.name in FAST_WITH_ONE_VECTOR
+def heads_apart_are_faster(num_rows: int, group: int) -> bool:
+    """Whether the ``group`` query heads that share a KV head are better multiplied one by one than together, when each
+    has ``num_rows`` vectors."""
+    if num_rows == 1:
+        return blas.name in FAST_WITH_ONE_VECTOR
+    return blas.name == "nvpl" and num_rows * group > NVPL_MAX_SMALL_ROWS
 
 
 def max_products() -> int:
@@ -99,13 +136,11 @@ def max_products() -> int:
     return CUDA_MAX_PRODUCTS if blas.name == "cuda" else MAX_PRODUCTS
 
 
-def weights_first_is_faster(num_tokens: int, max_tokens: int) -> bool:
-    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``.
-
-    NVPL multiplies eight columns or twelve rows at once: with the weights first, 16 tokens take 0.8 times as long, but
-    9 to 12 take 1.1 times.
-    """
-    return blas.name == "nvpl" and 3 <= num_tokens <= max_tokens and not 9 <= num_tokens <= 12
+def weights_first_is_faster(num_tokens: int, part: str = "one") -> bool:
+    """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``. The table is fixed, so that tokens do not depend
+    on how busy the machine was when it was started."""
+    ranges: Ranges = getattr(WEIGHTS_FIRST.get(blas.name, TOKENS_FIRST), part)
+    return any(first <= num_tokens <= last for first, last in ranges)
 
 
 def two_apart_are_faster(num_tokens: int) -> bool:
@@ -138,4 +173,6 @@ def max_lookahead(max_num_seqs: int, model_bytes: int) -> int:
     """
     if not is_cpu():
         return max_num_seqs
-    return CPU_MAX_LOOKAHEAD if model_bytes < CPU_SMALL_MODEL_BYTES else 0
+    if model_bytes >= CPU_SMALL_MODEL_BYTES:
+        return 0
+    return MKL_MAX_LOOKAHEAD if blas.name == "mkl" else CPU_MAX_LOOKAHEAD

@@ -160,6 +160,8 @@ class Model(nn.Module):
     def logits(self, hidden: mx.array) -> mx.array:
         """Scores over the vocabulary, one vector for each of the hidden states."""
         if "lm_head" in self:
-            return self.lm_head(hidden)
+            head = self.lm_head
+            return project(hidden, head.weight, "head") if type(head) is Linear else head(hidden)
         embedding = self.model.embed_tokens
-        return project(hidden, embedding.weight) if type(embedding) is nn.Embedding else embedding.as_linear(hidden)
+        return (project(hidden, embedding.weight, "head") if type(embedding) is nn.Embedding
+                else embedding.as_linear(hidden))
