@@ -124,7 +124,9 @@ def used(monkeypatch):
 def hardly_measured(monkeypatch):
     """The doctor multiplies for a millisecond: for tests of its words."""
     from mini_vllm.benchmark.products import measure_gflops
+    from mini_vllm.cli.doctor import describe_orders
     monkeypatch.setattr(measure_gflops, "__defaults__", (0.001, *measure_gflops.__defaults__[1:]))
+    monkeypatch.setattr(describe_orders, "__defaults__", (0.001,))
 
 
 @pytest.fixture

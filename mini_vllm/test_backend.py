@@ -16,6 +16,7 @@ from rich.console import Console
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo
+from mini_vllm.benchmark import orders
 from mini_vllm.benchmark.products import measure_gflops
 from mini_vllm.cli import doctor, main
 
@@ -419,6 +420,28 @@ def test_a_blas_that_multiplies_wrongly_is_found(monkeypatch, hardly_measured):
     console = Console(record=True, width=200, file=io.StringIO())
     assert doctor.run_doctor(console) == 1
     assert "off by 3.5" in console.export_text()
+
+
+@pytest.mark.parametrize("says, tokens_ms, weights_ms, expected", [
+    ("tokens", 1.2, 1.0, "the table of products fits: at most 1.20 times off"),
+    ("tokens", 1.0, 2.0, "the table of products fits: at most 1.00 times off"),
+    ("tokens", 2.0, 1.0, "the table of products is 2.00 times off here: 16 rows, 576→960, tokens first"),
+    ("weights", 1.0, 1.4, "the table of products is 1.40 times off here: 16 rows, 576→960, weights first"),
+])
+def test_a_table_of_products_that_does_not_fit_is_told(monkeypatch, says, tokens_ms, weights_ms, expected):
+    monkeypatch.setattr(orders.tuning, "weights_first_is_faster", lambda *_: says == "weights")
+    monkeypatch.setattr(doctor, "measure_orders", lambda *_: [
+        orders.Order("smollm2", "qkv", (576, 960), 16, tokens_ms, weights_ms),
+        orders.Order("smollm2", "qkv", (576, 960), 4, 1.0, 1.0)])
+    assert doctor.describe_orders().splitlines()[0] == expected
+
+
+def test_both_ways_round_of_all_products_are_measured():
+    found = list(orders.measure_orders(("tiny-tales",), (1, 16), 0.001))
+    assert [(each.part, each.num_rows) for each in found] == [
+        (part, num_rows) for part in ("qkv", "out", "mlp", "head") for num_rows in (1, 16)]
+    assert all(each.tokens_first_ms > 0 and each.weights_first_ms > 0 for each in found)
+    assert len(str(found[0])) < 120 and "256→512" in str(found[0])
 
 
 def test_memory_is_told_in_bytes():

@@ -1,8 +1,10 @@
 """Measurements that back what the documents say. What is compared is measured side by side in one run.
 
     python -m mini_vllm.benchmark allocator    an operation of the block pool, at 10³ and 10⁶ blocks, and without checks
-    python -m mini_vllm.benchmark blas         MLX with and without a fast BLAS
+    python -m mini_vllm.benchmark blas         MLX with and without a fast BLAS; which way round its products are faster
     python -m mini_vllm.benchmark single       one request, against mlx-lm on the same weights
+    python -m mini_vllm.benchmark parts        where the time of a decode step goes
+    python -m mini_vllm.benchmark queries      a step in which each request computes several tokens, as drafts need
     python -m mini_vllm.benchmark pool         a decode step with a small and with a large pool
     python -m mini_vllm.benchmark tree         a lookup among 1,000 and among 16,000 prompts that begin alike, or do not
     python -m mini_vllm.benchmark prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm

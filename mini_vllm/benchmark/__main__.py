@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import sys
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
 
 import mini_vllm.benchmark
 from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.checks import writable_file
 
 #: Those that print times or ratios of times: on a busy machine they are worth nothing, and that is said.
-TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "prefix", "stall")
+TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "queries", "prefix", "stall")
 
 
 def main() -> int:
     arguments = make_parser().parse_args()
     try:
-        if arguments.quick:
-            shorten(arguments)
-            run(arguments)
-        elif arguments.name in TIMED:
-            from mini_vllm.benchmark.noise import told_if_loud
-            with told_if_loud():
-                run(arguments)
-        else:
-            run(arguments)
+        if arguments.json:
+            writable_file(arguments.json)
+            with saved_to(arguments.json, " ".join(["python -m mini_vllm.benchmark", arguments.name])):
+                return measure(arguments)
+        return measure(arguments)
     except ValueError as error:  # a LoadError is one
         print(f"mini_vllm.benchmark: {error}", file=sys.stderr)
         return 2
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    if arguments.quick:
+        shorten(arguments)
+        run(arguments)
+    elif arguments.name in TIMED:
+        from mini_vllm.benchmark.noise import told_if_loud
+        with told_if_loud():
+            run(arguments)
+    else:
+        run(arguments)
     return 0
+
+
+@contextlib.contextmanager
+def saved_to(path: Path, command: str) -> Iterator[None]:
+    """What is printed in the block is also saved, if the block ends well."""
+    from mini_vllm.benchmark.machine import provenance
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
+        yield
+    data = {"machine": provenance(), "command": command, "printed": printed.getvalue().splitlines()}
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class Tee(io.TextIOBase):
+    """Writes to several."""
+
+    def __init__(self, *targets: IO[str]) -> None:
+        self._targets = targets
+
+    def write(self, text: str) -> int:
+        for target in self._targets:
+            target.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for target in self._targets:
+            target.flush()
 
 
 def at_least_one(text: str) -> int:
@@ -57,6 +98,12 @@ def make_parser() -> argparse.ArgumentParser:
     prefix.add_argument("--model", default="tiny-tales")
     prefix.add_argument("--rounds", type=at_least_one, default=3)
     Drawing.add_arguments(prefix)
+    parts = names.add_parser("parts")
+    parts.add_argument("--model", default="tiny-tales", help="or the name of a random model (default: %(default)s)")
+    parts.add_argument("--rounds", type=at_least_one, default=9)
+    queries = names.add_parser("queries")
+    queries.add_argument("--model", default="tiny-tales")
+    queries.add_argument("--rounds", type=at_least_one, default=7)
     seeds = names.add_parser("seeds")
     seeds.add_argument("--model", action="append", help="default: tiny-tales, and smollm2 if it has been pulled")
     seeds.add_argument("--num-tokens", type=at_least_one, default=400, help="of each request (default: %(default)s)")
@@ -70,6 +117,8 @@ def make_parser() -> argparse.ArgumentParser:
     quiz.add_argument("--show", action="store_true", help="print every answer, with right or wrong")
     for benchmark in names.choices.values():
         benchmark.add_argument("--quick", action="store_true", help="do as little as shows that it runs")
+        benchmark.add_argument("--json", metavar="FILE", type=Path, help="also save what is printed, with the machine, "
+                               "the versions and the commit")
     return parser
 
 
@@ -86,8 +135,12 @@ def run(arguments: argparse.Namespace) -> None:
             print()
             print_checks(**quick(rounds=2))
         case "blas":
-            from mini_vllm.benchmark.blas import print_blas
+            from mini_vllm.benchmark.blas import print_blas, print_exp, print_orders
             print_blas(**quick(all_num_rows=(16,), num_rounds=1))
+            print()
+            print_orders(**quick(all_num_rows=(16,), seconds=0.001, models=("tiny-tales",)))
+            print()
+            print_exp(**quick(num_times=1))
         case "single":
             from mini_vllm.benchmark.single import print_single
             print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(num_tokens=4))
@@ -103,6 +156,12 @@ def run(arguments: argparse.Namespace) -> None:
         case "prefix":
             from mini_vllm.benchmark.prefix import SMALL, print_prefix
             print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(size=SMALL))
+        case "parts":
+            from mini_vllm.benchmark.parts import print_parts
+            print_parts(arguments.model, arguments.rounds, **quick(all_num_requests=(2,)))
+        case "queries":
+            from mini_vllm.benchmark.queries import print_queries
+            print_queries(arguments.model, arguments.rounds)
         case "seeds":
             from mini_vllm.benchmark.seeds import print_seeds
             print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments),

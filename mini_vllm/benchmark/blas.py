@@ -6,7 +6,12 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mini_vllm.backend import mx
 
 NUM_ROWS = (1, 2, 4, 8, 16, 64, 256)
 ROUNDS = 3
@@ -20,6 +25,7 @@ def _gflops(num_rows: int, blas: str | None) -> float:
 
 
 def print_blas(all_num_rows: Sequence[int] = NUM_ROWS, num_rounds: int = ROUNDS) -> None:
+    """With and without the fast BLAS."""
     from mini_vllm.backend import blas, mx
     from mini_vllm.benchmark.products import measure_gflops
     from mini_vllm.fast.products import project
@@ -34,3 +40,34 @@ def print_blas(all_num_rows: Sequence[int] = NUM_ROWS, num_rounds: int = ROUNDS)
         ratio = statistics.median(ours / plain for plain, ours in both)
         ours = statistics.median(ours for _, ours in both)
         print(f"{num_rows:>4} {slow:>10.1f} {fast:>8.1f} {fast / slow:>6.1f}x {ours:>8.1f} {ratio:>7.2f}x")
+
+
+def print_exp(sizes: Sequence[int] = (2048, 4096, 8192, 16384, 32768, 65536), num_times: int = 200) -> None:
+    """MLX's exp against ours, and from which size on ours is used."""
+    from mini_vllm.backend import mx
+    from mini_vllm.fast import tuning
+    from mini_vllm.fast.exp import exp2
+    print(f"exp of an activation, microseconds, the shortest of {num_times}; ours from {tuning.MIN_EXP_SIZE} numbers")
+    print(f"{'numbers':>8} {'MLX':>8} {'ours':>8} {'ratio':>7}")
+    for size in sizes:
+        x = mx.random.normal((size,), key=mx.random.key(0))
+        mx.eval(x)
+        mlx_us, ours_us = (min(_seconds(compute, x) for _ in range(num_times)) * 1e6 for compute in (mx.exp, exp2))
+        print(f"{size:>8} {mlx_us:>8.0f} {ours_us:>8.0f} {mlx_us / ours_us:>6.2f}x", flush=True)
+
+
+def _seconds(compute: Callable[[mx.array], mx.array], x: mx.array) -> float:
+    from mini_vllm.backend import mx
+    start_s = time.perf_counter()
+    mx.eval(compute(x))
+    return time.perf_counter() - start_s
+
+
+def print_orders(all_num_rows: Sequence[int] | None = None, seconds: float = 0.2,
+                 models: Sequence[str] | None = None) -> None:
+    """Which way round each product of some models is faster, and whether ``tuning.WEIGHTS_FIRST`` says so."""
+    from mini_vllm.benchmark import orders
+    print(f"milliseconds of one product, the shortest in {seconds} s; an MLP is two products and what is between them")
+    print(orders.HEADER)
+    for order in orders.measure_orders(models or tuple(orders.WIDTHS), all_num_rows or orders.NUM_ROWS, seconds):
+        print(order, flush=True)

@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from mini_vllm import __version__
+from mini_vllm.benchmark.cpu_time import my_cores
+
+#: Says which commit it is where the tree was copied without its history.
+COMMIT = "MINI_VLLM_COMMIT"
+
+
+def provenance() -> dict[str, object]:
+    """What a saved result says of where it comes from: the machine, the versions, and the commit if this is a checkout.
+    """
+    from mini_vllm.backend import blas, device_name, mx
+    try:
+        mlx_lm: str | None = version("mlx-lm")
+    except PackageNotFoundError:
+        mlx_lm = None
+    return {"device": device_name(), "system": platform.system(), "cores": len(my_cores()), "blas": blas.name,
+            "python": platform.python_version(), "mini_vllm": __version__,
+            "mlx": mx.__version__, "mlx_lm": mlx_lm, "commit": commit()}  # type: ignore[attr-defined]
+
+
+def commit() -> str | None:
+    """Of the source tree that runs; with a plus if files differ from it. None where it is no checkout."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return os.environ.get(COMMIT) or None
+    try:
+        found = [subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+                 for command in (["rev-parse", "--short=10", "HEAD"], ["status", "--porcelain", "--", "mini_vllm"])]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found[0] + ("+" if found[1] else "")
 
 
 def describe_machine() -> list[str]:
@@ -12,5 +46,5 @@ def describe_machine() -> list[str]:
     from mini_vllm.backend import blas, device_name, mx
     mac = platform.mac_ver()[0]
     system = f"macOS {mac}" if mac else f"{platform.system()} {platform.release().partition('-')[0]}"
-    version: str = mx.__version__  # type: ignore[attr-defined]  # MLX's stubs leave it out
-    return [f"{device_name()}, {system}", f"BLAS: {blas.name}", f"MLX {version}, mini_vllm {__version__}"]
+    mlx: str = mx.__version__  # type: ignore[attr-defined]  # MLX's stubs leave it out
+    return [f"{device_name()}, {system}", f"BLAS: {blas.name}", f"MLX {mlx}, mini_vllm {__version__}"]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 
@@ -69,6 +70,6 @@ def format_profile(result: BenchmarkResult) -> str:
 def save_json(path: str | Path, model: str, results: Sequence[BenchmarkResult], speed_ups: SpeedUps,
               noise: Mapping[str, Noise]) -> None:
     """All numbers; ``noise`` by workload."""
-    data = {"model": model, "results": [result.to_dict() for result in results], "speed_ups": speed_ups,
-            "noise": {workload: found.to_dict() for workload, found in noise.items()}}
+    data = {"machine": provenance(), "model": model, "results": [result.to_dict() for result in results],
+            "speed_ups": speed_ups, "noise": {workload: found.to_dict() for workload, found in noise.items()}}
     Path(path).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -1,17 +1,33 @@
 """Every measurement can be quick. That each runs, the test of the README shows, which names them; here are three."""
 
+import json
+
 import pytest
 
 from mini_vllm.benchmark.__main__ import main, make_parser
 
 
 @pytest.mark.parametrize("name, told", [("allocator", "In a pool 10 times larger"), ("tree", "replace  half a block"),
-                                        ("seeds", "4 of 4 texts are the same")])
+                                        ("seeds", "4 of 4 texts are the same"), ("queries", "8 × 8"),
+                                        ("parts", "norms, rope"), ("pool", "8 decoding")])
 def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name, told, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["benchmark", name, "--quick"])
     assert main() == 0
     printed = capsys.readouterr().out
     assert printed.startswith("quick: ") and told in printed and "DIFFERENT" not in printed
+
+
+def test_what_is_printed_is_saved_with_where_it_comes_from(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "queries.json"
+    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--json", str(path)])
+    assert main() == 0
+    saved = json.loads(path.read_text())
+    assert saved["printed"] == capsys.readouterr().out.splitlines() and "8 × 4" in "".join(saved["printed"])
+    assert saved["command"] == "python -m mini_vllm.benchmark queries"
+    assert set(saved["machine"]) == {"device", "system", "cores", "blas", "python", "mini_vllm", "mlx", "mlx_lm",
+                                     "commit"}
+    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--json", str(tmp_path / "no" / "where")])
+    assert main() == 2
 
 
 def test_every_measurement_can_be_quick():

@@ -35,8 +35,7 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     loaded = load(arguments.model)
     if arguments.quick:
         print(fold("quick: as little as shows that it runs; these numbers say nothing"))
-    machine = describe_machine()
-    print(fold("\n".join([f"{loaded.name}; greedy", *machine])), flush=True)
+    print(fold("\n".join([f"{loaded.name}; greedy", *describe_machine()])), flush=True)
     tell_slow_blas()
     print_if_any(look_around().warning_before(), sys.stderr)
     saved: dict[str, object] = {}
@@ -48,7 +47,7 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
         if "priority" in parts:
             saved["priority"] = _measure_priority(arms, servers[0], arguments.quick)
     if arguments.json:
-        report.save_json(arguments.json, loaded.name, machine, saved)
+        report.save_json(arguments.json, loaded.name, saved)
     return 0
 
 

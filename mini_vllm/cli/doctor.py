@@ -16,13 +16,18 @@ from rich.text import Text
 
 from mini_vllm import backend
 from mini_vllm.backend import BlasInfo, mx
+from mini_vllm.benchmark.orders import measure_orders
 from mini_vllm.benchmark.products import measure_gflops, product_error
+from mini_vllm.fast import tuning
 from mini_vllm.fast.advice import install_commands
 from mini_vllm.gpu.choice import try_kernels
 from mini_vllm.models import catalogue
 
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.
 TOLERANCE = 1e-2
+
+#: How long products are measured, and from when on it is said that the other way round would be faster.
+ORDER_SECONDS, MAX_TIMES_OFF = 2.0, 1.3
 
 NOTHING_TO_DO = "nothing to do"
 ADVICE = {
@@ -56,6 +61,18 @@ def advice(blas: BlasInfo) -> str:
     return ADVICE.get(blas.note, NOTHING_TO_DO)
 
 
+def describe_orders(seconds: float = ORDER_SECONDS) -> str:
+    """Whether the way round that ``tuning.WEIGHTS_FIRST`` says is the faster one here. Measures for ``seconds``."""
+    numbers, parts = (4, 8, 16, 24, 32, 48, 64), ("qkv", "mlp")
+    each_s = seconds / (len(numbers) * len(parts))
+    worst = max(measure_orders(("smollm2",), numbers, each_s, parts), key=lambda order: order.times_off)
+    if worst.times_off <= MAX_TIMES_OFF:
+        return f"the table of products fits: at most {max(worst.times_off, 1):.2f} times off"
+    return (f"the table of products is {worst.times_off:.2f} times off here: {worst.num_rows} rows, "
+            f"{'→'.join(map(str, worst.shape))}, {worst.table_says} first\n"
+            "python -m mini_vllm.benchmark blas shows all of it; results are right, some steps take longer")
+
+
 def run_doctor(console: Console, complaint: str | None = None) -> int:
     """Print what was found and what to do about it. Returns 0, or 1 if the machine multiplies wrongly.
 
@@ -72,6 +89,7 @@ def run_doctor(console: Console, complaint: str | None = None) -> int:
         ("BLAS", f"{blas.name}: {blas.note}" + (f"\n{blas.path}" if blas.path else "")),
         ("speed", "\n".join(f"{measure_gflops(num_rows):7.1f} GFLOP/s at {num_rows} {unit}"
                             for num_rows, unit in ((1, "row"), (64, "rows")))),
+        *([("products", describe_orders())] if not tuning.has_gpu() else []),
         *([("kernels", kernels)] if kernels else []),
         ("memory", memory),
         ("models", "\n".join(f"{name}: {path}" for name, path in models_at_hand()) or "none yet"),

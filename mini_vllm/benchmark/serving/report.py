@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED
 from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load
@@ -85,6 +86,6 @@ def _ms(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms"
 
 
-def save_json(path: Path, model: str, machine: Sequence[str], parts: Mapping[str, object]) -> None:
-    data = {"model": model, "machine": list(machine), **parts}
+def save_json(path: Path, model: str, parts: Mapping[str, object]) -> None:
+    data = {"machine": provenance(), "model": model, **parts}
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

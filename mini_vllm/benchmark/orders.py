@@ -1,0 +1,112 @@
+"""Which way round a product with weights is faster, ``x @ weight.T`` or ``weight @ x.T``: what ``tuning.WEIGHTS_FIRST``
+is made from, and how ``doctor`` sees whether it holds on a machine."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
+from mini_vllm.fast.products import mlp_by_columns, mlp_by_rows, tokens_first, weights_first
+
+NUM_ROWS = (1, 2, 3, 4, 6, 8, 9, 12, 15, 16, 20, 24, 32, 40, 48, 63, 64, 96, 128)
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How wide the products of a model are."""
+
+    hidden: int
+    #: All of a token's queries; these with its keys and values.
+    queries: int
+    all_heads: int
+    inner: int
+    vocab: int
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each part of the model: the width that goes in, and the one that comes out; an MLP has one between."""
+        return {"qkv": (self.hidden, self.all_heads), "out": (self.queries, self.hidden),
+                "mlp": (self.hidden, self.inner, self.hidden), "head": (self.hidden, self.vocab)}
+
+
+WIDTHS = {"tiny-tales": Widths(256, 256, 512, 704, 4096), "smollm2": Widths(576, 576, 960, 1536, 49_152),
+          "qwen3-0.6b": Widths(1024, 2048, 4096, 3072, 151_936)}
+
+
+#: Of each part the field of ``tuning.WeightsFirst``.
+_FIELDS = {"qkv": "one", "out": "one", "mlp": "mlp", "head": "head"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """One product, both ways round."""
+
+    model: str
+    part: str
+    shape: tuple[int, ...]
+    num_rows: int
+    tokens_first_ms: float
+    weights_first_ms: float
+
+    @property
+    def table_says(self) -> str:
+        return "weights" if tuning.weights_first_is_faster(self.num_rows, _FIELDS[self.part]) else "tokens"
+
+    @property
+    def times_off(self) -> float:
+        """How many times as long what the table says takes as the other way; below 1 if it is right."""
+        ratio = self.tokens_first_ms / self.weights_first_ms
+        return ratio if self.table_says == "tokens" else 1 / ratio
+
+    def __str__(self) -> str:
+        shape = "→".join(map(str, self.shape))
+        return (f"{self.model:<11} {self.part:<5} {shape:<15} {self.num_rows:>4} {self.tokens_first_ms:>9.3f} "
+                f"{self.weights_first_ms:>9.3f} {self.tokens_first_ms / self.weights_first_ms:>6.2f}x   "
+                f"{self.table_says}{f', {self.times_off:.2f} times off' if self.times_off > 1.1 else ''}")
+
+
+HEADER = (f"{'model':<11} {'part':<5} {'widths':<15} {'rows':>4} {'x @ W.T':>9} {'W @ x.T':>9} {'ratio':>7}   "
+          "the table says, first")
+
+
+def measure_orders(models: Sequence[str], all_num_rows: Sequence[int], seconds: float,
+                   parts: Sequence[str] = ("qkv", "out", "mlp", "head")) -> Iterator[Order]:
+    """Milliseconds of each product, both ways round in turns for ``seconds``: the shortest of each, which whoever
+    interrupts does not change."""
+    for model, part in itertools.product(models, parts):
+        shape = WIDTHS[model].shapes()[part]
+        weights = _weights(shape)
+        ways: list[Callable[..., mx.array]] = (
+            [partial(mlp_by_rows, multiply=tokens_first), mlp_by_columns] if part == "mlp" else
+            [tokens_first, weights_first])
+        for num_rows in all_num_rows:
+            x = mx.random.normal((num_rows, shape[0]), key=mx.random.key(0))
+            mx.eval(x)
+            tokens_ms, weights_ms = _shortest_ms(ways, [x, *weights], seconds)
+            yield Order(model, part, shape, num_rows, tokens_ms, weights_ms)
+
+
+def _weights(shape: tuple[int, ...]) -> list[mx.array]:
+    """Of one product; of an MLP, whose first has gate and up on each other."""
+    sizes = [(shape[1], shape[0])] if len(shape) == 2 else [(2 * shape[1], shape[0]), (shape[2], shape[1])]
+    weights = [mx.random.normal(size, key=mx.random.key(nth)) for nth, size in enumerate(sizes)]
+    mx.eval(weights)
+    return weights
+
+
+def _shortest_ms(ways: Sequence[Callable[..., mx.array]], arrays: Sequence[mx.array], seconds: float) -> list[float]:
+    for way in ways:
+        mx.eval(mx.contiguous(way(*arrays)))
+    shortest = [float("inf")] * len(ways)
+    start_s = now_s = time.perf_counter()
+    while now_s - start_s < seconds or now_s == start_s:
+        for nth, way in enumerate(ways):
+            before_s = time.perf_counter()
+            mx.eval(mx.contiguous(way(*arrays)))
+            now_s = time.perf_counter()
+            shortest[nth] = min(shortest[nth], now_s - before_s)
+    return [each * 1e3 for each in shortest]
