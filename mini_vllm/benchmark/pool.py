@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from mini_vllm.benchmark.watch import check_all_decode
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import DEFAULT_MODEL, load
@@ -25,28 +26,33 @@ def print_pool(num_rounds: int = ROUNDS) -> None:
     for num_decoding, num_prompt_tokens in CASES:
         engines = [LLMEngine(EngineConfig(num_blocks=num_blocks, enable_prefix_caching=False), loaded=loaded)
                    for num_blocks in POOL_SIZES]
-        params = SamplingParams(max_tokens=(num_rounds + 2) * STEPS_PER_ROUND, temperature=0, ignore_eos=True)
+        params = SamplingParams(max_tokens=(num_rounds + 3) * STEPS_PER_ROUND, temperature=0, ignore_eos=True)
         for engine in engines:
             for i in range(num_decoding):
                 engine.add_request([5 + i] * 8, params)
         for engine in engines:
-            _run(engine, num_prompt_tokens)
-        rounds = [[_run(engine, num_prompt_tokens) for engine in engines] for _ in range(num_rounds)]
+            while len(engine.step()) < num_decoding:
+                pass
+            _run(engine, num_decoding, num_prompt_tokens)
+        rounds = [[_run(engine, num_decoding, num_prompt_tokens) for engine in engines] for _ in range(num_rounds)]
         times = [statistics.median(column) for column in zip(*rounds)]
         ratio = statistics.median(b / a for a, b in rounds)
         name = f"{num_decoding} decoding" + (f", a prompt of {num_prompt_tokens}" if num_prompt_tokens else "")
         print(f"{name:<28} {times[0]:>12.2f} {times[1]:>12.2f} {ratio:>6.2f}x")
 
 
-def _run(engine: LLMEngine, num_prompt_tokens: int) -> float:
+def _run(engine: LLMEngine, num_decoding: int, num_prompt_tokens: int) -> float:
     """Milliseconds a step, over a round of steps; with a prompt, over those until its output comes."""
-    num_steps, start = 0, time.perf_counter()
+    decoding: list[int] = []
+    start = time.perf_counter()
     prompt_id: str | None = None
     if num_prompt_tokens:
         prompt_id = engine.add_request([7] * num_prompt_tokens, SamplingParams(max_tokens=1, ignore_eos=True))
-    while num_steps < STEPS_PER_ROUND:
-        outputs = engine.step()
-        num_steps += 1
-        if any(output.request_id == prompt_id for output in outputs):
+    while len(decoding) < STEPS_PER_ROUND:
+        ids = {output.request_id for output in engine.step()}
+        decoding.append(len(ids - {prompt_id}))
+        if prompt_id in ids:
             break
-    return (time.perf_counter() - start) / num_steps * 1e3
+    step_ms = (time.perf_counter() - start) / len(decoding) * 1e3
+    check_all_decode(num_decoding, decoding)
+    return step_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mini_vllm.backend import mx
 from mini_vllm.benchmark.results import BenchmarkResult, percentiles
@@ -84,3 +84,12 @@ class CountingModel:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
+
+
+def check_all_decode(num_requests: int, num_decoding: Iterable[int]) -> None:
+    """``num_decoding`` requests got a token in each of the timed steps. Raises ValueError if it was not everyone: such
+    a step does less than is said of it, and takes less time."""
+    least = min(num_decoding)
+    if least < num_requests:
+        raise ValueError(f"{num_requests} requests were to decode in every timed step, but in one only {least} got a "
+                         "token; what was measured is not such a step")

@@ -10,7 +10,7 @@ import sys
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloads
-from mini_vllm.benchmark.machine import describe_machine
+from mini_vllm.benchmark.machine import describe_machine, provenance
 from mini_vllm.benchmark.peer import has_peer, load_peer, without_peer
 from mini_vllm.checks import real_number, writable_file
 from mini_vllm.fast import tuning
@@ -42,14 +42,15 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     print(fold("\n".join([f"the shape of {shape}, random weights", *describe_machine()])), flush=True)
     print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
     peer = _peer(loaded, arguments)
-    saved: dict[str, object] = {"shape": shape, "machine": describe_machine()}
+    saved: dict[str, object] = {"machine": provenance(), "shape": shape}
     if peer is not None:
         saved["agreement"] = _agreement("tokens", loaded, peer, arguments)
-    saved["steps"] = _steps("A decode step, greedy.", loaded, peer, arguments)
+    saved["steps"] = [row for context in _contexts(arguments)
+                      for row in _steps("A decode step, greedy.", loaded, peer, arguments, context)]
     if peer is not None:
         packed, packed_peer = quantised.quantise(loaded)
         title = f"The same with weights of {quantised.BITS} bits."
-        saved["quantised"] = {"steps": _steps(title, packed, packed_peer, arguments, few=True),
+        saved["quantised"] = {"steps": _steps(title, packed, packed_peer, arguments, _contexts(arguments)[0], few=True),
                               "agreement": _agreement("tokens, packed", packed, packed_peer, arguments)}
         del packed, packed_peer
         gc.collect()
@@ -83,10 +84,15 @@ def _agreement(title: str, loaded: LoadedModel, peer: nn.Module, arguments: argp
     return report.agreement_dict(found)
 
 
-def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: argparse.Namespace,
+def _contexts(arguments: argparse.Namespace) -> tuple[int, ...]:
+    return (32, 64) if arguments.quick else (steps.CONTEXT, steps.LONG_CONTEXT)
+
+
+def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: argparse.Namespace, context: int,
            few: bool = False) -> list[dict[str, object]]:
-    numbers = (1, 2) if arguments.quick else (1, 64) if few else (1, 16, 64, 256)
-    context, num_steps = (32, steps.QUICK_STEPS) if arguments.quick else (steps.CONTEXT, steps.NUM_STEPS)
+    many = (1, 16, 64, 256) if context == steps.CONTEXT else (1, 16, 64)
+    numbers = (1, 2) if arguments.quick else (1, 64) if few else many
+    num_steps = steps.QUICK_STEPS if arguments.quick else steps.NUM_STEPS
     rows = []
     print(f"\n{title} Contexts of {context} tokens.\n{report.STEPS}", flush=True)
     bandwidth = arguments.bandwidth * 1e9 if arguments.bandwidth else _bandwidth()
@@ -95,7 +101,7 @@ def _steps(title: str, loaded: LoadedModel, peer: nn.Module | None, arguments: a
         gc.collect()
         mx.clear_cache()
         floor_ms = steps.bytes_per_step(loaded, number, context) / bandwidth * 1000 if bandwidth else None
-        rows.append(steps.StepTimes(number, ours_ms, peer_ms, floor_ms))
+        rows.append(steps.StepTimes(number, context, ours_ms, peer_ms, floor_ms))
         print(report.format_step(rows[-1]), flush=True)
     return [report.step_dict(row) for row in rows]
 

@@ -78,9 +78,9 @@ def test_a_real_model_agrees_with_mlx_lm(loaded, peer):
 
 
 def test_tables_fit_into_80_columns():
-    row = report.format_step(StepTimes(256, 12.3, 29.1, 3.4))
+    row = report.format_step(StepTimes(256, 512, 12.3, 29.1, 3.4))
     assert "2.37x" in row and "28%" in row and len(row) == len(report.STEPS) <= 80
-    assert report.format_step(StepTimes(1, 4.5, None, None)).split() == ["1", "4.50", "-", "-", "-", "-"]
+    assert report.format_step(StepTimes(1, 512, 4.5, None, None)).split() == ["1", "4.50", "-", "-", "-", "-"]
 
 
 def test_a_step_must_read_the_weights_and_the_contexts(loaded):
@@ -103,7 +103,8 @@ def test_both_are_timed_in_turns(monkeypatch):
         def step():
             now_s[0] += step_s
             told.append(name)
-        return steps.Stepper(step, lambda: told.append(f"{name} settles"))
+            return 1
+        return steps.Stepper(1, step, lambda: told.append(f"{name} settles"))
 
     monkeypatch.setattr(steps.time, "perf_counter", lambda: now_s[0])
     assert steps.time_in_turns([stepper("ours", 0.5), stepper("theirs", 2.0)], 8) == [500, 2000]
@@ -115,6 +116,28 @@ def test_the_steps_of_both_are_timed(loaded, peer):
     ours_ms, peer_ms = steps.time_both(loaded, peer, 2, 32, 4)
     assert ours_ms > 0 and peer_ms is not None and peer_ms > 0
     assert steps.time_both(loaded, None, 2, 32, 4)[1] is None
+
+
+def test_a_step_in_which_somebody_got_no_token_is_no_measurement():
+    numbers = iter([2] * 8 + [2, 2, 1, *[2] * 20])
+    stepper = steps.Stepper(2, lambda: next(numbers), lambda: None)
+    with pytest.raises(ValueError, match="2 requests were to decode .*, but in one only 1 got a token"):
+        steps.time_in_turns([stepper], 8)
+
+
+@pytest.mark.parametrize("ours_ms, peer_ms", [(3.3, 9.0), (9.0, 3.3)])
+def test_a_step_faster_than_the_memory_is_no_measurement(ours_ms, peer_ms):
+    with pytest.raises(ValueError, match=r"64 requests at contexts of 4096, .*: 3.3 ms, but .* at least 6.5 ms"):
+        StepTimes(64, 4096, ours_ms, peer_ms, 6.5)
+    assert StepTimes(64, 4096, 6.6, None, 6.5).ratio is None and StepTimes(64, 4096, 3.3, 3.3, None).ratio == 1
+
+
+def test_every_request_decodes_however_long_the_prompts_take(loaded, peer, monkeypatch):
+    """Prompts take many more steps than are timed, so that the first would be done before the last begins."""
+    monkeypatch.setattr(tuning, "max_num_batched_tokens", lambda: 32)
+    prompts = steps.prompts(6, 100, 128, 4)
+    for stepper in (steps.begin_ours(loaded, prompts, 4), steps.begin_peer(peer, prompts, 4)):
+        assert [stepper.step() for _ in range(10)] == [6] * 10
 
 
 def test_a_workload_has_a_seat_and_room_for_every_request():
@@ -141,7 +164,8 @@ def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     assert main(["bench", "gpu", "--quick", "--no-peer", "--json", str(tmp_path / "gpu.json")]) == 0
     told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
     assert "kernels: " in told and "nano-16" in told
-    assert [row["num_requests"] for row in saved["steps"]] == [1, 2] and saved["workloads"][0]["ratio"] is None
+    assert [(row["num_requests"], row["context"]) for row in saved["steps"]] == [(1, 32), (2, 32), (1, 64), (2, 64)]
+    assert saved["workloads"][0]["ratio"] is None and {"device", "mlx", "commit"} <= set(saved["machine"])
 
 
 def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
