@@ -6,6 +6,8 @@ import argparse
 import gc
 import json
 import sys
+from collections import UserDict
+from pathlib import Path
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.folding import fold
@@ -42,7 +44,7 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     print(fold("\n".join([f"the shape of {shape}, random weights", *describe_machine()])), flush=True)
     print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
     peer = _peer(loaded, arguments)
-    saved: dict[str, object] = {"machine": provenance(), "shape": shape}
+    saved = _Saved(arguments.json, {"machine": provenance(), "shape": shape})
     if peer is not None:
         saved["agreement"] = _agreement("tokens", loaded, peer, arguments)
     saved["steps"] = [row for context in _contexts(arguments)
@@ -55,9 +57,20 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
         del packed, packed_peer
         gc.collect()
     saved["workloads"] = _workloads(loaded, peer, arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+class _Saved(UserDict[str, object]):
+    """What is known so far, saved whenever there is more: a run takes many minutes, and may be ended."""
+
+    def __init__(self, path: Path | None, data: dict[str, object]) -> None:
+        self._path = path
+        super().__init__(data)
+
+    def __setitem__(self, key: str, value: object) -> None:
+        super().__setitem__(key, value)
+        if self._path is not None:
+            self._path.write_text(json.dumps(self.data, indent=2) + "\n", encoding="utf-8")
 
 
 def _describe_kernels(loaded: LoadedModel) -> str:

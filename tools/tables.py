@@ -1,0 +1,114 @@
+"""The tables of README and docs that hold measured numbers, made from the results in ``benchmarks/``.
+
+    python tools/tables.py            write them anew
+    python tools/tables.py --check    say which are not what the results say, and exit with 1 if any is
+
+A table stands between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. The kinds are those of TABLES. A file
+is what a benchmark's ``--json`` has written: it says on which machine, with which versions and at which commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/*.md")
+RESULTS = "benchmarks"
+BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
+#: What a workload is, in the table.
+ABOUT = {"decode-16": "16 requests, 128 tokens each", "nano-16": "16 requests, prompts and outputs of 32–256 tokens",
+         "mixed-16": "16 requests, prompts of 32–512, outputs of 16–128 tokens",
+         "mixed-64": "64 requests, prompts of 32–512, outputs of 16–128 tokens",
+         "shared-prefix": "32 requests that share 512 tokens",
+         "long-arrival": "a prompt of 2000 tokens comes while 16 decode"}
+ONE, OURS, PEER = "one at a time", "mini_vllm", "mlx-lm"
+
+
+def throughput(results: Sequence[dict[str, Any]]) -> list[str]:
+    """A row for each workload, a column for each result."""
+    workloads = [name for name in ABOUT if any(name in result["speed_ups"] for result in results)]
+    lines = [f"| workload | {' | '.join(map(_column, results))} |", "|---" * (len(results) + 1) + "|"]
+    for name in workloads:
+        cells = " | ".join(_cell(result, name) if name in result["speed_ups"] else "" for result in results)
+        lines.append(f"| `{name}`: {ABOUT[name]} | {cells} |")
+    return lines
+
+
+def _column(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    device = re.sub(r", \d+ cores\)$|\)$", "", machine["device"].partition("(")[2])
+    return f"`{result['model']}`, {machine['cores']} cores of {device}, {machine['blas']}, {machine['commit']}"
+
+
+def _cell(result: dict[str, Any], workload: str) -> str:
+    ratios = result["speed_ups"][workload]
+    parts = [f"{ratios[arm]:.2f} times {'mlx-lm' if arm == PEER else arm}" for arm in (ONE, PEER) if arm in ratios]
+    gaps = {row["arm"]: row["worst_gap_beside_prompt_s"] / row["between_tokens_s"]["50"] for row in result["results"]
+            if row["workload"] == workload and row["worst_gap_beside_prompt_s"] and row["arm"] != ONE}
+    if OURS in gaps:
+        peer = f" (mlx-lm: {gaps[PEER]:.0f} times)" if PEER in gaps else ""
+        parts.append(f"worst gap between tokens {gaps[OURS]:.1f} times the median{peer}")
+    noisy = ", measured beside other programs" if result["noise"][workload]["is_loud"] else ""
+    return ", ".join(parts) + noisy
+
+
+def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Milliseconds of a decode step: a row for each number of requests and context."""
+    lines = ["| requests | context | ours | mlx-lm | | floor |", "|---|---|---|---|---|---|"]
+    for result in results:
+        rows = [(row, "") for row in result["steps"]]
+        rows += [(row, ", weights of 4 bits") for row in result.get("quantised", {}).get("steps", [])]
+        for row, kind in rows:
+            peer = ("", "") if row["peer_ms"] is None else (f"{row['peer_ms']:.2f}", f"{row['ratio']:.1f} times")
+            floor = "" if row["floor_ms"] is None else f"{row['floor_ms']:.2f}"
+            cells = (f"{row['num_requests']}{kind}", row["context"], f"{row['ours_ms']:.2f}", *peer, floor)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
+TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {"throughput": throughput, "gpu-steps": gpu_steps}
+
+
+def filled(text: str, folder: Path) -> str:
+    """The page with its tables as the results say. Raises ValueError for a kind or a file that is not there."""
+    def table(match: re.Match[str]) -> str:
+        kind, *names = match["words"].split()
+        if kind not in TABLES:
+            raise ValueError(f"there is no table {kind!r}, only {', '.join(TABLES)}")
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing or not names:
+            raise ValueError(f"table {kind}: " + (f"{missing[0]} is not in {folder.name}/" if missing else "no file"))
+        results = [json.loads((folder / name).read_text(encoding="utf-8")) for name in names]
+        return "\n".join([f"<!-- table: {match['words']} -->", *TABLES[kind](results), "<!-- end of table -->"])
+
+    return BLOCK.sub(table, text)
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    return [path for pattern in PAGES for path in sorted(root.glob(pattern))]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args(argv)
+    status = 0
+    for path in pages():
+        before = path.read_text(encoding="utf-8")
+        after = filled(before, ROOT / RESULTS)
+        if after != before:
+            print(f"{path.relative_to(ROOT)}: {'not what the results say' if arguments.check else 'written'}")
+            status = int(arguments.check)
+            if not arguments.check:
+                path.write_text(after, encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

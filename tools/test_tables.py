@@ -1,0 +1,60 @@
+"""Measured numbers of the documents are those of the saved results."""
+
+import json
+
+import pytest
+import tables
+
+MACHINE = {"device": "cpu (Neoverse-N1, 8 cores)", "cores": 2, "blas": "nvpl", "commit": "abc"}
+RESULT = {"machine": MACHINE, "model": "tiny-tales",
+          "speed_ups": {"decode-16": {"one at a time": 5.654, "mlx-lm": 1.151}, "long-arrival": {"mlx-lm": 1.5}},
+          "noise": {"decode-16": {"is_loud": True}, "long-arrival": {"is_loud": False}},
+          "results": [{"workload": "long-arrival", "arm": arm, "worst_gap_beside_prompt_s": gap,
+                       "between_tokens_s": {"50": 0.01}} for arm, gap in (("mini_vllm", 0.027), ("mlx-lm", 1.58))]}
+STEPS = {"steps": [{"num_requests": 64, "context": 4096, "ours_ms": 8.95, "peer_ms": 51.8, "ratio": 5.788,
+                    "floor_ms": 6.5}],
+         "quantised": {"steps": [{"num_requests": 1, "context": 512, "ours_ms": 2.5, "peer_ms": None, "ratio": None,
+                                  "floor_ms": None}]}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, result in (("a.json", RESULT), ("gpu.json", STEPS)):
+        (tmp_path / name).write_text(json.dumps(result))
+    return tmp_path
+
+
+def page(words, text="| old |\n"):
+    return f"before\n<!-- table: {words} -->\n{text}<!-- end of table -->\nafter\n"
+
+
+def test_the_documents_say_what_the_results_say():
+    assert tables.main(["--check"]) == 0
+    assert any(tables.BLOCK.search(path.read_text(encoding="utf-8")) for path in tables.pages())
+
+
+def test_a_throughput_table_names_its_machines_and_its_noise(folder):
+    lines = tables.filled(page("throughput a.json a.json"), folder).splitlines()
+    assert lines[2].count("`tiny-tales`, 2 cores of Neoverse-N1, nvpl, abc") == 2
+    assert ("| 5.65 times one at a time, 1.15 times mlx-lm, measured beside other programs |" in lines[4]
+            and lines[4].startswith("| `decode-16`: 16 requests"))
+    assert "1.50 times mlx-lm, worst gap between tokens 2.7 times the median (mlx-lm: 158 times)" in lines[5]
+    assert (lines[0], lines[-1]) == ("before", "after")
+
+
+def test_a_table_of_steps(folder):
+    lines = tables.filled(page("gpu-steps gpu.json"), folder).splitlines()
+    assert lines[4:6] == ["| 64 | 4096 | 8.95 | 51.80 | 5.8 times | 6.50 |",
+                          "| 1, weights of 4 bits | 512 | 2.50 |  |  |  |"]
+
+
+def test_writing_twice_changes_nothing(folder):
+    once = tables.filled(page("throughput a.json"), folder)
+    assert once != page("throughput a.json") and tables.filled(once, folder) == once
+
+
+@pytest.mark.parametrize("words, complaint", [("no a.json", "there is no table 'no'"), ("throughput", "no file"),
+                                              ("throughput b.json", "b.json is not in")])
+def test_a_table_that_cannot_be_made_is_told(folder, words, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        tables.filled(page(words), folder)
