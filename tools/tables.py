@@ -3,8 +3,8 @@
     python tools/tables.py            write them anew
     python tools/tables.py --check    say which are not what the results say, and exit with 1 if any is
 
-A table stands between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. The kinds are those of TABLES. A file
-is what a benchmark's ``--json`` has written: it says on which machine, with which versions and at which commit.
+A table stands between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. The kinds are those of TABLES. A
+file is what a benchmark's ``--json`` has written: it says on which machine, with which versions and at which commit.
 """
 
 from __future__ import annotations
