@@ -17,26 +17,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER
+from mini_vllm.benchmark.workloads import WORKLOADS
+
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/*.md")
 RESULTS = "benchmarks"
 BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
-#: What a workload is, in the table.
-ABOUT = {"decode-16": "16 requests, 128 tokens each", "nano-16": "16 requests, prompts and outputs of 32–256 tokens",
-         "mixed-16": "16 requests, prompts of 32–512, outputs of 16–128 tokens",
-         "mixed-64": "64 requests, prompts of 32–512, outputs of 16–128 tokens",
-         "shared-prefix": "32 requests that share 512 tokens",
-         "long-arrival": "a prompt of 2000 tokens comes while 16 decode"}
-ONE, OURS, PEER = "one at a time", "mini_vllm", "mlx-lm"
 
 
 def throughput(results: Sequence[dict[str, Any]]) -> list[str]:
     """A row for each workload, a column for each result."""
-    workloads = [name for name in ABOUT if any(name in result["speed_ups"] for result in results)]
+    workloads = [name for name in WORKLOADS if any(name in result["speed_ups"] for result in results)]
     lines = [f"| workload | {' | '.join(map(_column, results))} |", "|---" * (len(results) + 1) + "|"]
     for name in workloads:
         cells = " | ".join(_cell(result, name) if name in result["speed_ups"] else "" for result in results)
-        lines.append(f"| `{name}`: {ABOUT[name]} | {cells} |")
+        lines.append(f"| `{name}`: {WORKLOADS[name][0]} | {cells} |")
     return lines
 
 
@@ -48,12 +44,12 @@ def _column(result: dict[str, Any]) -> str:
 
 def _cell(result: dict[str, Any], workload: str) -> str:
     ratios = result["speed_ups"][workload]
-    parts = [f"{ratios[arm]:.2f} times {'mlx-lm' if arm == PEER else arm}" for arm in (ONE, PEER) if arm in ratios]
+    parts = [f"{ratios[arm]:.2f} times {arm}" for arm in (ONE_AT_A_TIME, PEER) if arm in ratios]
     gaps = {row["arm"]: row["worst_gap_beside_prompt_s"] / row["between_tokens_s"]["50"] for row in result["results"]
-            if row["workload"] == workload and row["worst_gap_beside_prompt_s"] and row["arm"] != ONE}
-    if OURS in gaps:
+            if row["workload"] == workload and row["worst_gap_beside_prompt_s"] and row["arm"] != ONE_AT_A_TIME}
+    if BATCHED in gaps:
         peer = f" (mlx-lm: {gaps[PEER]:.0f} times)" if PEER in gaps else ""
-        parts.append(f"worst gap between tokens {gaps[OURS]:.1f} times the median{peer}")
+        parts.append(f"worst gap between tokens {gaps[BATCHED]:.1f} times the median{peer}")
     noisy = ", measured beside other programs" if result["noise"][workload]["is_loud"] else ""
     return ", ".join(parts) + noisy
 

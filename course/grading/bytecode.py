@@ -27,10 +27,10 @@ def compile_packages() -> None:
 
 
 @functools.lru_cache(maxsize=512)
-def compiled(path: Path) -> bytes:
-    """A module as it lies in ``__pycache__``, for a copy of it."""
+def compiled(path: Path, source: bytes) -> bytes:
+    """A module as it lies in ``__pycache__``, for a copy of it. ``source`` is what the file holds now."""
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-    return MAGIC_NUMBER + _UNCHECKED + source_hash(path.read_bytes()) + marshal.dumps(code)
+    return MAGIC_NUMBER + _UNCHECKED + source_hash(source) + marshal.dumps(code)
 
 
 def cached_name(name: str) -> str:

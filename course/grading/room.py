@@ -56,7 +56,7 @@ class FarSettings:
         sources |= {f"course/{name}.py": here.parent / f"{name}.py" for name in GAUGES}
         sources |= {module.replace(".", "/") + ".py": self.lab.module_path(module) for module in imports.given}
         files = {name: path.read_bytes() for name, path in sources.items()}
-        files |= {cached_name(name): compiled(path) for name, path in sources.items()}
+        files |= {cached_name(name): compiled(path, files[name]) for name, path in sources.items()}
         files |= {"course/__init__.py": b"", "course/grading/__init__.py": b"", "work/starter.py": self.source}
         files |= {f"bases/{number}.py": path.read_bytes() for number, path in imports.bases.items()}
         for module in imports.given:

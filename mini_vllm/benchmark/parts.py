@@ -47,7 +47,7 @@ def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, .
 
 def measure(loaded: LoadedModel, num_requests: int, rounds: int) -> dict[str, float]:
     """The median of each way, in milliseconds, in turns."""
-    step = _step(loaded, num_requests)
+    step = repeated_step(loaded, num_requests)
     sample = _sample(loaded, num_requests)
     ways: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[None]], Callable[[], object]]] = {
         "step": (contextlib.nullcontext, lambda: mx.eval(step())), "building": (contextlib.nullcontext, step),
@@ -67,13 +67,14 @@ def measure(loaded: LoadedModel, num_requests: int, rounds: int) -> dict[str, fl
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def _step(loaded: LoadedModel, num_requests: int) -> Callable[[], mx.array]:
+def repeated_step(loaded: LoadedModel, num_requests: int, num_queries: int = 1) -> Callable[[], mx.array]:
+    """One step again and again: the same tokens, written to the same slots. The logits of all tokens are computed."""
     num_blocks = -(-CONTEXT // DEFAULT_BLOCK_SIZE)
     runner = ModelRunner(loaded.model, num_requests * num_blocks + 1, DEFAULT_BLOCK_SIZE)
     rng = np.random.default_rng(0)
     tables = (rng.permutation(num_requests * num_blocks) + 1).reshape(num_requests, -1).tolist()
-    requests = [RequestStep(rng.integers(0, loaded.config.vocab_size, 1).tolist(), table, CONTEXT, needs_logits=True)
-                for table in tables]
+    requests = [RequestStep(rng.integers(0, loaded.config.vocab_size, num_queries).tolist(), table, CONTEXT,
+                            needs_logits=True, needs_all_logits=num_queries > 1) for table in tables]
     return lambda: runner.step(requests)
 
 

@@ -35,10 +35,10 @@ class AttentionPlan:
         self.parts: list[SplitPlan | GatherPlan] = []
         #: The plans of each run that is attended together, by the blocks of its requests.
         self._runs: list[tuple[list[Sequence[int]], list[SplitPlan]]] = []
-        for is_short, group in groupby(spans, key=_is_short):
+        for most_queries, group in groupby(spans, key=_most_queries):
             run = list(group)
             are_few = len(run) <= tuning.MAX_GATHERED_DECODES and (window is not None or not begin_alike(run))
-            if is_short is None or are_few:
+            if not most_queries or are_few:
                 self.parts += [GatherPlan(span, num_kv_heads, block_size, masks) for span in run]
                 continue
             tables = [span.block_ids[:span.num_blocks(block_size)] for span in run]
@@ -59,15 +59,13 @@ class AttentionPlan:
                     return [each.at(piece) for each, piece in zip(splits, pieces)]
         return None
 
-    @property
-    def splits(self) -> list[SplitPlan]:
-        """Those that are attended together."""
-        return [part for part in self.parts if isinstance(part, SplitPlan)]
 
-
-def _is_short(span: Span) -> bool | None:
-    """Whether a request computes a few tokens; False if it is one; None if there are too many to attend together."""
-    return span.num_queries > 1 if span.num_queries <= tuning.MAX_SPLIT_QUERIES else None
+def _most_queries(span: Span) -> int:
+    """How many tokens the requests compute at most that this one is attended together with; 0 for a chunk, which is
+    attended by itself."""
+    if span.num_queries == 1:
+        return 1
+    return tuning.MAX_SPLIT_QUERIES if span.num_queries <= tuning.MAX_SPLIT_QUERIES else 0
 
 
 def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Sequence[Span]]:

@@ -16,8 +16,13 @@ from mini_vllm.fast import split_kv, tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.fast.plan import AttentionPlan
 from mini_vllm.fast.span import Span
-from mini_vllm.fast.split_plan import find_shared_prefixes
+from mini_vllm.fast.split_plan import SplitPlan, find_shared_prefixes
 from mini_vllm.test_attention import Step, dense, draw_families, draw_mixed_step, write
+
+
+def splits_of(plan):
+    """Those parts of a plan that are attended together."""
+    return [part for part in plan.parts if isinstance(part, SplitPlan)]
 
 
 def draw_ways_to_compute(data):
@@ -140,11 +145,11 @@ def test_the_plan_of_a_step_is_made_from_the_one_before():
 
     first = plan([5, 9, 6, 1])
     second = plan([6, 10, 7, 2], first)
-    assert all(new.sums is old.sums for new, old in zip(second.splits, first.splits))
-    assert not any(mx.array_equal(new.mask, old.mask) for new, old in zip(second.splits, first.splits))
+    assert all(new.sums is old.sums for new, old in zip(splits_of(second), splits_of(first)))
+    assert not any(mx.array_equal(new.mask, old.mask) for new, old in zip(splits_of(second), splits_of(first)))
     for other in (plan([6, 10, 9, 2], first, [[1, 2], [3, 4, 5], [6, 7, 9], [8]]), plan([6, 10, 7, 2][:3], first),
                   plan([6, 10, 7, 2], first, [[1, 2], [3, 4, 5], [6, 9], [8]])):
-        assert all(new.sums is not old.sums for new, old in zip(other.splits, first.splits))
+        assert all(new.sums is not old.sums for new, old in zip(splits_of(other), splits_of(first)))
 
 
 def test_a_few_tokens_of_each_request_are_attended_together():
@@ -174,11 +179,11 @@ def test_many_requests_are_shared_out_to_two_streams(monkeypatch):
     monkeypatch.setattr(tuning, "is_cpu", lambda: True)
     monkeypatch.setattr(tuning, "blas", BlasInfo("nvpl", None, "as if"))
     spans = [Span(list(range(20 * i + 1, 20 * i + 21)), 1, 75) for i in range(4)]
-    assert [half.num_requests for half in AttentionPlan(spans, 2, 2, 4).splits] == [2, 2]
+    assert [half.num_requests for half in splits_of(AttentionPlan(spans, 2, 2, 4))] == [2, 2]
     alike = [Span([1, *span.block_ids[1:]], 1, 75) for span in spans]
-    assert [half.num_requests for half in AttentionPlan(alike, 2, 2, 4).splits] == [4]
+    assert [half.num_requests for half in splits_of(AttentionPlan(alike, 2, 2, 4))] == [4]
     monkeypatch.setattr(tuning, "is_cpu", lambda: False)
-    assert [half.num_requests for half in AttentionPlan(spans, 2, 2, 4).splits] == [4]
+    assert [half.num_requests for half in splits_of(AttentionPlan(spans, 2, 2, 4))] == [4]
 
 
 def test_a_window_reads_only_the_blocks_it_reaches():
@@ -224,8 +229,8 @@ def test_no_more_products_at_once_than_the_device_takes(max_products, monkeypatc
     tables = [list(range(10 * i, 10 * i + 1 + i % 9)) for i in range(1, 12)] + [[10, 11, 12], [10, 11, 13]]
     spans = [Span(table, 1, 4 * len(table)) for table in tables]
     plan = AttentionPlan(spans, 4, 2, 4)
-    assert sum(splits.num_requests for splits in plan.splits) == len(spans)
-    for splits in plan.splits:
+    assert sum(splits.num_requests for splits in splits_of(plan)) == len(spans)
+    for splits in splits_of(plan):
         assert splits.products.keys.shape[0] <= max_products or splits.num_requests == 1
     rng = np.random.default_rng(0)
     pool = mx.array(rng.normal(size=(130, 4, 4, 8)).astype(np.float32))

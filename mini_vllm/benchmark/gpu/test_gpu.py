@@ -1,6 +1,7 @@
 """``bench gpu`` as far as it goes without a GPU: what is compared with what, and what is told."""
 
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from mini_vllm.benchmark.gpu.steps import StepTimes
 from mini_vllm.benchmark.peer import load_peer
 from mini_vllm.benchmark.workloads import make_workload
 from mini_vllm.cli import main
+from mini_vllm.cli.bench_gpu import run_gpu_benchmark
 from mini_vllm.fast import tuning
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import load
@@ -166,6 +168,19 @@ def test_a_quick_run_measures_and_saves(tmp_path, capsys):
     assert "kernels: " in told and "nano-16" in told
     assert [(row["num_requests"], row["context"]) for row in saved["steps"]] == [(1, 32), (2, 32), (1, 64), (2, 64)]
     assert saved["workloads"][0]["ratio"] is None and {"device", "mlx", "commit"} <= set(saved["machine"])
+
+
+def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
+    path = tmp_path / "gpu.json"
+
+    def ended(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workloads, "measure", ended)
+    with pytest.raises(KeyboardInterrupt):
+        run_gpu_benchmark(Namespace(quick=True, no_peer=True, json=path, bandwidth=None, workload=None))
+    saved = json.loads(path.read_text())
+    assert len(saved["steps"]) == 4 and "workloads" not in saved
 
 
 def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
