@@ -13,10 +13,12 @@ slots after a context; the engine sees to that. On a CPU, MLX's ``gather_mm`` ta
 
 from __future__ import annotations
 
+import functools
+
 from mini_vllm.backend import mx
 from mini_vllm.fast.exp import exp_below_zero
 from mini_vllm.fast.gathered import gather
-from mini_vllm.fast.split_plan import SharedPrefix, SplitPlan
+from mini_vllm.fast.split_plan import PartialSums, SharedPrefix, SplitPlan
 from mini_vllm.fast.streams import joined, streams
 
 #: Weights of a prefix may all be 0, if the request's other tokens score so much higher.
@@ -27,27 +29,34 @@ def attend_splits(queries: mx.array, pool: mx.array, plan: SplitPlan) -> mx.arra
     """What each token sees, [num_tokens, num_heads, head_dim], like ``queries``, which are scaled."""
     if plan.row_tokens is not None:
         queries = queries[plan.row_tokens]
+    blocks = _BlockPartials(queries, pool, plan)
+    out = blocks.attended(plan.num_requests) if plan.sums is None else _add_up(blocks, queries, pool, plan, plan.sums)
+    if plan.token_rows is not None:
+        out = out[plan.token_rows]
+    return out.astype(queries.dtype)
+
+
+def _add_up(blocks: _BlockPartials, queries: mx.array, pool: mx.array, plan: SplitPlan, sums: PartialSums) -> mx.array:
+    """What each row sees, [num_rows, num_heads, head_dim], from the partials of its blocks and of its prefix."""
     num_rows, num_heads, _ = queries.shape
-    parts: list[_BlockPartials | _PrefixPartials] = [_BlockPartials(queries, pool, plan)]
+    parts: list[_BlockPartials | _PrefixPartials] = [blocks]
     for prefix in plan.prefixes:
         with mx.stream(next(streams)):
             parts.append(_PrefixPartials(queries, pool, prefix))
-    highest = joined([part.highest for part in parts])[plan.sums.partials].max(axis=1)
-    if plan.sums.requests is not None:
-        highest = mx.full((num_rows, num_heads), -mx.inf).at[plan.sums.requests].maximum(highest)
-    tops, start, partials = highest[plan.partial_rows], 0, []
+    highest = joined([part.highest for part in parts])[sums.partials].max(axis=1)
+    if sums.requests is not None:
+        highest = mx.full((num_rows, num_heads), -mx.inf).at[sums.requests].maximum(highest)
+    tops, start, partials = highest[sums.rows], 0, []
     for part in parts:
         end = start + part.highest.shape[0]
         with mx.stream(part.stream):
             partials.append(mx.concatenate(part.weigh(tops[start:end]), axis=-1))
         start = end
     # [num_partials, num_heads, head_dim + 1] → [num_sums, width, …] → [num_sums, …]
-    out = (joined(partials)[plan.sums.partials] * plan.sums.factors).sum(axis=1)
-    if plan.sums.requests is not None:
-        out = mx.zeros((num_rows, *out.shape[1:])).at[plan.sums.requests].add(out)
-    if plan.token_rows is not None:
-        out = out[plan.token_rows]
-    return (out[..., :-1] / out[..., -1:]).astype(queries.dtype)
+    out = (joined(partials)[sums.partials] * sums.factors).sum(axis=1)
+    if sums.requests is not None:
+        out = mx.zeros((num_rows, *out.shape[1:])).at[sums.requests].add(out)
+    return out[..., :-1] / out[..., -1:]
 
 
 class _BlockPartials:
@@ -63,38 +72,50 @@ class _BlockPartials:
         num_blocks, num_both, block_size, _ = pool.shape
         self._products = plan.products
         self._matrices = pool.reshape(num_blocks * num_both, block_size, head_dim)
-        self._num_splits = plan.mask.shape[0]
+        num_splits = plan.mask.shape[0]
         #: Products of a split.
-        self._per_split = self._products.keys.shape[0] // self._num_splits
+        self._per_split = self._products.keys.shape[0] // num_splits
         heads_per_product = self._num_heads // self._per_split
         if self._num_rows > 1:
             queries = queries.reshape(-1, self._num_rows, self._per_split, heads_per_product, head_dim).swapaxes(1, 2)
         scores = mx.gather_mm(queries.reshape(-1, self._num_rows * heads_per_product, head_dim),
                               self._matrices.swapaxes(1, 2), self._products.queries, self._products.keys)
-        shape = ((self._num_splits, self._num_heads) if self._num_rows == 1 else
-                 (self._num_splits, self._per_split, self._num_rows, heads_per_product))
+        shape = ((num_splits, self._num_heads) if self._num_rows == 1 else
+                 (num_splits, self._per_split, self._num_rows, heads_per_product))
         #: [num_splits, num_heads, block_size], or [num_splits, products, num_rows, heads, block_size]
         self._scores = scores.reshape(*shape, block_size).astype(mx.float32) + plan.mask
-        #: [num_splits * num_rows, num_heads]
-        self.highest = self._to_rows(self._scores.max(axis=-1))
 
-    def _to_rows(self, x: mx.array) -> mx.array:
-        """[num_splits, products, num_rows, heads, …] → [num_splits * num_rows, num_heads, …]"""
-        if self._num_rows == 1:
-            return x
-        return x.swapaxes(1, 2).reshape(self._num_splits * self._num_rows, self._num_heads, *x.shape[4:])
+    @functools.cached_property
+    def highest(self) -> mx.array:
+        """[num_splits * num_rows, num_heads]"""
+        return self._to_rows(self._scores.max(axis=-1))
 
     def weigh(self, tops: mx.array) -> list[mx.array]:
         """Weighted values [num_splits * num_rows, num_heads, head_dim] and sums of weights [num_splits * num_rows,
         num_heads, 1], with scores measured from ``tops`` [num_splits * num_rows, num_heads]."""
         if self._num_rows > 1:
-            tops = tops.reshape(self._num_splits, self._num_rows, self._per_split, -1).swapaxes(1, 2)
+            tops = tops.reshape(-1, self._num_rows, self._per_split, self._num_heads // self._per_split).swapaxes(1, 2)
         weights = exp_below_zero(self._scores - tops[..., None])
+        return [self._to_rows(self._weighted_values(weights)), self._to_rows(weights.sum(axis=-1, keepdims=True))]
+
+    def attended(self, num_requests: int) -> mx.array:
+        """What each row sees, [num_requests * num_rows, num_heads, head_dim], of requests with as many splits each."""
+        scores = self._scores.reshape(num_requests, -1, *self._scores.shape[1:])
+        tops = scores.max(axis=-1, keepdims=True).max(axis=1, keepdims=True)
+        weights = exp_below_zero(scores - tops)
+        sums = weights.sum(axis=-1, keepdims=True).sum(axis=1)
+        return self._to_rows(self._weighted_values(weights).sum(axis=1) / sums)
+
+    def _weighted_values(self, weights: mx.array) -> mx.array:
+        """[…, block_size] → […, head_dim]"""
         num_products, block_size = self._products.weights.shape[0], weights.shape[-1]
         out = mx.gather_mm(weights.astype(self._matrices.dtype).reshape(num_products, -1, block_size), self._matrices,
                            self._products.weights, self._products.values)
-        out = out.reshape(*weights.shape[:-1], -1).astype(mx.float32)
-        return [self._to_rows(out), self._to_rows(weights.sum(axis=-1, keepdims=True))]
+        return out.reshape(*weights.shape[:-1], -1).astype(mx.float32)
+
+    def _to_rows(self, x: mx.array) -> mx.array:
+        """[n, products, num_rows, heads, …] → [n * num_rows, num_heads, …]"""
+        return x if self._num_rows == 1 else x.swapaxes(1, 2).reshape(-1, self._num_heads, *x.shape[4:])
 
 
 class _PrefixPartials:

@@ -5,7 +5,9 @@
     splits     (A, 3) (A, 4) (B, 5) (C, 6)                     one for each other (request, block)
     partials   (A, 3) (A, 4) (B, 5) (C, 6) │ (A, 1 2) (B, 1 2)
 
-Nothing is multiplied for the sake of a longer request: a request has as many splits as it needs.
+Nothing is multiplied for the sake of a longer request: a request has as many splits as it needs. But where all need
+about as many and share nothing, the few that are missing are filled up: the plan is *even*, the partials of a request
+stand side by side, and nothing has to be looked up to add them.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class Products(NamedTuple):
 class PartialSums(NamedTuple):
     """Which partials are added to each other."""
 
+    #: [num_partials]: the row that each partial belongs to.
+    rows: mx.array
     #: [num_sums, width]: partials of one request each; those that are too few are filled up.
     partials: mx.array
     #: [num_sums, width, 1, 1]: 1 for partials that count, 0 for the filling.
@@ -70,18 +74,19 @@ class SplitPlan:
             firsts[prefix.requests] = prefix.num_blocks
         self._prefix_lens = (firsts * block_size).tolist()
         counts = np.asarray([span.num_blocks(block_size) for span in spans]) - firsts
-        own = [slice(first, first + count) for first, count in zip(firsts.tolist(), counts.tolist())]
-        blocks = np.concatenate([np.asarray(span.block_ids[part], dtype=np.int64) for span, part in zip(spans, own)])
         #: The request of each split, and the position of its block's first slot.
-        self._requests = np.repeat(np.arange(len(spans)), counts)
-        self._positions = np.concatenate([np.arange(part.start, part.stop) for part in own]) * block_size
+        self._requests, nth_blocks, is_even = _splits(firsts, counts, num_heads, may_fill=not self.prefixes)
+        self._positions = nth_blocks * block_size
+        lasts = firsts + counts - 1
+        blocks = np.asarray([spans[request].block_ids[nth] for request, nth in zip(
+            self._requests.tolist(), np.minimum(nth_blocks, lasts[self._requests]).tolist())])
         self.mask = self._mask(spans)
         self.products = _products(self._requests, blocks, num_heads, num_kv_heads, self.num_rows)
-        requests = np.concatenate([self._requests, *(prefix.requests for prefix in self.prefixes)])
-        partial_rows = rows_of(requests, self.num_rows)
-        #: Each partial belongs to this row.
-        self.partial_rows = mx.array(partial_rows.astype(np.uint32))
-        self.sums = plan_sums(partial_rows)
+        #: None if the plan is even.
+        self.sums: PartialSums | None = None
+        if not is_even:
+            requests = np.concatenate([self._requests, *(prefix.requests for prefix in self.prefixes)])
+            self.sums = plan_sums(rows_of(requests, self.num_rows))
 
     def _plan_rows(self) -> None:
         counts, nth = np.asarray(self._num_queries), np.arange(self.num_rows)
@@ -119,6 +124,20 @@ class SplitPlan:
         return mx.array(np.where(sees, np.float32(0), np.float32(-np.inf)))
 
 
+def _splits(firsts: IntArray, counts: IntArray, num_heads: int, may_fill: bool) -> tuple[IntArray, IntArray, bool]:
+    """Of each split its request and which of the request's blocks it is, given the first block of each request and how
+    many it has; and whether all requests have the same number, also by filling up. What a split that fills up reads
+    counts 0 times: it stands after the context."""
+    longest, num_requests = int(counts.max()), len(counts)
+    num_filled, num_needed = longest * num_requests, int(counts.sum())
+    is_even = (may_fill and num_filled <= num_needed * tuning.MAX_FILLED
+               and (num_filled == num_needed or num_filled * num_heads <= tuning.max_products()))
+    if is_even:
+        counts = np.full(num_requests, longest)
+    requests = np.repeat(np.arange(num_requests), counts)
+    return requests, np.arange(len(requests)) - np.repeat(np.cumsum(counts) - counts - firsts, counts), is_even
+
+
 def rows_of(requests: IntArray, num_rows: int) -> IntArray:
     """The rows of each request, one request after the other."""
     return (requests[:, None] * num_rows + np.arange(num_rows)).reshape(-1)
@@ -136,7 +155,7 @@ def _products(requests: IntArray, blocks: IntArray, num_heads: int, num_kv_heads
 
 
 def plan_sums(requests: IntArray) -> PartialSums:
-    """How to add up partials, given the row of each, here called its request; every one has at least one.
+    """How to add up partials, given the row of each, below called its request; every one has at least one.
 
     All sums have the same width. One that has too few partials is filled up with partials of the same request that do
     not count: what one request computes, however wrong, never touches the others of its step. A request with more than
@@ -153,7 +172,8 @@ def plan_sums(requests: IntArray) -> PartialSums:
     partials = by_request[firsts + np.minimum(nth_partials, num_partials - 1)]
     factors = (nth_partials < num_partials)[..., None, None]
     has_several = len(sum_requests) > len(counts)
-    return PartialSums(mx.array(partials.astype(np.uint32)), mx.array(factors.astype(np.float32)),
+    return PartialSums(mx.array(requests.astype(np.uint32)), mx.array(partials.astype(np.uint32)),
+                       mx.array(factors.astype(np.float32)),
                        mx.array(sum_requests.astype(np.uint32)) if has_several else None)
 
 

@@ -30,6 +30,7 @@ def draw_ways_to_compute(data):
     patches = [patch.object(tuning, "FAST_WITH_ONE_VECTOR", data.draw(st.sampled_from([(), (blas.name,)]))),
                patch.object(tuning, "QUERY_TILE", data.draw(st.sampled_from([2, 5, 128]))),
                patch.object(tuning, "MIN_SPLITS_FOR_TWO_STREAMS", data.draw(st.sampled_from([2, 40]))),
+               patch.object(tuning, "MAX_FILLED", data.draw(st.sampled_from([0, 1.125, 100]))),
                patch.object(tuning, "MAX_PARTIALS_PER_SUM", data.draw(st.sampled_from([1, 3, 16])))]
     if data.draw(st.booleans()):
         patches.append(patch.object(tuning, "MIN_EXP_SIZE", 1))
@@ -67,6 +68,7 @@ def test_every_way_to_compute_shared_beginnings(data):
 
 MIXES = {
     "short": [[1], [2, 3], [4, 5, 6], [7, 8]],
+    "as long": [[1, 2], [3, 4], [5, 6], [7, 8]],
     "one is long": [[1], [2], list(range(3, 40)), [40, 41]],
     "two begin alike": [[1], [2, 3, 4], [2, 3, 5, 6], [7, 8]],
 }
@@ -145,11 +147,22 @@ def test_the_plan_of_a_step_is_made_from_the_one_before():
 
     first = plan([5, 9, 6, 1])
     second = plan([6, 10, 7, 2], first)
-    assert all(new.sums is old.sums for new, old in zip(splits_of(second), splits_of(first)))
+    assert all(new.products is old.products for new, old in zip(splits_of(second), splits_of(first)))
     assert not any(mx.array_equal(new.mask, old.mask) for new, old in zip(splits_of(second), splits_of(first)))
     for other in (plan([6, 10, 9, 2], first, [[1, 2], [3, 4, 5], [6, 7, 9], [8]]), plan([6, 10, 7, 2][:3], first),
                   plan([6, 10, 7, 2], first, [[1, 2], [3, 4, 5], [6, 9], [8]])):
-        assert all(new.sums is not old.sums for new, old in zip(splits_of(other), splits_of(first)))
+        assert all(new.products is not old.products for new, old in zip(splits_of(other), splits_of(first)))
+
+
+@pytest.mark.parametrize("num_blocks, is_even", [
+    ([3, 3, 3, 3], True), ([8, 8, 7, 8], True), ([3, 3, 3, 2], True), ([3, 3, 2, 2], False), ([1, 1, 40], False)])
+def test_requests_that_are_about_as_long_are_filled_up(num_blocks, is_even):
+    """Then their partials stand side by side; where too much would be filled up, they are looked up."""
+    spans = [Span(list(range(50 * i + 1, 50 * i + 1 + n)), 1, 4 * n) for i, n in enumerate(num_blocks)]
+    plan = SplitPlan(spans, 2, 2, 4)
+    assert (plan.sums is None) == is_even
+    assert plan.mask.shape[0] == (max(num_blocks) * len(num_blocks) if is_even else sum(num_blocks))
+    assert mx.isfinite(plan.mask).sum().item() == 4 * sum(num_blocks), "what fills up is not seen"
 
 
 def test_a_few_tokens_of_each_request_are_attended_together():

@@ -50,6 +50,9 @@ MIN_SPLITS_FOR_TWO_STREAMS = 40
 #: At most this many partial results of a request are added up at once: the more, the more filling for those with few.
 #: ``python -m mini_vllm.benchmark attention``
 MAX_PARTIALS_PER_SUM = 16
+#: Requests that have about as many blocks are filled up to the same number, if that makes them at most this many times
+#: as many. ``python -m mini_vllm.benchmark attention``
+MAX_FILLED = 1.125
 #: Tokens a run, on average, from which on writing run by run beats token by token; with 32 it is four times as fast.
 #: ``python -m mini_vllm.benchmark pool``, the line with a prompt.
 MIN_RUN = 8
