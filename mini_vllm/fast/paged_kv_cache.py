@@ -3,7 +3,7 @@
 A step's slots are looked at once, and all layers are written in the way found then:
 
     one token            a slice of the pool is replaced: half the cost of a scatter on a CPU
-    tokens apart         one scatter of their vectors: requests that decode
+    tokens apart         one scatter of their numbers, or of their vectors: requests that decode
     tokens side by side  block after block, a slice each: chunks on a CPU
 """
 
@@ -26,12 +26,16 @@ class FastKVCache(PagedKVCache):
     def write(self, layer: int, keys_values: mx.array, slots: TokenArray) -> None:
         """As the plain one."""
         if self._plan is None or self._plan.slots is not slots:
-            self._plan = WritePlan(slots, keys_values.shape[1], self.block_size)
+            _, num_both, head_dim = keys_values.shape
+            self._plan = WritePlan(slots, num_both, head_dim, self.block_size)
         plan, pool = self._plan, self.pools[layer]
         if plan.single is not None:
             self.pools[layer] = mx.slice_update(pool, keys_values[:, :, None], plan.single, axes=(0, 2))
             return
-        if plan.vectors is not None:
+        if plan.elements is not None:
+            new = keys_values[:plan.num_apart].reshape(-1)
+            self.pools[layer] = mx.put_along_axis(pool.reshape(-1), plan.elements, new, axis=0).reshape(pool.shape)
+        elif plan.vectors is not None:
             vectors = pool.reshape(-1, pool.shape[-1])
             vectors[plan.vectors] = keys_values[:plan.num_apart].reshape(-1, pool.shape[-1])
             self.pools[layer] = vectors.reshape(pool.shape)
@@ -50,7 +54,7 @@ class Run(NamedTuple):
 class WritePlan:
     """How the tokens of a step are written: the first ``num_apart`` one by one, the others in ``runs``."""
 
-    def __init__(self, slots: TokenArray, num_both: int, block_size: int) -> None:
+    def __init__(self, slots: TokenArray, num_both: int, head_dim: int, block_size: int) -> None:
         """``num_both`` vectors a token: one of keys and one of values for each KV head."""
         self.slots = slots
         self.runs: list[Run] = []
@@ -58,6 +62,8 @@ class WritePlan:
         self.single: mx.array | None = None
         #: Where the vectors of tokens apart stand in the pool, seen as one long list of them; None if there are none.
         self.vectors: mx.array | None = None
+        #: The same for each of their numbers, where that is faster.
+        self.elements: mx.array | None = None
         self.num_apart = len(slots)
         if len(slots) == 1:
             self.single = mx.array(divmod(int(slots[0]), block_size))
@@ -68,7 +74,11 @@ class WritePlan:
         if self.num_apart:
             blocks, offsets = np.divmod(slots[:self.num_apart], block_size)
             vectors = (blocks[:, None] * num_both + np.arange(num_both)) * block_size + offsets[:, None]
-            self.vectors = mx.array(vectors.reshape(-1).astype(np.uint32))
+            if tuning.writing_elements_is_faster():
+                elements = vectors.reshape(-1, 1) * head_dim + np.arange(head_dim)
+                self.elements = mx.array(elements.reshape(-1))
+            else:
+                self.vectors = mx.array(vectors.reshape(-1).astype(np.uint32))
 
 
 def find_runs(slots: TokenArray, block_size: int) -> list[Run]:

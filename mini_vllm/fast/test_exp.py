@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from mini_vllm.backend import mx
+from mini_vllm.fast import tuning
 from mini_vllm.fast.exp import exp2, exp_below_zero, one_plus_exp
 from mini_vllm.fast.tuning import MIN_EXP_SIZE
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["power", "exp"])
+def is_power_faster(request, monkeypatch):
+    """As on either kind of CPU."""
+    monkeypatch.setattr(tuning, "power_is_faster_than_exp", lambda: request.param)
 
 
 def test_powers_of_two():

@@ -44,7 +44,7 @@ def test_a_single_token_is_written_the_same_either_way():
     fast, plain = (kind(2, 6, 2, 4, 8, mx.float32) for kind in (FastKVCache, PagedKVCache))
     for slot in (3 * 4 + 1, 5 * 4 + 3, 1 * 4 + 0):
         keys_values, slots = mx.array(rng.normal(size=(1, 4, 8)).astype(np.float32)), np.array([slot])
-        assert WritePlan(slots, 4, 4).single.tolist() == [slot // 4, slot % 4]
+        assert WritePlan(slots, 4, 8, 4).single.tolist() == [slot // 4, slot % 4]
         for cache in (fast, plain):
             cache.write(1, keys_values, slots)
     assert np.array_equal(np.array(fast.pools[1]), np.array(plain.pools[1])) and np.array(fast.pools[1]).any()

@@ -17,8 +17,8 @@ def test_one_question_decides_all(monkeypatch, on_cpu):
     monkeypatch.setattr(tuning, "blas", BlasInfo("nvpl", None, "as if"))
     large = mx.zeros(tuning.MIN_EXP_SIZE)
     choices = [tuning.has_two_streams(), tuning.softmax_by_hand_is_faster(), tuning.writing_runs_is_faster(),
-               tuning.dequantise_is_faster(), tuning.exp_by_hand_is_faster(large)]
-    assert choices == [on_cpu] * 5
+               tuning.writing_elements_is_faster(), tuning.dequantise_is_faster(), tuning.exp_by_hand_is_faster(large)]
+    assert choices == [on_cpu] * 6
     assert not tuning.exp_by_hand_is_faster(large[1:]) and not tuning.exp_by_hand_is_faster(large.astype(mx.float16))
     assert tuning.max_num_batched_tokens() == (256 if on_cpu else 2048)
     assert tuning.max_num_chunk_tokens() == (96 if on_cpu else None)
@@ -51,7 +51,7 @@ def test_which_comes_first_is_read_from_a_table(monkeypatch, name):
         assert {n for n in range(300) if tuning.weights_first_is_faster(n, part)} == listed
         assert not listed & {0, 1}, "one row is the same either way"
     assert tuning.two_apart_are_faster(2) is (name == "nvpl") and not tuning.two_apart_are_faster(3)
-    assert tuning.heads_apart_are_faster(1, 2) is (name in ("nvpl", "metal"))
+    assert tuning.heads_apart_are_faster(1, 2) is (name in ("nvpl", "mkl", "metal"))
     assert tuning.heads_apart_are_faster(5, 2) is (name == "nvpl") and not tuning.heads_apart_are_faster(4, 2)
 
 

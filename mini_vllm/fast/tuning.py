@@ -59,23 +59,24 @@ MIN_RUN = 8
 #: A ``gather_mm`` of more products does not start on CUDA, which counts thread blocks in 16 bits.
 CUDA_MAX_PRODUCTS, MAX_PRODUCTS = 65_535, 2**31 - 1
 #: Kernels that multiply one vector far faster than two or three. ``python -m mini_vllm.benchmark blas``, M = 1 and 2.
-FAST_WITH_ONE_VECTOR = ("nvpl", "metal", "cuda")
+FAST_WITH_ONE_VECTOR = ("nvpl", "mkl", "metal", "cuda")
 #: Of more rows, NVPL multiplies even the smallest matrices by several threads, which takes four times as long.
 #: ``python -m mini_vllm.benchmark queries``
 NVPL_MAX_SMALL_ROWS = 8
 
 # ---- everything else that a step computes
 
-#: With fewer elements, starting the fifteen operations of our exp takes longer than they save. MLX's own takes 9 ns an
-#: element on aarch64, and 25 on x86. ``python -m mini_vllm.benchmark blas``, the last lines.
-MIN_EXP_SIZE = 8192 if platform.machine() in ("x86_64", "AMD64") else 32768
+#: With fewer elements, starting the fifteen operations of our exp takes longer than they save.
+#: ``python -m mini_vllm.benchmark blas``, the last lines.
+MIN_EXP_SIZE = 16384 if platform.machine() in ("x86_64", "AMD64") else 32768
 #: With fewer elements of an activation, a second stream costs more than it saves.
 #: ``mini-vllm bench throughput --workload mixed-16``
 MIN_ACTIVATION_TO_SPLIT = 131072
 #: The same for the noise by which tokens are drawn. ``mini-vllm bench throughput --temperature 0.8``
 MIN_NOISE_TO_SPLIT = 16384
 #: BLAS → numbers of tokens for which ``weight @ x.T`` takes less time than ``x @ weight.T``, as ranges with both ends.
-#: For a BLAS that is not here, tokens come first. ``python -m mini_vllm.benchmark blas`` measures it.
+#: For a BLAS that is not here, tokens come first. Measured on two Neoverse-N1 cores (NVPL) and on two cores of a Xeon
+#: (MKL); OpenBLAS and Accelerate were not. ``python -m mini_vllm.benchmark blas``
 WEIGHTS_FIRST: dict[str, WeightsFirst] = {
     "nvpl": WeightsFirst(((3, 8), (13, 24)), mlp=((3, 8), (13, 64)), head=((3, 8), (13, 24))),
     "mkl": WeightsFirst(((9, 48),), mlp=((9, 48),), head=((9, 16),)),
@@ -121,9 +122,21 @@ def writing_runs_is_faster() -> bool:
     return is_cpu()
 
 
+def writing_elements_is_faster() -> bool:
+    """Whether tokens apart are written number by number: MLX's scatter of vectors takes two to three times as long on a
+    CPU. On a GPU, where a step may write thousands of tokens, each number's place would have to be brought there."""
+    return is_cpu()
+
+
 def exp_by_hand_is_faster(x: mx.array) -> bool:
     """Whether ``exp.exp2`` takes less time than MLX's own."""
     return x.size >= MIN_EXP_SIZE and x.dtype == mx.float32 and is_cpu()
+
+
+def power_is_faster_than_exp() -> bool:
+    """Whether MLX computes ``e ** x`` faster as a power than as an exp. On x86 the power takes 11 ns an element and the
+    exp 26, on aarch64 13 and 9. ``python -m mini_vllm.benchmark blas``, the last lines."""
+    return is_cpu() and platform.machine() in ("x86_64", "AMD64")
 
 
 def heads_apart_are_faster(num_rows: int, group: int) -> bool:

@@ -1,0 +1,124 @@
+"""Two source trees, side by side: the same workloads served by each in turn, and how many times as fast the second is.
+
+    git worktree add /tmp/before HEAD~1
+    python tools/compare_trees.py /tmp/before .            # every workload, five rounds
+    python tools/compare_trees.py /tmp/before . --workload single --workload mixed-16 --rounds 9
+
+Each tree has a process of its own, which stays; only one of them works at a time. Besides those of ``bench throughput``
+there are two workloads: ``single``, one request of 128 tokens, and ``prefix``, the four of ``benchmark prefix``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+WORKLOADS = ("single", "decode-16", "nano-16", "mixed-16", "mixed-64", "prefix")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--workload", action="append", metavar="NAME", help=f"default: {', '.join(WORKLOADS)}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", default="tiny-tales")
+    parser.add_argument("--json", type=Path, help="save the results")
+    arguments = parser.parse_args(argv)
+    trees = {"before": arguments.before, "after": arguments.after}
+    for tree in trees.values():
+        if not (tree / "mini_vllm").is_dir():
+            parser.error(f"{tree} is no source tree: there is no mini_vllm/ in it")
+    if arguments.rounds < 1:
+        parser.error(f"--rounds is {arguments.rounds}, must be at least 1")
+    workers = {name: Worker(tree, arguments.model) for name, tree in trees.items()}
+    saved: dict[str, Any] = {"machine": workers["after"].machine, "rounds": arguments.rounds, "workloads": {}}
+    print(saved["machine"])
+    print(f"{'workload':<10} {'before, s':>10} {'after, s':>10}   times as fast, median of {arguments.rounds} and each")
+    for workload in arguments.workload or WORKLOADS:
+        taken: dict[str, list[float]] = {name: [] for name in workers}
+        for nth in range(arguments.rounds + 1):
+            order = list(workers) if nth % 2 else list(workers)[::-1]
+            for name in order:
+                seconds = workers[name].serve(workload)
+                if nth:  # the first starts threads and takes memory
+                    taken[name].append(seconds)
+        ratios = [before / after for before, after in zip(taken["before"], taken["after"])]
+        saved["workloads"][workload] = {**taken, "ratio": statistics.median(ratios)}
+        medians = " ".join(f"{statistics.median(taken[name]):>10.2f}" for name in ("before", "after"))
+        print(f"{workload:<10} {medians}   {statistics.median(ratios):.3f}  "
+              + " ".join(f"{ratio:.2f}" for ratio in ratios), flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+class Worker:
+    """A process that serves workloads with the code of one tree."""
+
+    def __init__(self, tree: Path, model: str) -> None:
+        self._tree = tree
+        environment = {**os.environ, "PYTHONPATH": str(tree.resolve())}
+        self._process = subprocess.Popen([sys.executable, __file__, "--serve", model], cwd=tree, env=environment,
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.machine = self._ask("").strip()
+
+    def serve(self, workload: str) -> float:
+        """Seconds that it took."""
+        return float(self._ask(workload))
+
+    def _ask(self, line: str) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(line, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the process that serves with {self._tree} ended with {self._process.wait()}")
+        return answer
+
+
+def serve_lines(model: str) -> None:
+    """The other end: a workload on each line that comes in, and its seconds on each that goes out."""
+    from mini_vllm.benchmark.machine import describe_machine
+    from mini_vllm.models.loader import load
+    loaded = load(model)
+    for line in sys.stdin:
+        name = line.strip()
+        print("; ".join(describe_machine()) if not name else _seconds(loaded, name), flush=True)
+
+
+def _seconds(loaded: Any, name: str) -> float:
+    from mini_vllm.benchmark import single
+    from mini_vllm.benchmark.drawing import GREEDY
+    from mini_vllm.benchmark.prefix import FULL, Workloads
+    from mini_vllm.benchmark.prefix_servers import OurServer
+    from mini_vllm.benchmark.results import BATCHED
+    from mini_vllm.benchmark.throughput import serve
+    from mini_vllm.benchmark.workloads import make_workload
+    from mini_vllm.engine import LLMEngine
+    from mini_vllm.engine_config import EngineConfig
+    if name == "single":
+        engine = LLMEngine(EngineConfig(num_blocks=64), loaded=loaded)
+        return single._ours(engine, loaded.tokenizer.encode(single.PROMPT), GREEDY, single.NUM_TOKENS)[0]
+    if name == "prefix":
+        config = EngineConfig(num_blocks=FULL.num_requests * 36 + 1)
+        return sum(run(OurServer(LLMEngine(config, loaded=loaded), GREEDY)).seconds
+                   for run in Workloads(loaded.config.vocab_size, FULL).by_name.values())
+    workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
+    start_s = time.perf_counter()
+    serve(loaded, workload, BATCHED, lambda num_finished, num_tokens: None)
+    return time.perf_counter() - start_s
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve_lines(sys.argv[2])
+    else:
+        sys.exit(main())
