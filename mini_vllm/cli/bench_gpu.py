@@ -45,18 +45,26 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
     print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
     peer = _peer(loaded, arguments)
     saved = _Saved(arguments.json, {"machine": provenance(), "shape": shape})
-    if peer is not None:
-        saved["agreement"] = _agreement("tokens", loaded, peer, arguments)
-    saved["steps"] = [row for context in _contexts(arguments)
-                      for row in _steps("A decode step, greedy.", loaded, peer, arguments, context)]
-    if peer is not None:
+    wanted = arguments.only or ("steps", "packed", "workloads")
+    if "steps" in wanted:
+        if peer is not None:
+            saved["agreement"] = _agreement("tokens", loaded, peer, arguments)
+        saved["steps"] = [row for context in _contexts(arguments)
+                          for row in _steps("A decode step, greedy.", loaded, peer, arguments, context)]
+    if "packed" in wanted and peer is not None:
         packed, packed_peer = quantised.quantise(loaded)
         title = f"The same with weights of {quantised.BITS} bits."
         saved["quantised"] = {"steps": _steps(title, packed, packed_peer, arguments, _contexts(arguments)[0], few=True),
                               "agreement": _agreement("tokens, packed", packed, packed_peer, arguments)}
         del packed, packed_peer
         gc.collect()
-    saved["workloads"] = _workloads(loaded, peer, arguments)
+    if "workloads" in wanted:
+        print(f"\nWhole workloads, {workloads.DRAWING}, all requests at once.\n{report.WORKLOADS}", flush=True)
+        rows: list[dict[str, object]] = []
+        for name in ["nano-16"] if arguments.quick else arguments.workload or ["nano-64", "nano-256"]:
+            pair = workloads.measure(name, loaded, peer, arguments.quick)
+            print(report.format_workload(pair), flush=True)
+            saved["workloads"] = rows = [*rows, report.workload_dict(pair)]
     return 0
 
 
@@ -123,13 +131,3 @@ def _bandwidth() -> float | None:
     if not tuning.has_gpu():
         return None
     return BANDWIDTHS.get(str(mx.device_info().get("device_name")))
-
-
-def _workloads(loaded: LoadedModel, peer: nn.Module | None, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    names = ["nano-16"] if arguments.quick else arguments.workload or ["nano-64", "nano-256"]
-    print(f"\nWhole workloads, {workloads.DRAWING}, all requests at once.\n{report.WORKLOADS}", flush=True)
-    pairs = []
-    for name in names:
-        pairs.append(workloads.measure(name, loaded, peer, arguments.quick))
-        print(report.format_workload(pairs[-1]), flush=True)
-    return [report.workload_dict(pair) for pair in pairs]

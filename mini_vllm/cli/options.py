@@ -128,6 +128,8 @@ def add_bench_gpu_options(parser: argparse.ArgumentParser) -> None:
                         help="the model's numbers; its weights are random (default: %(default)s)")
     parser.add_argument("--workload", action="append", choices=["nano-16", "nano-32", "nano-64", "nano-256"],
                         help="may be given several times (default: nano-64 and nano-256)")
+    parser.add_argument("--only", action="append", choices=("steps", "packed", "workloads"),
+                        help="may be given several times (default: all three)")
     parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the GPU's memory, where we do not know it")
     parser.add_argument("--no-peer", action="store_true", help="without mlx-lm")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")

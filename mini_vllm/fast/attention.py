@@ -7,7 +7,6 @@ few; a longer chunk, or one of few requests, by itself (``gathered``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from mini_vllm.backend import mx
 from mini_vllm.fast.gathered import attend_gathered
@@ -57,15 +56,14 @@ class FastAttention:
 
 def attend(queries: mx.array, pool: mx.array, plan: AttentionPlan, scale: float) -> mx.array:
     """What each token of the planned step sees, [num_tokens, num_heads, head_dim], like ``queries``."""
-    ends = list(accumulate(part.num_tokens for part in plan.parts))
-    together = [end for part, end in zip(plan.parts, ends) if isinstance(part, SplitPlan)]
-    scaled = queries[:together[-1]] * scale if together else queries
-    outs = []
-    for part, end in zip(plan.parts, ends):
-        tokens = slice(end - part.num_tokens, end)
+    scaled = queries[:plan.num_together] * scale if plan.num_together else queries
+    outs, start = [], 0
+    for part in plan.parts:
+        tokens = slice(start, start + part.num_tokens)
         if isinstance(part, SplitPlan):
             with mx.stream(next(streams)):
                 outs.append(attend_splits(scaled[tokens], pool, part))
         else:
             outs.append(attend_gathered(queries[tokens], pool, part, scale))
+        start = tokens.stop
     return joined(outs)

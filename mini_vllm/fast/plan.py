@@ -33,6 +33,8 @@ class AttentionPlan:
         #: In the order of the step: requests that are attended together, in one plan for each stream that they are
         #: shared out to, and requests by themselves.
         self.parts: list[SplitPlan | GatherPlan] = []
+        #: Tokens up to the last that is attended together with others.
+        self.num_together = 0
         #: The plans of each run that is attended together, by the blocks of its requests.
         self._runs: list[tuple[list[Sequence[int]], list[SplitPlan]]] = []
         for most_queries, group in groupby(spans, key=_most_queries):
@@ -48,6 +50,7 @@ class AttentionPlan:
                 for part in _within(half, tuning.max_products() // num_heads, block_size)]
             self._runs.append((tables, splits))
             self.parts += splits
+            self.num_together = sum(part.num_tokens for part in self.parts)
 
     def _moved(self, tables: list[Sequence[int]], run: Sequence[Span]) -> list[SplitPlan] | None:
         """The plans of a run with these blocks, at its lengths now; None if there was none."""

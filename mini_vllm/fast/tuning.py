@@ -9,6 +9,7 @@ The command beside a number measures what the number decides. Run it before and 
 
 from __future__ import annotations
 
+import functools
 import platform
 from typing import NamedTuple
 
@@ -66,9 +67,10 @@ NVPL_MAX_SMALL_ROWS = 8
 
 # ---- everything else that a step computes
 
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
 #: With fewer elements, starting the fifteen operations of our exp takes longer than they save.
 #: ``python -m mini_vllm.benchmark blas``, the last lines.
-MIN_EXP_SIZE = 16384 if platform.machine() in ("x86_64", "AMD64") else 32768
+MIN_EXP_SIZE = 16384 if IS_X86 else 32768
 #: With fewer elements of an activation, a second stream costs more than it saves.
 #: ``mini-vllm bench throughput --workload mixed-16``
 MIN_ACTIVATION_TO_SPLIT = 131072
@@ -136,7 +138,7 @@ def exp_by_hand_is_faster(x: mx.array) -> bool:
 def power_is_faster_than_exp() -> bool:
     """Whether MLX computes ``e ** x`` faster as a power than as an exp. On x86 the power takes 11 ns an element and the
     exp 26, on aarch64 13 and 9. ``python -m mini_vllm.benchmark blas``, the last lines."""
-    return is_cpu() and platform.machine() in ("x86_64", "AMD64")
+    return IS_X86 and is_cpu()
 
 
 def heads_apart_are_faster(num_rows: int, group: int) -> bool:
@@ -155,7 +157,12 @@ def max_products() -> int:
 def weights_first_is_faster(num_tokens: int, part: str = "one") -> bool:
     """Whether ``weight @ x.T`` takes less time than ``x @ weight.T``. The table is fixed, so that tokens do not depend
     on how busy the machine was when it was started."""
-    ranges: Ranges = getattr(WEIGHTS_FIRST.get(blas.name, TOKENS_FIRST), part)
+    return _is_listed(num_tokens, WEIGHTS_FIRST.get(blas.name, TOKENS_FIRST), part)
+
+
+@functools.cache  # asked four times a layer
+def _is_listed(num_tokens: int, table: WeightsFirst, part: str) -> bool:
+    ranges: Ranges = getattr(table, part)
     return any(first <= num_tokens <= last for first, last in ranges)
 
 

@@ -178,7 +178,7 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
 
     monkeypatch.setattr(workloads, "measure", ended)
     with pytest.raises(KeyboardInterrupt):
-        run_gpu_benchmark(Namespace(quick=True, no_peer=True, json=path, bandwidth=None, workload=None))
+        run_gpu_benchmark(Namespace(quick=True, no_peer=True, json=path, bandwidth=None, workload=None, only=None))
     saved = json.loads(path.read_text())
     assert len(saved["steps"]) == 4 and "workloads" not in saved
 
@@ -190,3 +190,10 @@ def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
     monkeypatch.setattr(workloads, "serve", lambda *arguments: told.append("serve") or (None, None))
     workloads.measure("nano-16", loaded, None, is_quick=True)
     assert told == ["alone", "serve"] * 2
+
+
+def test_a_part_can_be_measured_by_itself(tmp_path):
+    path = str(tmp_path / "gpu.json")
+    assert main(["bench", "gpu", "--quick", "--no-peer", "--only", "workloads", "--json", path]) == 0
+    saved = json.loads((tmp_path / "gpu.json").read_text())
+    assert len(saved["workloads"]) == 1 and not {"steps", "quantised", "agreement"} & set(saved)
