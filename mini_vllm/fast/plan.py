@@ -78,7 +78,7 @@ def _halves(spans: Sequence[Span], block_size: int, may_share: bool) -> list[Seq
     """
     counts = list(accumulate(span.num_blocks(block_size) for span in spans))
     cut = sum(count < counts[-1] / 2 for count in counts) + 1
-    does_not_pay = (not tuning.has_two_streams() or counts[-1] < tuning.MIN_SPLITS_FOR_TWO_STREAMS
+    does_not_pay = (not tuning.halves_are_faster() or counts[-1] < tuning.MIN_SPLITS_FOR_TWO_STREAMS
                     or cut >= len(spans))
     if does_not_pay or (may_share and begin_alike(spans)):
         return [spans]

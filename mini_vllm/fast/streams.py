@@ -41,7 +41,7 @@ def in_halves(compute: Callable[..., mx.array], *arrays: mx.array, min_size: int
 
     With fewer than ``min_size`` elements in the first array, all on one: a second costs more than it saves.
     """
-    if arrays[0].size < min_size or arrays[0].shape[0] < 2 or not tuning.has_two_streams():
+    if arrays[0].size < min_size or arrays[0].shape[0] < 2 or not tuning.halves_are_faster():
         return compute(*arrays)
     middle, halves = arrays[0].shape[0] // 2, []
     for half in (slice(None, middle), slice(middle, None)):

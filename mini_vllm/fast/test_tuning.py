@@ -16,9 +16,10 @@ def test_one_question_decides_all(monkeypatch, on_cpu):
     monkeypatch.setattr(tuning, "is_cpu", lambda: on_cpu)
     monkeypatch.setattr(tuning, "blas", BlasInfo("nvpl", None, "as if"))
     large = mx.zeros(tuning.MIN_EXP_SIZE)
-    choices = [tuning.has_two_streams(), tuning.softmax_by_hand_is_faster(), tuning.writing_runs_is_faster(),
-               tuning.writing_elements_is_faster(), tuning.dequantise_is_faster(), tuning.exp_by_hand_is_faster(large)]
-    assert choices == [on_cpu] * 6
+    choices = [tuning.has_two_streams(), tuning.halves_are_faster(), tuning.softmax_by_hand_is_faster(),
+               tuning.writing_runs_is_faster(), tuning.writing_elements_is_faster(), tuning.dequantise_is_faster(),
+               tuning.exp_by_hand_is_faster(large)]
+    assert choices == [on_cpu] * 7
     assert not tuning.exp_by_hand_is_faster(large[1:]) and not tuning.exp_by_hand_is_faster(large.astype(mx.float16))
     assert tuning.max_num_batched_tokens() == (256 if on_cpu else 2048)
     assert tuning.max_num_chunk_tokens() == (96 if on_cpu else None)
@@ -26,10 +27,10 @@ def test_one_question_decides_all(monkeypatch, on_cpu):
         [4, 0] if on_cpu else [64, 64])
 
 
-def test_beside_mkl_there_is_one_stream_and_more_is_begun_early(monkeypatch):
+def test_beside_mkl_nothing_is_cut_in_two_and_more_is_begun_early(monkeypatch):
     monkeypatch.setattr(tuning, "is_cpu", lambda: True)
     monkeypatch.setattr(tuning, "blas", BlasInfo("mkl", None, "as if"))
-    assert not tuning.has_two_streams()
+    assert tuning.has_two_streams() and not tuning.halves_are_faster()
     assert [tuning.max_lookahead(64, num_bytes) for num_bytes in (22_000_000, 109_000_000)] == [16, 0]
 
 
