@@ -23,6 +23,8 @@ from mini_vllm.benchmark.workloads import WORKLOADS
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/*.md")
 RESULTS = "benchmarks"
+#: How a benchmark's last word begins.
+IN_SHORT = "In short: "
 BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
 
 
@@ -37,9 +39,13 @@ def throughput(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _column(result: dict[str, Any]) -> str:
+    return f"`{result['model']}`, {_machine(result)}"
+
+
+def _machine(result: dict[str, Any]) -> str:
     machine = result["machine"]
     device = re.sub(r", \d+ cores\)$|\)$", "", machine["device"].partition("(")[2])
-    return f"`{result['model']}`, {machine['cores']} cores of {device}, {machine['blas']}, {machine['commit']}"
+    return f"{machine['cores']} cores of {device}, {machine['blas']}, {machine['commit']}"
 
 
 def _cell(result: dict[str, Any], workload: str) -> str:
@@ -68,7 +74,32 @@ def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {"throughput": throughput, "gpu-steps": gpu_steps}
+def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Whole workloads, a row each."""
+    lines = ["| tokens/s | ours | mlx-lm | | longest time between two tokens |", "|---|---|---|---|---|"]
+    for row in (row for result in results for row in result["workloads"]):
+        ours, peer = row["ours"], row["peer"]
+        gap_s, median_s = (ours["between_tokens_s"][percent] for percent in ("100", "50"))
+        of_peer = ("", "") if peer is None else (f"{peer['output_tokens_per_s']:.0f}", f"{row['ratio']:.1f} times")
+        cells = (f"`{ours['workload']}`", f"{ours['output_tokens_per_s']:.0f}", *of_peer,
+                 f"{gap_s / median_s:.1f} times the median: {gap_s * 1000:.0f} ms")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def commands(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What ``python -m mini_vllm.benchmark NAME`` prints in short, a row for each name."""
+    lines = ["| `python -m mini_vllm.benchmark …` | result | machine |", "|---|---|---|"]
+    for result in results:
+        told = [line.removeprefix(IN_SHORT) for line in result["printed"] if line.startswith(IN_SHORT)]
+        if not told:
+            raise ValueError(f"{result['command']}: no line begins with {IN_SHORT!r}")
+        lines.append(f"| `{result['command'].split()[-1]}` | {'; '.join(told)} | {_machine(result)} |")
+    return lines
+
+
+TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
+    "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads, "commands": commands}
 
 
 def filled(text: str, folder: Path) -> str:

@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> None:
                         **quick(num_requests=4))
         case "stall":
             from mini_vllm.benchmark.stall import print_stall
-            print_stall(arguments.model, **quick(num_rounds=1, num_tokens=30))
+            print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))
         case "quiz":
             from mini_vllm.benchmark.quiz import print_quiz
             print_quiz(arguments.model, arguments.questions, arguments.show, **quick(seeds=(0,), max_tokens=8))

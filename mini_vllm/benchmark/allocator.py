@@ -125,11 +125,12 @@ def print_allocator(cold: bool, rounds: int = NUM_ROUNDS, pool_class: type[Block
                     sizes: tuple[int, int] = ALLOCATOR_POOL_SIZES) -> None:
     small, large = sizes
     print(f"{'operations a second':<20} {f'{small:,} blocks':>16} {f'{large:,} blocks':>18} {'cost ratio':>11}")
-    worst = 0.0
+    ratios = []
     for name, (small_s, large_s) in run_allocator(cold, rounds, pool_class, sizes).items():
         ratio = large_s / small_s
-        worst = max(worst, ratio if name != "look" else 0.0)
+        if name != "look":
+            ratios.append(ratio)
         small_rate, large_rate = OPERATIONS_PER_ROUND / small_s, OPERATIONS_PER_ROUND / large_s
         print(f"{name.replace('_', ' '):<20} {small_rate:>16,.0f} {large_rate:>18,.0f} {ratio:>10.2f}x")
-    print(f"In a pool {large // small:,} times larger an operation costs at most {worst:.2f} times as much "
-          f"(the median of {rounds} rounds in turns; on a busy machine this is noise).")
+    print(f"In short: an operation of the block pool costs {min(ratios):.2f} to {max(ratios):.2f} times as much at "
+          f"{large:,} blocks as at {small:,}")

@@ -28,6 +28,8 @@ from mini_vllm.sampling.row import SamplerRow, make_key
 
 NUM_REQUESTS = (1, 4, 16, 64)
 CONTEXT, STEPS, ROUNDS = 256, 10, 9
+#: How many stand for all.
+IN_SHORT = 16
 
 
 def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, ...] = NUM_REQUESTS) -> None:
@@ -35,6 +37,7 @@ def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, .
     print(f"{model}, BLAS: {blas.name}: a decode step at contexts of {CONTEXT}, ms, median of {rounds} rounds; of each "
           "part what the step takes less without it")
     print(f"{'requests':>8} {'step':>8} {'building':>9} " + " ".join(f"{name:>14}" for name in (*LEFT_OUT, "sampling")))
+    in_short = ""
     for num_requests in all_num_requests:
         taken = measure(loaded, num_requests, rounds)
         whole, cells = taken.pop("step"), []
@@ -43,6 +46,12 @@ def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, .
             cells.append(f"{f'{lost:.2f} ({lost / whole:.0%})':>14}")
         print(f"{num_requests:>8} {whole:>8.2f} {taken['building']:>9.2f} {' '.join(cells)} {taken['sampling']:>14.2f}",
               flush=True)
+        if num_requests == IN_SHORT:
+            shares = ", ".join(f"{name} {(whole - taken[name]) / whole:.0%}" for name in LEFT_OUT)
+            in_short = (f"In short: a decode step of {num_requests} requests takes {whole:.1f} ms, of which Python "
+                        f"builds the graph for {taken['building']:.1f}; what it takes less without a part: {shares}")
+    if in_short:
+        print(in_short)
 
 
 def measure(loaded: LoadedModel, num_requests: int, rounds: int) -> dict[str, float]:

@@ -13,6 +13,8 @@ from mini_vllm.models.loader import load
 
 NUM_REQUESTS = 8
 NUM_QUERIES = (1, 2, 4, 8)
+#: What stands for all of them.
+DRAFTED = 4
 STEPS, ROUNDS = 20, 7
 
 
@@ -22,10 +24,15 @@ def print_queries(model: str, rounds: int = ROUNDS) -> None:
     print(f"{'query tokens':<14} {'CPU time, ms':>13} {'to one token':>13}")
     steps = [repeated_step(loaded, NUM_REQUESTS, num_queries) for num_queries in NUM_QUERIES]
     taken = [[cpu_ms(step) for step in steps] for _ in range(rounds + 1)][1:]  # the first starts threads
+    in_short = ""
     for nth, num_queries in enumerate(NUM_QUERIES):
         ratio = statistics.median(of_round[nth] / of_round[0] for of_round in taken)
         print(f"{f'{NUM_REQUESTS} × {num_queries}':<14} {statistics.median(each[nth] for each in taken):>13.2f} "
               f"{ratio:>12.2f}x")
+        if num_queries == DRAFTED:
+            in_short = (f"In short: {NUM_REQUESTS} requests with {num_queries} query tokens each cost {ratio:.2f} "
+                        "times the CPU time of one token each, as when drafts are verified")
+    print(in_short)
 
 
 def cpu_ms(step: Callable[[], mx.array]) -> float:

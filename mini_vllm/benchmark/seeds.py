@@ -34,6 +34,7 @@ def generate(loaded: LoadedModel, drawing: Drawing, max_num_seqs: int, num_token
 def print_seeds(names: list[str] | None, num_tokens: int, drawing: Drawing, num_requests: int = NUM_REQUESTS) -> None:
     names = names or ["tiny-tales", *(["smollm2"] if cached_model("smollm2") else [])]
     print(f"{num_requests} requests of {num_tokens} tokens, {drawing}, drawn one at a time and all at once")
+    in_short = []
     for name in names:
         loaded = load(name)
         alone, together = (generate(loaded, drawing, seats, num_tokens, num_requests) for seats in (1, num_requests))
@@ -43,3 +44,6 @@ def print_seeds(names: list[str] | None, num_tokens: int, drawing: Drawing, num_
         num_draws = sum(min(length + 1, num_tokens) for length in same)
         print(f"{name:<12} {num_changed} of {num_draws:,} draws changed; "
               f"{num_requests - num_changed} of {num_requests} texts are the same")
+        in_short.append(f"{num_changed} of {num_draws:,} draws changed on `{name}`")
+    print(f"In short: {num_requests} requests of {num_tokens} tokens, drawn one at a time and all at once: "
+          + ", ".join(in_short))

@@ -48,6 +48,7 @@ def print_single(names: list[str] | None, rounds: int, drawing: Drawing, num_tok
     names = names or ["tiny-tales", *(["smollm2"] if cached_model("smollm2") else [])]
     print(f"one request, {num_tokens} tokens, {drawing}; tokens/s, median of {rounds} interleaved rounds")
     print(f"{'model':<12} {'mini_vllm':>10} {'mlx-lm':>8} {'ratio':>7}   tokens")
+    in_short = []
     for name in names:
         loaded = load(name)
         engine = LLMEngine(EngineConfig(num_blocks=64), loaded=loaded)
@@ -61,3 +62,5 @@ def print_single(names: list[str] | None, rounds: int, drawing: Drawing, num_tok
         ratio = statistics.median(b / a for a, b in pairs)
         same = "drawn" if not drawing.is_greedy else "equal" if ours == theirs else "DIFFERENT"
         print(f"{name:<12} {num_tokens / ours_s:>10.1f} {num_tokens / theirs_s:>8.1f} {ratio:>6.2f}x   {same}")
+        in_short.append(f"{ratio:.2f} times on `{name}` ({num_tokens / ours_s:.0f} tokens/s)")
+    print(f"In short: one request at a time, against mlx-lm: {', '.join(in_short)}")

@@ -23,10 +23,10 @@ WORD = "the king said "
 async def worst_gap_s(engine: AsyncLLMEngine, text: str | None, num_tokens: int = NUM_TOKENS) -> tuple[float, float]:
     """Of all streams, while ``text`` comes after some tokens; and how long its caller waits for the answer."""
     params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
-    has_begun, worst, answered_s = asyncio.Event(), 0.0, 0.0
+    has_begun, worst, answered_s, num_ended = asyncio.Event(), 0.0, 0.0, 0
 
     async def stream(seed: int) -> None:
-        nonlocal worst
+        nonlocal worst, num_ended
         last_s = None
         async for output in engine.generate([seed + 1, 5, 9], params):
             now_s = time.perf_counter()
@@ -35,6 +35,7 @@ async def worst_gap_s(engine: AsyncLLMEngine, text: str | None, num_tokens: int 
             last_s = now_s
             if len(output.token_ids) > 20:
                 has_begun.set()
+        num_ended += 1
 
     async def interrupt(text: str) -> None:
         nonlocal answered_s
@@ -45,6 +46,9 @@ async def worst_gap_s(engine: AsyncLLMEngine, text: str | None, num_tokens: int 
                 pass
         except ValueError:
             answered_s = time.perf_counter() - start_s
+        if num_ended:
+            raise RuntimeError(f"{num_ended} of {NUM_STREAMS} streams had ended before the prompt was refused: nobody "
+                               "was left to be disturbed")
 
     await asyncio.gather(*(stream(seed) for seed in range(NUM_STREAMS)), *([interrupt(text)] if text else []))
     return worst, answered_s
@@ -67,6 +71,10 @@ async def _measure(model: str, num_rounds: int, num_tokens: int) -> None:
             what = f"{len(text):,} characters, refused after {answered_s * 1000:.0f} ms" if text else ""
             print(f"{name:<8} {worst_s * 1000:6.0f} ms   {what}")
         print(f"Medians of {num_rounds} rounds.")
+        ratio = statistics.median(of_round["5 MB"][0] / of_round["nobody"][0] for of_round in rounds)
+        refused_s = statistics.median(of_round["5 MB"][1] for of_round in rounds)
+        print(f"In short: while {NUM_STREAMS} streams decode, a prompt of 5 MB is refused after {refused_s * 1000:.0f} "
+              f"ms, and the worst time between two of their tokens is {ratio:.1f} times what it is without it")
 
 
 def print_stall(model: str, num_rounds: int = ROUNDS, num_tokens: int = NUM_TOKENS) -> None:

@@ -7,8 +7,9 @@ import pytest
 from mini_vllm.benchmark.__main__ import main, make_parser
 
 
-@pytest.mark.parametrize("name, told", [("allocator", "In a pool 10 times larger"), ("tree", "replace  half a block"),
-                                        ("seeds", "4 of 4 texts are the same"), ("queries", "8 × 8"),
+@pytest.mark.parametrize("name, told", [("allocator", "times as much at 3,000 blocks as at 300"),
+                                        ("tree", "replace  half a block"), ("seeds", "4 of 4 texts are the same"),
+                                        ("queries", "8 × 8"),
                                         ("parts", "norms, rope"), ("pool", "8 decoding")])
 def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name, told, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["benchmark", name, "--quick"])

@@ -91,6 +91,12 @@ def print_tree(all_num_prompts: tuple[int, int] = NUM_PROMPTS, rounds: int = NUM
             print(f"{operation:<8} {name:<18} {statistics.median(at_few) * 1e6:>13.1f} "
                   f"{statistics.median(at_many) * 1e6:>14.1f} {_ratio(at_many, at_few):>6.2f}x "
                   f"{_ratio(at_many, times[operation, CASES[0][0], many]):>34.2f}x")
+    matches = {name: times["match", name, many] for name, _ in CASES}
+    to_nothing = [f"{_ratio(matches[name], matches['nothing']):.2f}" for name in ("the first token", "half a block")]
+    to_few = [_ratio(matches[name], times["match", name, few]) for name in matches]
+    print(f"In short: among {many:,} cached prompts that share their first token a lookup costs {to_nothing[0]} times "
+          f"as much as among {many:,} that share nothing, {to_nothing[1]} times if they share half a block; "
+          f"{min(to_few):.1f} to {max(to_few):.1f} times as much as among {few:,}")
 
 
 def _ratio(times: list[float], others: list[float]) -> float:
