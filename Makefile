@@ -69,7 +69,7 @@ hostile: $(INSTALLED)
 SERVE_EXAMPLES ?= 300
 serve-load: $(INSTALLED)
 	$(RUN) tools/serve_load.py $(LOAD)
-	SERVE_EXAMPLES=$(SERVE_EXAMPLES) $(RUN) -m pytest -q -s -p no:nbval mini_vllm/server/test_schema.py
+	SERVE_EXAMPLES=$(SERVE_EXAMPLES) $(RUN) -m pytest -q -s -p no:nbval mini_vllm/server/api/test_schema.py
 
 # Attacks on a server process, and what its other callers notice. It takes a minute; `make serve-hostile ATTACKS=--quick`
 # is short. Run it on an idle machine: it measures how soon /health answers.
@@ -87,7 +87,7 @@ browser: $(INSTALLED)
 # of float32 are computed in float32: by default a GPU of NVIDIA's gives them three digits.
 GPU_SUITES = mini_vllm/gpu mini_vllm/fast mini_vllm/test_engine.py mini_vllm/test_model_runner.py \
 	mini_vllm/test_attention.py mini_vllm/test_async_engine.py mini_vllm/test_sampler.py mini_vllm/test_beam_search.py \
-	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/giving_way mini_vllm/models/test_network.py
+	mini_vllm/tests/test_sharing.py mini_vllm/tests/test_preemption.py mini_vllm/priority_preemption mini_vllm/models/test_network.py
 test-gpu: $(INSTALLED)
 	MLX_ENABLE_TF32=0 $(RUN) -m pytest -q -n $(WORKERS) -p no:nbval $(GPU_SUITES)
 
@@ -105,7 +105,7 @@ check: $(INSTALLED)
 # The same through the grader's proxy, the files in sandboxes: solutions, starters and every mutant. And what each lab's
 # file may use on the grader's side is called, with hostile arguments. Takes a while.
 check-far: $(INSTALLED)
-	$(RUN) -m course.grading.check_far $(LABS)
+	$(RUN) -m course.authoring.check_in_sandbox $(LABS)
 	$(RUN) -m course.cli check --surface $(LABS)
 
 # A large made-up class, graded, killed in the middle and resumed. It takes half an hour; `make grade-many MANY="--files 4
@@ -180,7 +180,7 @@ $(ENGINE_INSTALLED): pyproject.toml
 $(INSTALLED): $(ENGINE_INSTALLED)
 	@echo "Adding to .venv what the tests need: mlx-lm to compare with, hypothesis, mypy, matplotlib, nbval. Once."
 	@$(PIP) -e ".[test,lint,fast-cpu]"
-	@$(RUN) -c "import pytest, hypothesis.stateful, xdist, course.engine_child, matplotlib.figure, check_jsonschema"
+	@$(RUN) -c "import pytest, hypothesis.stateful, xdist, course.own_engine.process, matplotlib.figure, check_jsonschema"
 	@$(RUN) -c "import mlx_lm.convert, mlx_lm.generate, ipykernel.kernelapp, nbval.plugin, course.cli, mini_vllm.cli"
 	@touch $@
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from course.side_by_side import stay_on_a_core
+from course.pytest_run.parallel import stay_on_a_core
 
 pytest_plugins = ["course.plugin"]
 

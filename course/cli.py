@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from course.commands import Course
-from course.grading.options import add_options
-from course.grading.options import run as grade
-from course.hints import LEVELS
-from course.labs import LabError, find_root
-from course.laying import lay_down, update
-from course.running import DEFAULT_PROMPT, Wish
-from course.showpieces import BENCHES, DEMOS
+from course.grading.class_run.options import add_options
+from course.grading.class_run.options import run as grade
+from course.install.init_update import lay_down, update
+from course.lab.hints import LEVELS
+from course.lab.lab import LabError, find_root
+from course.student.demo_commands import BENCHES, DEMOS
+from course.student.run_command import DEFAULT_PROMPT, Wish
 from mini_vllm.terminal import run_command
 
 COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "bench", "board", "reset", "solution",

@@ -12,22 +12,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from course.answers import is_question
-from course.authoring import check_labs, check_pages, check_surfaces, sync_starters
-from course.board import show_board
-from course.graded import graded_tests
-from course.helping import Help
-from course.labs import NO_COURSE, Lab, LabError, discover, find_lab, find_root, lab_of_path
-from course.progress import LabProgress, Progress, State
-from course.runner import LabRunFailed, run_lab
-from course.running import RunCommand, Wish, choose_pieces, show_whose
-from course.serving import OwnServer
-from course.showing import VerdictLines
-from course.showpieces import Showpieces
-from course.status_table import status_table
-from course.verdicts import OnPoll
-from course.watching import SavedMeanwhile, Saves
-from course.wrapping import print_side_by_side, print_wrapped
+from course.authoring.commands import check_labs, check_pages, check_surfaces, sync_starters
+from course.core.terminal_text import print_side_by_side, print_wrapped
+from course.lab.answers import is_question
+from course.lab.graded_tests import graded_tests
+from course.lab.lab import NO_COURSE, Lab, LabError, discover, find_lab, find_root, lab_of_path
+from course.pytest_run.run_lab import LabRunFailed, run_lab
+from course.pytest_run.verdict import OnPoll
+from course.student.demo_commands import Showpieces
+from course.student.hint_commands import Help
+from course.student.leaderboard import show_board
+from course.student.progress import LabProgress, Progress, State
+from course.student.report import VerdictLines
+from course.student.run_command import RunCommand, Wish, choose_pieces, show_whose
+from course.student.serve_command import OwnServer
+from course.student.status_table import status_table
+from course.student.watch_saves import SavedMeanwhile, Saves
 
 #: What ``course status --json`` says of itself.
 SELF_REPORTED = ("self-reported: run by the student, on the student's machine, with the student's copy of the tests; "

@@ -10,8 +10,8 @@ from hypothesis import settings
 from rich.console import Console
 
 from course.commands import Course
-from course.labs import MARKER, discover
-from course.starters import shipped_starter
+from course.lab.lab import MARKER, discover
+from course.lab.starters import shipped_starter
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)  # a busy machine fails no test
 settings.load_profile("repeatable")
@@ -58,7 +58,7 @@ TESTS = '''
 '''
 
 MUTANTS = '''
-    from course.mutants import Mutant
+    from course.lab.mutants import Mutant
 
     MUTANTS = [
         Mutant("subtracts", "Takes away.", "return a + b", "return a - b", "test_task_1_add_adds", "add: The sum"),
@@ -138,5 +138,5 @@ def elsewhere(project):
 def forked(monkeypatch):
     """The labs' tests and engines run in processes that start with the imports done, which is most of the work."""
     from course.test_forked import STAND_IN
-    for module in ("child", "engine_run", "grading.tests_run"):
+    for module in ("pytest_run.pytest_process", "own_engine.run", "grading.grade_file.run_tests"):
         monkeypatch.setattr(f"course.{module}.subprocess", STAND_IN)

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from course import base
-from course.engine_spec import CAPSTONE
-from course.failures import (
+from course.core.failure_messages import (
     DEFAULT_TIME_LIMIT_S,
     STUCK,
     FileIsBroken,
@@ -34,19 +32,21 @@ from course.failures import (
     untold,
     why_broken,
 )
-from course.grading.far_files import FarFiles, far_files
-from course.impls import Choice, Impl, engines
-from course.labs import Lab, discover, find_lab, lab_of_path
-from course.limits import kill_when_computing, limit_files, limit_memory, time_limit
-from course.loading import import_together, load_file
-from course.points import Points, Score, properties_of
-from course.report_lines import JsonLines
-from course.tamed import tamed
-from course.tested import Tested
+from course.core.resource_limits import kill_when_computing, limit_files, limit_memory, time_limit
+from course.grading.remote_lab.pytest_bridge import SandboxSessions, sandbox_sessions
+from course.lab import base_labs
+from course.lab.lab import Lab, discover, find_lab, lab_of_path
+from course.lab.load_module import import_together, load_file
+from course.own_engine.spec import CAPSTONE
+from course.pytest_run.exception_guard import tamed
+from course.pytest_run.json_lines import JsonLines
+from course.pytest_run.points import Points, Score, properties_of
+from course.pytest_run.selection import Tested
+from course.pytest_run.targets import Choice, Impl, engines
 
 if TYPE_CHECKING:
-    from course.grading.verdict_lines import SignedLines
-    from course.grading_run import GradingRun
+    from course.grading.protocol.verdict_lines import SignedLines
+    from course.pytest_run.grade_json import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
@@ -56,7 +56,7 @@ MAX_STUCK_TESTS = 2
 #: longer by what starting it may take on a busy machine.
 FAR_CPU_FACTOR, FAR_WALL_FACTOR, FAR_START_S = 3.0, 15.0, 60.0
 #: What the grader's own process may take, whatever a file makes it compute.
-FAR_MEMORY_BYTES = 4 << 30
+SANDBOXED_MEMORY_BYTES = 4 << 30
 #: How long it may take to find out what an exception says, in CPU time.
 TELLING_LIMIT_S = 2.0
 
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     # The runner goes on in a new process after one that it had to kill; this tells the new one of the old.
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
     # The file under test runs in a sandbox of this level, and the tests here.
-    group.addoption("--far", metavar="LEVEL", help=argparse.SUPPRESS)
+    group.addoption("--sandbox-level", metavar="LEVEL", help=argparse.SUPPRESS)
     # The descriptor by which sandboxes are asked for: this process gives up whatever else it could do.
     group.addoption("--broker", type=int, metavar="FD", help=argparse.SUPPRESS)
     # Further tests of a lab, from outside of its folder.
@@ -100,8 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
     file_limit = config.getoption("--file-limit")
     if file_limit is not None:
         limit_files(file_limit)
-        if config.getoption("--far") is not None:
-            limit_memory(FAR_MEMORY_BYTES)
+        if config.getoption("--sandbox-level") is not None:
+            limit_memory(SANDBOXED_MEMORY_BYTES)
     if config.getoption("--report") is not None:
         # A process that reports is out of a terminal's reach. Begun from the background, it would ignore SIGINT, and a
         # file that sends it to itself would earn more there than elsewhere.
@@ -119,7 +119,7 @@ class LabSession:
         config.stash[_session_key] = self
         self.config = config
         self.labs = discover(config.rootpath)
-        base.root = config.rootpath if self.labs else None
+        base_labs.root = config.rootpath if self.labs else None
         self.choice = Choice(config.getoption("--impl") or [], config.invocation_params.dir)
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.file_limit: int | None = config.getoption("--file-limit")
@@ -127,8 +127,8 @@ class LabSession:
         self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         #: Tests that do not lie in their lab's folder → the number of their lab.
         self.hidden: dict[Path, str] = hidden_tests(config.getoption("--hidden-tests"))
-        self.far: FarFiles | None = far_files(config.getoption("--far"), config.getoption("--broker"),
-                                              [path.parent for path in self.hidden])
+        self.far: SandboxSessions | None = sandbox_sessions(
+            config.getoption("--sandbox-level"), config.getoption("--broker"), [path.parent for path in self.hidden])
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
@@ -150,14 +150,14 @@ class LabSession:
             return None
         if self.far is None or self.far.sandboxes is None:
             return JsonLines(path)
-        from course.grading.verdict_lines import SignedLines
+        from course.grading.protocol.verdict_lines import SignedLines
         return SignedLines(os.open(path, os.O_WRONLY), self.far.sandboxes.key)
 
     def _start_grading(self, path: str | None) -> GradingRun | None:
         """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
         if path is None:
             return None
-        from course.grading_run import GradingRun  # a run that does not grade needs none of that
+        from course.pytest_run.grade_json import GradingRun  # a run that does not grade needs none of that
         grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
         self.config.pluginmanager.register(grading, "grading-run")
         if "auto" in self.choice.wanted:
@@ -170,7 +170,7 @@ class LabSession:
     def pytest_sessionstart(self) -> None:
         """In the grader: before anything else is loaded, this process gives up what it does not need."""
         if self.far is not None and self.far.sandboxes is not None:
-            from course.grading.wall import end_with_parent, raise_wall
+            from course.grading.sandbox.tests_wall import end_with_parent, raise_wall
             end_with_parent(self.config.getoption("--broker"))
             raise_wall([str(self.config.rootpath), *(str(path.parent) for path in self.hidden)])
 
@@ -413,7 +413,7 @@ class LabSession:
         if self.report is not None:
             self.report.write({"event": "finish"})
         if self.xml_file is not None and self.xml_file.is_file() and not hasattr(self.config, "workerinput"):
-            from course.junit import put_in_order  # most runs need no XML
+            from course.pytest_run.junit import put_in_order  # most runs need no XML
             put_in_order(self.xml_file, self.points, self.config.rootpath)
 
     def pytest_unconfigure(self) -> None:

@@ -14,15 +14,15 @@ import pytest
 
 from course.cli import COMMANDS, main, make_parser
 from course.commands import Course
-from course.graded import graded_tests
-from course.labs import APART, NO_COURSE, PROJECT_ROOT, LabError
-from course.progress import _fingerprint
-from course.running import Wish
-from course.showing import VerdictLines
-from course.side_by_side import Stopped, side_by_side
-from course.test_running import write_starter
-from course.verdicts import Verdict
-from course.watching import Saves
+from course.lab.graded_tests import graded_tests
+from course.lab.lab import APART, NO_COURSE, PROJECT_ROOT, LabError
+from course.pytest_run.parallel import Stopped, side_by_side
+from course.pytest_run.test_run_lab import write_starter
+from course.pytest_run.verdict import Verdict
+from course.student.progress import _fingerprint
+from course.student.report import VerdictLines
+from course.student.run_command import Wish
+from course.student.watch_saves import Saves
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -411,7 +411,7 @@ def test_a_save_while_tests_run_starts_them_anew(course, lab1, terminal):
 
 def test_a_save_is_noticed_by_time_or_size(lab1, lab2, monkeypatch):
     edits = iter([lambda: None, lambda: half_done(lab2), lab1.starter.unlink, lambda: write_starter(lab1)])
-    monkeypatch.setattr("course.watching.time.sleep", lambda seconds: next(edits)())
+    monkeypatch.setattr("course.student.watch_saves.time.sleep", lambda seconds: next(edits)())
     saves = Saves([lab1, lab2])
     assert [saves.wait().number, saves.wait().number] == ["1.2", "1.1"]
 
@@ -531,8 +531,8 @@ def test_check_shows_labs_in_their_order_whoever_is_first(course, terminal, monk
         second_is_done.set()
         return [], f"proved {lab.number}"
 
-    monkeypatch.setattr("course.authoring.check_lab", check)
-    monkeypatch.setattr("course.authoring.num_cores", lambda: 2)
+    monkeypatch.setattr("course.authoring.commands.check_lab", check)
+    monkeypatch.setattr("course.authoring.commands.num_cores", lambda: 2)
     assert course.check([]) == 0
     assert [line.split("  ")[0] for line in terminal.getvalue().splitlines()[:2]] == ["✓ 1.1 adder", "✓ 1.2 again"]
 
@@ -562,10 +562,11 @@ def test_ctrl_c_ends_all_checks_and_their_processes(project, lab1, lab2):
         hang = ("import os, pathlib\n    pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
                 "    while True: pass")
         lab.solution.write_text(lab.solution.read_text().replace("return a + b", hang))
-    script = ("import pathlib, signal, sys, course.authoring, course.check, course.cli, course.commands\n"
+    script = ("import pathlib, signal, sys\n"
+              "import course.authoring.commands, course.authoring.check_lab, course.cli, course.commands\n"
               "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-              "course.check.TIME_LIMIT_S = 600\n"
-              "course.authoring.num_cores = lambda: 2\n"
+              "course.authoring.check_lab.TIME_LIMIT_S = 600\n"
+              "course.authoring.commands.num_cores = lambda: 2\n"
               "course.cli.Course = lambda: course.commands.Course(pathlib.Path.cwd())\n"
               "sys.exit(course.cli.main(['check']))\n")
     run = subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True)

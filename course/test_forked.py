@@ -17,15 +17,17 @@ from types import SimpleNamespace
 import pytest
 from _pytest.config import default_plugins
 
-from course.runner import run_lab
+from course.pytest_run.run_lab import run_lab
 
 #: The modules that may be run → what each of them imports. Of pytest's, the course's plugin is left out, because pytest
 #: rewrites its assertions. On a Mac no engine is forked: Metal does not survive that.
-IMPORTED = {"pytest": ["pytest", *(f"_pytest.{name}" for name in default_plugins), "unittest", "course.grading_run",
-                       "course.grading.far_files", "course.grading.room", "course.tamed", "course.tested"]}
+IMPORTED = {"pytest": ["pytest", *(f"_pytest.{name}" for name in default_plugins), "unittest",
+                       "course.pytest_run.grade_json", "course.grading.remote_lab.pytest_bridge",
+                       "course.grading.remote_lab.sandbox_files", "course.pytest_run.exception_guard",
+                       "course.pytest_run.selection"]}
 if sys.platform == "linux":
-    IMPORTED["course.engine_child"] = ["course.capstone", "course.trial", "mini_vllm.fast.advice",
-                                       "mini_vllm.pictures.recorded"]
+    IMPORTED["course.own_engine.process"] = ["course.own_engine.capstone", "course.own_engine.workloads",
+                                             "mini_vllm.fast.advice", "mini_vllm.pictures.recorded"]
 #: The server runs no test and computes nothing, and the OpenBLAS of NumPy ends its threads before a fork. A forked
 #: process is therefore as clean as one that Python starts.
 _server = multiprocessing.get_context("forkserver")
@@ -98,5 +100,5 @@ def test_a_forked_process_says_what_a_real_one_says(lab1, monkeypatch, add, doub
     text = lab1.solution.read_text().replace("return a + b", add).replace("return add(a, a)", double)
     lab1.starter.write_text(text)
     real = run_lab(lab1, ["starter"], time_limit_s=0.2)
-    monkeypatch.setattr("course.child.subprocess", STAND_IN)
+    monkeypatch.setattr("course.pytest_run.pytest_process.subprocess", STAND_IN)
     assert run_lab(lab1, ["starter"], time_limit_s=0.2) == real

@@ -6,7 +6,7 @@ from itertools import takewhile
 
 import pytest
 
-from course.labs import PROJECT_ROOT
+from course.lab.lab import PROJECT_ROOT
 
 FOLDER = PROJECT_ROOT / "notebooks"
 NOTEBOOKS = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.ipynb"))}

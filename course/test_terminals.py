@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.text import Text
 
 from course.commands import Course
-from course.cutting import ShownTest, all_lines, cut
-from course.failures import shorten
-from course.graded import graded_tests
-from course.labs import LabError
-from course.machine import check_machine, check_model
-from course.running import Wish
-from course.showing import VerdictLines
+from course.core.failure_messages import shorten
+from course.core.terminal_text import hanging, indented, num_rows, print_side_by_side, short_path, shortened
+from course.lab.graded_tests import graded_tests
+from course.lab.lab import LabError
+from course.own_engine.requirements import check_machine, check_model
+from course.pytest_run.test_run_lab import write_starter
+from course.pytest_run.verdict import Verdict
+from course.student.fit_screen import ShownTest, all_lines, cut
+from course.student.report import VerdictLines
+from course.student.run_command import Wish
 from course.test_cli import ScriptedSaves, half_done
-from course.test_running import write_starter
-from course.verdicts import Verdict
-from course.wrapping import hanging, indented, num_rows, print_side_by_side, short_path, shortened
 from mini_vllm.terminal import READER_GONE
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -209,7 +209,7 @@ def test_a_machine_without_mlx_or_with_a_bad_blas_is_told(course, monkeypatch, e
         raise error
 
     check_machine()
-    monkeypatch.setattr("course.machine.importlib.import_module", importing)
+    monkeypatch.setattr("course.own_engine.requirements.importlib.import_module", importing)
     for command in (course.demo, course.bench, lambda: course.run(Wish())):
         with pytest.raises(LabError, match=str(error)):
             command()

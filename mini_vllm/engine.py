@@ -19,10 +19,10 @@ from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.engine_room.executor import Executor, StepResult
 from mini_vllm.engine_room.frame import EngineFrame, describe
 from mini_vllm.engine_room.idle import IdleSteps, StalledError
-from mini_vllm.joints.fit import fit
 from mini_vllm.lookahead import LookAhead
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.prompts import Prompt, PromptTokens
+from mini_vllm.parts.complete_parts import fit
 from mini_vllm.recovery import Recovery
 from mini_vllm.request import Priority, RequestOutput, RequestStatus, SamplingParams
 from mini_vllm.scheduler import SchedulerOutput

@@ -52,7 +52,7 @@ class EngineConfig:
     #: Priority levels that a waiting request gains per second.
     aging_rate: float = DEFAULT_AGING_RATE
     #: Whether a running request gives way to a waiting one of better priority, if seats or blocks are short; see
-    #: ``giving_way``. Off: it waits until somebody ends.
+    #: ``priority_preemption``. Off: it waits until somebody ends.
     preempt_for_priority: bool = False
     enable_prefix_caching: bool = True
     #: Begin the next step of requests that decode while the last one computes. None: yes; but on a CPU, where building

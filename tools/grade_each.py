@@ -13,9 +13,9 @@ import os
 import statistics
 from collections.abc import Sequence
 
-from course.grading.grader import grade_file
-from course.grading.settings import Settings
-from course.labs import discover, find_lab
+from course.grading.grade_file.grade import grade_file
+from course.grading.limits import Settings
+from course.lab.lab import discover, find_lab
 
 
 def main(argv: Sequence[str] | None = None) -> int:

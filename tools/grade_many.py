@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course.labs import Lab, discover, find_lab
+from course.lab.lab import Lab, discover, find_lab
 from course.mutants import mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -55,7 +55,7 @@ from serve_load import SHAPE
 
 from mini_vllm.backend import mx
 from mini_vllm.models.random_model import write_random_checkpoint
-from mini_vllm.server.body import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES
+from mini_vllm.server.access.body_limit import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES
 from mini_vllm.server.settings import DEFAULT_MAX_BODY_BYTES
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from mini_vllm.models.random_model import write_random_checkpoint
 from mini_vllm.request import CompletionOutput, PromptTokensDetails, RequestOutput, Usage
-from mini_vllm.server.answers import TextAnswers
-from mini_vllm.server.shelf import IDLE_S
+from mini_vllm.server.api.answers import TextAnswers
+from mini_vllm.server.models.model_registry import IDLE_S
 
 SHAPE = dict(model_type="llama", vocab_size=300, hidden_size=64, intermediate_size=112, num_hidden_layers=2,
              num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, rms_norm_eps=1e-5,

@@ -11,8 +11,8 @@ import pytest
 from newcomer import ROOT, bare_environment
 from orders import shuffled
 
-from course.loading import load_file
-from course.side_by_side import stay_on_a_core
+from course.lab.load_module import load_file
+from course.pytest_run.parallel import stay_on_a_core
 from mini_vllm.models.catalogue import cached_model
 
 
@@ -120,10 +120,10 @@ def test_an_order_is_repeated_by_its_seed_and_keeps_modules_together():
 
 
 def test_a_worker_stays_on_one_core():
-    script = ("import os; from course.side_by_side import stay_on_a_core; stay_on_a_core(3); "
+    script = ("import os; from course.pytest_run.parallel import stay_on_a_core; stay_on_a_core(3); "
               "print(len(os.sched_getaffinity(0)), os.sched_getscheduler(0) == os.SCHED_BATCH)")
     if not hasattr(os, "sched_setaffinity"):
-        script = "from course.side_by_side import stay_on_a_core; stay_on_a_core(3); print(1, True)"
+        script = "from course.pytest_run.parallel import stay_on_a_core; stay_on_a_core(3); print(1, True)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT) == "1 True\n"
 
 

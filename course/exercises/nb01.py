@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from course.base import load_base
 from course.exercises import Exercise
 from course.exercises.served import num_computed, steps_of
+from course.lab.base_labs import load_base
 
 
 def _kib_after_decoding() -> float:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from course.exercises import Exercise, check, exercises_of, is_same, verdict
-from course.labs import PROJECT_ROOT
+from course.lab.lab import PROJECT_ROOT
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("[0-9]*.ipynb"))
 NUMBERS = [path.name[:2] for path in NOTEBOOKS]

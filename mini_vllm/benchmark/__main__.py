@@ -37,7 +37,7 @@ def measure(arguments: argparse.Namespace) -> int:
         shorten(arguments)
         run(arguments)
     elif arguments.name in TIMED:
-        from mini_vllm.benchmark.noise import told_if_loud
+        from mini_vllm.benchmark.machine_noise import told_if_loud
         with told_if_loud():
             run(arguments)
     else:

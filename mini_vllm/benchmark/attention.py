@@ -19,8 +19,8 @@ import numpy as np
 
 from mini_vllm.attention import paged_attention
 from mini_vllm.backend import mx
-from mini_vllm.fast.gathered import CausalMasks, GatherPlan, attend_gathered
-from mini_vllm.fast.span import Span
+from mini_vllm.fast.gather_attention import CausalMasks, GatherPlan, attend_gathered
+from mini_vllm.fast.request_span import Span
 from mini_vllm.fast.split_kv import attend_splits
 from mini_vllm.fast.split_plan import SplitPlan
 from mini_vllm.fast.streams import streams

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Iterable
 
 from mini_vllm.benchmark.drawing import GREEDY, Drawing
-from mini_vllm.benchmark.noise import Noise, NoiseWatch
-from mini_vllm.benchmark.peer import load_peer, serve_by_peer
+from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
+from mini_vllm.benchmark.mlx_lm_peer import load_peer, serve_by_peer
+from mini_vllm.benchmark.request_times import OnToken
 from mini_vllm.benchmark.results import ARMS, BATCHED, PEER, BenchmarkResult, median_of
 from mini_vllm.benchmark.throughput import serve
-from mini_vllm.benchmark.watch import OnToken
 from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.models.loader import LoadedModel
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mini_vllm.benchmark.machine import describe_machine
-from mini_vllm.benchmark.noise import MARK, Noise
+from mini_vllm.benchmark.machine_noise import MARK, Noise
 from mini_vllm.benchmark.results import ARMS, BenchmarkResult
 from mini_vllm.benchmark.tables import SpeedUps
 from mini_vllm.checks import writable_file

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mini_vllm.benchmark.machine import provenance
-from mini_vllm.benchmark.noise import MARK, Noise
+from mini_vllm.benchmark.machine_noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 
 #: Workload → arm → how many times as fast our batching was.

@@ -6,15 +6,15 @@ import pytest
 
 from mini_vllm import benchmark
 from mini_vllm.benchmark import results as results_module
-from mini_vllm.benchmark import throughput
+from mini_vllm.benchmark import throughput, throughput_command
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, Comparison, run_comparison_benchmark
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.folding import fold
-from mini_vllm.benchmark.noise import Noise, NoiseWatch
+from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
 from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
 from mini_vllm.benchmark.tables import format_agreement, format_memory, format_speed_ups, format_table
 from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_workload
-from mini_vllm.cli import bench, main
+from mini_vllm.cli import main
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import RANDOM_MODELS, load_random
 
@@ -142,9 +142,9 @@ def test_there_are_three_rounds_where_that_is_cheap(loaded, monkeypatch, asked, 
 
     monkeypatch.setattr(Comparison, "_serve", serve)
     comparison = Comparison(loaded, small(), watch=NoiseWatch(time_product=lambda: 0.1))
-    bench._serve_rounds(comparison, asked)
+    throughput_command._serve_rounds(comparison, asked)
     assert served == [*ARMS] * num_rounds == [*ARMS] * comparison.num_rounds
-    assert bench._report(comparison, has_choice=asked is None).startswith(told)
+    assert throughput_command._report(comparison, has_choice=asked is None).startswith(told)
 
 
 def test_tables_fit_into_60_columns_and_have_all_that_the_readme_claims():

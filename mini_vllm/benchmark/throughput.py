@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import cast
 
 from mini_vllm.benchmark.drawing import GREEDY, Drawing
+from mini_vllm.benchmark.request_times import CountingModel, OnToken, Watch
 from mini_vllm.benchmark.results import ONE_AT_A_TIME, BenchmarkResult
-from mini_vllm.benchmark.watch import CountingModel, OnToken, Watch
 from mini_vllm.benchmark.workloads import Workload
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts

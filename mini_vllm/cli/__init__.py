@@ -168,17 +168,17 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _throughput(arguments: argparse.Namespace) -> int:
-    from mini_vllm.cli.bench import run_throughput
+    from mini_vllm.benchmark.throughput_command import run_throughput
     return run_throughput(arguments)
 
 
 def _bench_gpu(arguments: argparse.Namespace) -> int:
-    from mini_vllm.cli.bench_gpu import run_gpu_benchmark
+    from mini_vllm.benchmark.gpu.command import run_gpu_benchmark
     return run_gpu_benchmark(arguments)
 
 
 def _bench_serve(arguments: argparse.Namespace) -> int:
-    from mini_vllm.cli.bench_serve import run_serve_benchmark
+    from mini_vllm.benchmark.serving.command import run_serve_benchmark
     return run_serve_benchmark(arguments)
 
 

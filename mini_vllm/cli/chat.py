@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mini_vllm.cli import chat_input
-from mini_vllm.cli.answer import AnswerPrinter
 from mini_vllm.cli.chat_commands import COMMANDS, about_unknown, command_in, help_text
 from mini_vllm.cli.conversation import Context, Conversation
 from mini_vllm.cli.ctrl_c import CtrlC
@@ -18,6 +17,7 @@ from mini_vllm.cli.generate import engine_config, make_engine
 from mini_vllm.cli.loading import short_name
 from mini_vllm.cli.notes import tell
 from mini_vllm.cli.sampling_options import with_defaults
+from mini_vllm.cli.trim_answer import AnswerPrinter
 from mini_vllm.cli.usage import print_usage
 from mini_vllm.engine import LLMEngine
 from mini_vllm.pictures.recorded import check_run_target, save_run

@@ -20,7 +20,7 @@ from mini_vllm.benchmark.orders import measure_orders
 from mini_vllm.benchmark.products import measure_gflops, product_error
 from mini_vllm.fast import tuning
 from mini_vllm.fast.advice import install_commands
-from mini_vllm.gpu.choice import try_kernels
+from mini_vllm.gpu.select_runner import try_kernels
 from mini_vllm.models import catalogue
 
 #: How far a product may be from float64, for sums of WIDTH_IN terms of size 1. The reference BLAS stays within 1e-4.

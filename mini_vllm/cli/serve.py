@@ -9,7 +9,7 @@ from mini_vllm.cli.notes import tell
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
-from mini_vllm.joints.parts_file import load_parts
+from mini_vllm.parts.parts_file import load_parts
 
 
 def run_serve(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ STORIES = {
 class Demo:
     """A server without a model: it knows how each story goes on, and shows where the tokens live.
 
-    Manager and pool may be other classes of the same joints. Hits are whole blocks: there is no prefix tree.
+    Manager and pool may be other classes of the same interfaces. Hits are whole blocks: there is no prefix tree.
     """
 
     def __init__(self, console: Console, manager_class: type[KVCacheManager] = KVCacheManager,

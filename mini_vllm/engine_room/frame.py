@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.checks import an_instance
 from mini_vllm.engine_config import EngineConfig, EngineMetrics, EngineParts
-from mini_vllm.engine_room.counts import StepCounts
 from mini_vllm.engine_room.idle import IdleSteps
 from mini_vllm.engine_room.input_processor import InputProcessor
 from mini_vllm.engine_room.prompt_texts import PromptTexts
 from mini_vllm.engine_room.sizes import EngineSizes
-from mini_vllm.giving_way import with_giving_way
-from mini_vllm.gpu.choice import runner_class
-from mini_vllm.joints.fit import checked, fit, make_kv_cache
+from mini_vllm.engine_room.step_metrics import StepCounts
+from mini_vllm.gpu.select_runner import runner_class
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.prompts import Prompt, PromptReader, PromptTokens
 from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.parts.complete_parts import checked, fit, make_kv_cache
+from mini_vllm.priority_preemption import with_priority_preemption
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler, SchedulerOutput
@@ -74,7 +74,7 @@ class EngineFrame(ABC):
         """The pieces that can be replaced, put together."""
         config, sizes = self.config, self.sizes
         self.kv_cache = make_kv_cache(parts, sizes.num_blocks, config.block_size, config.enable_prefix_caching)
-        scheduler = with_giving_way(parts.scheduler) if config.preempt_for_priority else parts.scheduler
+        scheduler = with_priority_preemption(parts.scheduler) if config.preempt_for_priority else parts.scheduler
         self.scheduler: Scheduler = checked("scheduler", scheduler(
             self.kv_cache, config.max_num_seqs, self.max_num_batched_tokens, parts.request_queue(config.aging_rate),
             config.watermark))

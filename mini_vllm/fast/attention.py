@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mini_vllm.backend import mx
-from mini_vllm.fast.gathered import attend_gathered
+from mini_vllm.fast.gather_attention import attend_gathered
 from mini_vllm.fast.plan import AttentionPlan
-from mini_vllm.fast.span import Span
+from mini_vllm.fast.request_span import Span
 from mini_vllm.fast.split_kv import attend_splits
 from mini_vllm.fast.split_plan import SplitPlan
 from mini_vllm.fast.streams import joined, streams

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby
 
 from mini_vllm.fast import tuning
-from mini_vllm.fast.gathered import CausalMasks, GatherPlan
-from mini_vllm.fast.span import Span
+from mini_vllm.fast.gather_attention import CausalMasks, GatherPlan
+from mini_vllm.fast.request_span import Span
 from mini_vllm.fast.split_plan import SplitPlan, begin_alike
 
 

@@ -17,7 +17,7 @@ import functools
 
 from mini_vllm.backend import mx
 from mini_vllm.fast.exp import exp_below_zero
-from mini_vllm.fast.gathered import gather
+from mini_vllm.fast.gather_attention import gather
 from mini_vllm.fast.split_plan import PartialSums, SharedPrefix, SplitPlan
 from mini_vllm.fast.streams import joined, streams
 

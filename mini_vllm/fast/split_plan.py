@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
-from mini_vllm.fast.gathered import matrix_ids
-from mini_vllm.fast.span import Span
+from mini_vllm.fast.gather_attention import matrix_ids
+from mini_vllm.fast.request_span import Span
 
 IntArray = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from mini_vllm.fast import attention as fast_attention
 from mini_vllm.fast import split_kv, tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.fast.plan import AttentionPlan
-from mini_vllm.fast.span import Span
+from mini_vllm.fast.request_span import Span
 from mini_vllm.fast.split_plan import SplitPlan, find_shared_prefixes
 from mini_vllm.test_attention import Step, dense, draw_families, draw_mixed_step, write
 

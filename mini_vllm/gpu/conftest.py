@@ -6,10 +6,10 @@ import pytest
 from mini_vllm.attention import paged_attention
 from mini_vllm.backend import mx
 from mini_vllm.fast import tuning
-from mini_vllm.fast.kernels import paged
-from mini_vllm.fast.kernels import upload as upload_module
-from mini_vllm.fast.kernels.skinny import flat
-from mini_vllm.gpu import network, proof, runner
+from mini_vllm.gpu import kernel_checks, network, runner
+from mini_vllm.gpu.kernels import paged
+from mini_vllm.gpu.kernels import step_upload as upload_module
+from mini_vllm.gpu.kernels.small_batch_matmul import flat
 
 collect_ignore = [] if tuning.has_gpu() else ["test_on_gpu.py"]
 
@@ -71,9 +71,9 @@ def emulated(monkeypatch):
     for module in (upload_module, runner):
         monkeypatch.setattr(module, "upload", kernels.upload)
     monkeypatch.setattr(runner.mx, "compile", lambda function: function)
-    monkeypatch.setattr(proof.turn_module, "turn_and_write", kernels.turn_and_write)
-    monkeypatch.setattr(proof.add_norm_module, "add_norm", kernels.add_norm)
+    monkeypatch.setattr(kernel_checks.turn_module, "turn_and_write", kernels.turn_and_write)
+    monkeypatch.setattr(kernel_checks.add_norm_module, "add_norm", kernels.add_norm)
     for name in ("product", "product_in_parts"):
-        monkeypatch.setattr(proof.skinny_module, name, kernels.product)
-    monkeypatch.setattr(proof.skinny_module, "gated_product", lambda x, weight: None)
+        monkeypatch.setattr(kernel_checks.skinny_module, name, kernels.product)
+    monkeypatch.setattr(kernel_checks.skinny_module, "gated_product", lambda x, weight: None)
     return kernels

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.fast.compiled import compiled_on_gpu
-from mini_vllm.fast.kernels.add_norm import add_norm
-from mini_vllm.fast.kernels.paged import PoolShape, StepAttention
-from mini_vllm.fast.kernels.skinny import multiply, multiply_gated, multiply_in_parts
-from mini_vllm.fast.kernels.turn import turn_and_write
 from mini_vllm.fast.products import swiglu
+from mini_vllm.gpu.kernels.add_norm import add_norm
+from mini_vllm.gpu.kernels.paged import PoolShape, StepAttention
+from mini_vllm.gpu.kernels.rope_and_write import turn_and_write
+from mini_vllm.gpu.kernels.small_batch_matmul import multiply, multiply_gated, multiply_in_parts
 from mini_vllm.models.network import MLP, Attention, Linear, Model
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache, TokenArray, slot_mapping, token_positions
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.kernels.paged import StepAttention, decode_arrays
-from mini_vllm.fast.kernels.tables import TableArray, TableRows, round_tokens, round_width
-from mini_vllm.fast.kernels.upload import slices, upload, uploaded
+from mini_vllm.gpu.kernels.paged import StepAttention, decode_arrays
+from mini_vllm.gpu.kernels.step_upload import slices, upload, uploaded
+from mini_vllm.gpu.kernels.tables import TableArray, TableRows, round_tokens, round_width
 from mini_vllm.gpu.network import KernelNetwork, StepArrays
 from mini_vllm.model_runner import Batch, ModelRunner
 from mini_vllm.models.network import Model

@@ -10,13 +10,13 @@ import pytest
 from mini_vllm.backend import mx
 from mini_vllm.benchmark.gpu.agreement import agree, generate
 from mini_vllm.benchmark.gpu.quantised import quantise
-from mini_vllm.benchmark.peer import load_peer
+from mini_vllm.benchmark.mlx_lm_peer import load_peer
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig, EngineParts
 from mini_vllm.fast.attention import FastAttention
-from mini_vllm.fast.kernels.paged import DTYPES, FEW_BLOCKS, KernelAttention
-from mini_vllm.fast.kernels.upload import uploaded
-from mini_vllm.gpu.proof import TOLERANCES, ProofCase, attention_error, find_fault
+from mini_vllm.gpu.kernel_checks import TOLERANCES, ProofCase, attention_error, find_fault
+from mini_vllm.gpu.kernels.paged import DTYPES, FEW_BLOCKS, KernelAttention
+from mini_vllm.gpu.kernels.step_upload import uploaded
 from mini_vllm.gpu.runner import GpuRunner
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.loader import load

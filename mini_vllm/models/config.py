@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from mini_vllm.models.fields import FieldError, Fields
+from mini_vllm.models.json_fields import FieldError, Fields
 from mini_vllm.models.rope import UnsupportedModel, rope_frequencies
 
 #: model_type → what its attention has beside the common shape

@@ -8,7 +8,7 @@ from pathlib import Path
 from mini_vllm.backend import mx
 from mini_vllm.models.config import FULL, SLIDING, ModelConfig
 from mini_vllm.models.loader import LoadedModel
-from mini_vllm.models.stacking import unstack
+from mini_vllm.models.stack_weights import unstack
 
 
 def export_folder(loaded: LoadedModel, folder: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.fields import FieldError, Fields, LoadError, check_inside, read_object, shown
-from mini_vllm.models.packed import MODES
+from mini_vllm.models.json_fields import FieldError, Fields, LoadError, check_inside, read_object, shown
+from mini_vllm.models.quantised import MODES
 
 #: Of a safetensors file: room for a hundred thousand tensors.
 MAX_HEADER_BYTES = 16 * 2**20

@@ -17,8 +17,8 @@ from typing import Any
 
 import tokenizers
 
-from mini_vllm.models.fields import read_object, read_text
 from mini_vllm.models.growth import check_growth
+from mini_vllm.models.json_fields import read_object, read_text
 from mini_vllm.models.tokenizer import MAX_TEMPLATE_CHARS, MAX_TOKENS, Tokenizer, TokenizerError, panics_told
 
 #: Of ``tokenizer.json``. Real ones reach 35 MB, 70,000 added tokens and 515,000 merges. While the library reads one, no

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.fields import FieldError, LoadError
 from mini_vllm.models.gguf_header import check_gguf
 from mini_vllm.models.gguf_tokenizer import tokenizer_from_gguf
+from mini_vllm.models.json_fields import FieldError, LoadError
 from mini_vllm.models.tokenizer import Tokenizer
 
 #: Parameter names of a GGUF file → those of a Hugging Face checkpoint

@@ -16,7 +16,7 @@ import struct
 from pathlib import Path
 from typing import NoReturn
 
-from mini_vllm.models.fields import LoadError, shown
+from mini_vllm.models.json_fields import LoadError, shown
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MAX_FIELDS, MAX_TENSORS, MAX_NAME_BYTES, MAX_DIMENSIONS = 2**16, 2**16, 2**16, 4

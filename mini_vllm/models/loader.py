@@ -9,13 +9,13 @@ from typing import Any
 
 from mini_vllm.backend import mx
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.fields import LoadError
-from mini_vllm.models.find import find_model
 from mini_vllm.models.folder import check_folder, read_folder
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
 from mini_vllm.models.gguf import read_gguf
 from mini_vllm.models.gguf_header import check_gguf
+from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.network import Model
+from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.sampling_defaults import sampling_defaults
 from mini_vllm.models.tokenizer import Tokenizer, TokenizerError
 from mini_vllm.models.weights import make_model

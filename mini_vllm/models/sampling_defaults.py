@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.models.catalogue import KNOWN
-from mini_vllm.models.fields import Fields, LoadError, read_object
+from mini_vllm.models.json_fields import Fields, LoadError, read_object
 from mini_vllm.request import SamplingParams
 
 #: What is followed of the file. All are fields of SamplingParams, which says what each may be.

@@ -13,7 +13,7 @@ from mini_vllm.fuzz.oracle import float32_oracle, oracle_logits
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.export import export_folder
-from mini_vllm.models.fields import LoadError
+from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import random_weights
 from mini_vllm.request import SamplingParams

@@ -10,9 +10,9 @@ import pytest
 from damaged_files import LOAD_ALL, damaged
 
 from mini_vllm.backend import mx
-from mini_vllm.models.fields import LoadError
 from mini_vllm.models.gguf import read_gguf
 from mini_vllm.models.gguf_header import MAX_FIELDS_BYTES, SCALARS, check_gguf
+from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
 
 

@@ -13,10 +13,10 @@ import tokenizers
 from mini_vllm.backend import mx
 from mini_vllm.llm import LLM
 from mini_vllm.models import folder_tokenizer
-from mini_vllm.models.fields import MAX_JSON_BYTES, LoadError
 from mini_vllm.models.folder import MAX_HEADER_BYTES
 from mini_vllm.models.folder_tokenizer import tokenizer_from_folder
 from mini_vllm.models.gguf_tokenizer import tokenizer_from_gguf
+from mini_vllm.models.json_fields import MAX_JSON_BYTES, LoadError
 from mini_vllm.models.loader import check, load
 from mini_vllm.models.test_tokenizer import byte_level_backend, gguf_metadata
 from mini_vllm.models.tokenizer import MAX_PANICS, MAX_PIECE_CHARS, MAX_TEMPLATE_CHARS, Tokenizer, TokenizerError

@@ -13,10 +13,10 @@ from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.config import ModelConfig
 from mini_vllm.models.export import export_folder
-from mini_vllm.models.fields import LoadError
-from mini_vllm.models.find import find_model
+from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import write_byte_tokenizer
+from mini_vllm.models.resolve_name import find_model
 from mini_vllm.models.rope import UnsupportedModel
 from mini_vllm.request import SamplingParams
 

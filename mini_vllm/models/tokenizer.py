@@ -11,7 +11,7 @@ import jinja2
 import tokenizers
 
 from mini_vllm.models.chat_template import compile_template
-from mini_vllm.models.fields import FileError
+from mini_vllm.models.json_fields import FileError
 from mini_vllm.models.token_bound import longest_token, lost_characters
 
 #: Real templates have up to 25 kB, real vocabulary entries up to 256 characters.

@@ -9,11 +9,11 @@ from dataclasses import replace
 from mini_vllm.backend import mx, nn
 from mini_vllm.fast.tuning import dequantise_is_faster
 from mini_vllm.models.config import ModelConfig
-from mini_vllm.models.fields import LoadError, shown
+from mini_vllm.models.json_fields import LoadError, shown
 from mini_vllm.models.network import Model
-from mini_vllm.models.packed import Packing, Tensors, in_floats, packing_of, type_name
+from mini_vllm.models.quantised import Packing, Tensors, in_floats, packing_of, type_name
 from mini_vllm.models.shapes import checkpoint_shapes
-from mini_vllm.models.stacking import stack
+from mini_vllm.models.stack_weights import stack
 
 #: Seven matrices and two norms.
 MIN_LAYER_TENSORS = 9

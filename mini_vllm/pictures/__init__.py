@@ -22,14 +22,14 @@ A picture shows the objects that it is given, whoever wrote them: only names of 
 """
 
 from mini_vllm.pictures.batch import draw_batch
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.free_queue import draw_queue
 from mini_vllm.pictures.memory import MemoryRun, draw_memory, runs_in_pages
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool import draw_cache, draw_pool
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.slides import Slides
 from mini_vllm.pictures.slots import draw_slots
-from mini_vllm.pictures.stacked import stack
+from mini_vllm.pictures.stack_pictures import stack
 from mini_vllm.pictures.steps import draw_step, step_through
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree

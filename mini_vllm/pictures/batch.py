@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from mini_vllm.attention import slot_mapping, token_positions
 from mini_vllm.model_runner import Batch, RequestStep
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import shorten, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH
 from mini_vllm.pictures.tables import TextOf
 from mini_vllm.trace.history import count

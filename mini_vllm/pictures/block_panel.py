@@ -5,7 +5,7 @@ from __future__ import annotations
 from mini_vllm.pictures import marks
 from mini_vllm.pictures.elements import round_up, sans_width, wrapped
 from mini_vllm.pictures.palette import ON_COLOUR
-from mini_vllm.pictures.sheet import MARGIN, Sheet
+from mini_vllm.pictures.timeline_canvas import MARGIN, Sheet
 from mini_vllm.trace.history import CACHED, KEPT, USED, Run
 from mini_vllm.trace.summary import tell_ranges
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool_state import AnyBlock, AnyPool, BlockState
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, fill_block, tell
 from mini_vllm.trace.history import count
 

@@ -8,8 +8,8 @@ from mini_vllm.pictures import marks
 from mini_vllm.pictures.elements import sans_width, wrapped
 from mini_vllm.pictures.palette import request_paint
 from mini_vllm.pictures.request_panel import MIN_EAR
-from mini_vllm.pictures.sheet import MARGIN, Sheet
 from mini_vllm.pictures.time_panel import PAINTS
+from mini_vllm.pictures.timeline_canvas import MARGIN, Sheet
 from mini_vllm.trace.history import AGAIN, CACHED, DECODE, FORKED, IDLE, KEPT, PREEMPTED, PROMPT, SHARED, USED, WAITING
 from mini_vllm.trace.summary import GOOD_ENDS, facts, headline, sizes, time_shares
 

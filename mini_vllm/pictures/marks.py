@@ -6,7 +6,7 @@ A request's colour only says whose it is. What happened is told by shape, so tha
 from __future__ import annotations
 
 from mini_vllm.pictures.elements import cross
-from mini_vllm.pictures.sheet import Sheet
+from mini_vllm.pictures.timeline_canvas import Sheet
 from mini_vllm.trace.history import AGAIN, CACHED, DECODE, FORKED, IDLE, PREEMPTED, SHARED
 
 #: In cells that are narrower, decoded tokens are a band instead of pearls.

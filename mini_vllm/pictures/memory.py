@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import round_up, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool_state import AnyManager
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH
 from mini_vllm.request import Request
 

@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool_state import AnyBlock, AnyManager, AnyPool, PoolState
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, draw_legend, draw_strip
 from mini_vllm.pictures.tables import TextOf, draw_tables
 from mini_vllm.request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mini_vllm.pictures import marks
 from mini_vllm.pictures.elements import text_width
 from mini_vllm.pictures.palette import ON_COLOUR
-from mini_vllm.pictures.sheet import COLUMN, MARGIN, SIZE, Sheet
+from mini_vllm.pictures.timeline_canvas import COLUMN, MARGIN, SIZE, Sheet
 from mini_vllm.trace.history import AGAIN, DECODE, FORKED, IDLE, PREEMPTED, WAITING, Run, count, leader_of
 from mini_vllm.trace.summary import GOOD_ENDS, tell_time
 

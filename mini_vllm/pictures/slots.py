@@ -13,11 +13,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool_state import BlockState
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH, fill_block
 from mini_vllm.trace.history import count
 

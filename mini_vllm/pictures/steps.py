@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool import LOOK_AT_TABLES, draw_state
 from mini_vllm.pictures.pool_state import PoolState
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.slides import Slides
 from mini_vllm.trace.files import TraceStep
 from mini_vllm.trace.history import count

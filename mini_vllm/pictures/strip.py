@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import shorten, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.pool_state import BlockState, PoolState
+from mini_vllm.pictures.request_colours import Cast
 
 MARGIN, WIDTH = 12, 720
 #: At most this many blocks: cells of this width and height. A cell of 30 or more has words, one of 14 a letter.

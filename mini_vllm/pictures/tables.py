@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import shorten, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.pool_state import BlockState, PoolState
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, WIDTH, fill_block, tell
 from mini_vllm.trace.history import count
 

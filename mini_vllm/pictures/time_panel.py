@@ -6,7 +6,7 @@ import bisect
 import math
 import statistics
 
-from mini_vllm.pictures.sheet import MARGIN, Sheet
+from mini_vllm.pictures.timeline_canvas import MARGIN, Sheet
 from mini_vllm.trace.summary import PARTS, tell_time
 
 HEIGHT = 36

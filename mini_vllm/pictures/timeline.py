@@ -22,8 +22,8 @@ from mini_vllm.pictures.block_panel import draw_blocks
 from mini_vllm.pictures.legend import draw_legend, draw_title
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.request_panel import draw_requests
-from mini_vllm.pictures.sheet import MAX_WIDTH, MIN_WIDTH, Sheet
 from mini_vllm.pictures.time_panel import draw_axis, draw_times
+from mini_vllm.pictures.timeline_canvas import MAX_WIDTH, MIN_WIDTH, Sheet
 from mini_vllm.pictures.token_panel import draw_tokens
 from mini_vllm.trace.history import History
 from mini_vllm.trace.recorder import StepTrace

@@ -6,7 +6,7 @@ Both in the colours of their requests. Each has its own scale: beside a piece of
 from __future__ import annotations
 
 from mini_vllm.pictures.palette import PAINTS
-from mini_vllm.pictures.sheet import MARGIN, Sheet
+from mini_vllm.pictures.timeline_canvas import MARGIN, Sheet
 from mini_vllm.trace.history import AGAIN, DECODE, PROMPT, count
 
 UP, DOWN = 46, 28

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mini_vllm.block_pool import BlockHash
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.cast import Cast
 from mini_vllm.pictures.elements import shorten, text_width
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool_state import AnyBlock, AnyPool, BlockState, PoolState
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.strip import MARGIN, fill_block, tell
 from mini_vllm.pictures.tables import TextOf
 from mini_vllm.trace.history import count

@@ -18,22 +18,22 @@ from starlette.responses import Response
 
 from mini_vllm import __version__
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.server.access import AccessGate, caller_of, require_admin
-from mini_vllm.server.body import BodyBound
-from mini_vllm.server.chat import ChatResponse
-from mini_vllm.server.completions import CompletionResponse
-from mini_vllm.server.drain import DrainGate, Farewell
+from mini_vllm.server.access.body_limit import BodyBound
+from mini_vllm.server.access.caller import AccessGate, caller_of, require_admin
+from mini_vllm.server.access.keys import read_keys
+from mini_vllm.server.access.request_checks import Guard
+from mini_vllm.server.api.chat import ChatResponse
+from mini_vllm.server.api.completions import CompletionResponse
+from mini_vllm.server.api.prompt_readers import Readers
+from mini_vllm.server.api.protocol import ChatRequest, CompletionRequest
+from mini_vllm.server.api.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
 from mini_vllm.server.engine_state import EngineState
 from mini_vllm.server.errors import ApiError, add_handlers, json_response
-from mini_vllm.server.guard import Guard
-from mini_vllm.server.keys import read_keys
 from mini_vllm.server.live.routes import live_router
-from mini_vllm.server.prometheus import Metrics
-from mini_vllm.server.protocol import ChatRequest, CompletionRequest
-from mini_vllm.server.readers import Readers
-from mini_vllm.server.schema import ERRORS, ChatCompletion, Completion, Health, ModelCard, ModelList, answers
+from mini_vllm.server.metrics import Metrics
+from mini_vllm.server.models.model_registry import ModelShelf
 from mini_vllm.server.settings import ServerSettings
-from mini_vllm.server.shelf import ModelShelf
+from mini_vllm.server.shutdown import DrainGate, Farewell
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -12,9 +12,9 @@ import pytest
 from mini_vllm.conftest import make_talker
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.server.app import make_app
+from mini_vllm.server.models.model_registry import ModelShelf
 from mini_vllm.server.serving import DrainingServer, address_of, listen
 from mini_vllm.server.settings import ServerSettings
-from mini_vllm.server.shelf import ModelShelf
 
 SIZES = {"num_blocks": 400, "block_size": 8, "max_num_seqs": 16, "max_num_batched_tokens": 64}
 KEYS = """

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mini_vllm.server.complaints import complaint
+from mini_vllm.server.api.validation_messages import complaint
 
 log = logging.getLogger("mini_vllm.server")
 

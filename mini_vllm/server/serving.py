@@ -15,10 +15,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from mini_vllm.fast.garbage import leave_what_is_there_alone
-from mini_vllm.models.find import find_model
+from mini_vllm.fast.gc_freeze import leave_what_is_there_alone
+from mini_vllm.models.resolve_name import find_model
+from mini_vllm.server.access.connections import NUM_ACCEPTED_AT_ONCE, BoundedConnection, once_in_a_while
 from mini_vllm.server.app import make_app
-from mini_vllm.server.connections import NUM_ACCEPTED_AT_ONCE, BoundedConnection, once_in_a_while
 from mini_vllm.server.settings import ServerSettings
 
 log = logging.getLogger("mini_vllm.server")

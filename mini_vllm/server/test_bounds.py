@@ -8,14 +8,14 @@ import signal
 import pytest
 from pydantic import ValidationError
 
+from mini_vllm.server.access.body_limit import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES, BodyBound, check_shape
+from mini_vllm.server.api.field_checks import MAX_BAD_WORDS
+from mini_vllm.server.api.params import sampling_params
+from mini_vllm.server.api.protocol import ChatRequest, CompletionRequest
+from mini_vllm.server.api.validation_messages import MAX_SHOWN, complaint, shown
 from mini_vllm.server.app import make_app
-from mini_vllm.server.body import MAX_CONTAINERS, MAX_QUOTES, MAX_VALUES, BodyBound, check_shape
-from mini_vllm.server.complaints import MAX_SHOWN, complaint, shown
 from mini_vllm.server.conftest import Client, settings_for
 from mini_vllm.server.errors import ApiError
-from mini_vllm.server.params import sampling_params
-from mini_vllm.server.protocol import ChatRequest, CompletionRequest
-from mini_vllm.server.values import MAX_BAD_WORDS
 
 TEXT = {"model": "m", "prompt": "a"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}

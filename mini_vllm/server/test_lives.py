@@ -8,10 +8,10 @@ import pytest
 from mini_vllm.engine import LLMEngine
 from mini_vllm.llm import LLM
 from mini_vllm.request import Priority, SamplingParams
+from mini_vllm.server.access.concurrency_limit import Seats
 from mini_vllm.server.conftest import Client, serve
 from mini_vllm.server.errors import ApiError
-from mini_vllm.server.seats import Seats
-from mini_vllm.server.shelf import ModelShelf
+from mini_vllm.server.models.model_registry import ModelShelf
 
 PATH = "/v1/completions"
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from mini_vllm.server import shelf as shelf_module
 from mini_vllm.server.conftest import Client, serve
 from mini_vllm.server.errors import ApiError
-from mini_vllm.server.prometheus import Metrics
+from mini_vllm.server.metrics import Metrics
+from mini_vllm.server.models import model_registry as shelf_module
 
 PROMPT = list(range(20))
 

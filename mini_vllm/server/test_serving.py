@@ -16,7 +16,7 @@ from mini_vllm.cli import main
 from mini_vllm.extras import install_line
 from mini_vllm.server import serving
 from mini_vllm.server.conftest import Client, running, settings_for
-from mini_vllm.server.drain import DrainGate, Farewell
+from mini_vllm.server.shutdown import DrainGate, Farewell
 
 
 def start(model, *options):

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from mini_vllm.request import CompletionOutput, Logprob, PromptTokensDetails, RequestOutput, TokenLogprob, Usage
-from mini_vllm.server.answers import ChatAnswers, TextAnswers
+from mini_vllm.server.api.answers import ChatAnswers, TextAnswers
+from mini_vllm.server.api.logprobs import MAX_LOGPROBS, TOKENS_PER_PIECE
+from mini_vllm.server.api.prompt_readers import Readers
+from mini_vllm.server.api.response_writers import TURN_BYTES, EventWriter, WholeWriter
 from mini_vllm.server.conftest import Client, serve
-from mini_vllm.server.logprobs import MAX_LOGPROBS, TOKENS_PER_PIECE
-from mini_vllm.server.readers import Readers
-from mini_vllm.server.writers import TURN_BYTES, EventWriter, WholeWriter
 
 PATH = "/v1/completions"
 #: How long a test waits for what does not come if it fails.

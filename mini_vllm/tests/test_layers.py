@@ -1,78 +1,25 @@
 """An import never runs upwards: the engine's modules lie in layers, and each knows only what lies below it."""
 
-import ast
-import functools
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from mini_vllm.tests import layers
+from mini_vllm.tests.layers import RULE, cycles, imports_of, modules_of
+
 PACKAGE = Path(__file__).parents[1]
 
-#: The units of the package, bottom up. A unit is a module that lies flat in the package, or a room (a folder).
+#: The units of the package, bottom up. A unit is a module that lies flat in the package, or a folder.
 LAYERS = (
     "checks", "extras", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool", "caching",
-    "prefix_tree", "kv_cache", "scheduler", "giving_way", "stopping", "attention", "fast", "models", "sampling",
-    "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "joints", "lookahead",
-    "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream", "engine_thread",
-    "async_engine", "server", "benchmark", "fuzz", "demo", "cli", "__main__", "__init__", "tests",
+    "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention", "fast", "models",
+    "sampling", "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "parts",
+    "lookahead", "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream",
+    "engine_thread", "async_engine", "server", "benchmark", "fuzz", "demo", "cli", "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
 #: top; this one may be imported from everywhere.
 OWN_NAMES = ("__version__",)
-RULE = "an import may only go to a unit further down (the order is LAYERS in test_layers.py)"
-
-
-@dataclass(frozen=True)
-class Import:
-    """One import statement's target, as it stands in the text of ``importer``; both with all their dots."""
-
-    importer: str
-    imported: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.importer}, line {self.line}, imports {self.imported}"
-
-
-def module_name(path: Path, package: Path) -> str:
-    parts = (package.name, *path.relative_to(package).with_suffix("").parts)
-    return ".".join(parts[:-1] if len(parts) > 2 and parts[-1] == "__init__" else parts)
-
-
-def modules_of(package: Path) -> dict[str, str]:
-    """Name → text of every module that is no test. A room's name stands for its ``__init__``."""
-    paths = [path for path in sorted(package.rglob("*.py")) if not path.name.startswith("test_")
-             and path.name != "conftest.py" and "tests" not in path.relative_to(package).parts]
-    return {module_name(path, package): path.read_text(encoding="utf-8") for path in paths}
-
-
-@functools.cache
-def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
-
-
-def imports_of(modules: dict[str, str]) -> list[Import]:
-    """Every import of every module, wherever it stands: at the top, in a function, for the type checker only."""
-    found = []
-    for importer, text in modules.items():
-        for node in import_statements(text):
-            if isinstance(node, ast.Import):
-                found += [Import(importer, alias.name, node.lineno) for alias in node.names]
-            else:
-                base = _absolute(node, importer, modules)
-                found += [Import(importer, f"{base}.{alias.name}", node.lineno) for alias in node.names]
-    return found
-
-
-def _absolute(node: ast.ImportFrom, importer: str, modules: dict[str, str]) -> str:
-    if not node.level:
-        return node.module or ""
-    is_package = any(name.startswith(f"{importer}.") for name in modules)
-    parts = importer.removesuffix(".__init__").split(".")
-    parts = parts[:len(parts) - node.level + (is_package or importer.endswith(".__init__"))]
-    return ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def unit_of(name: str, modules: dict[str, str]) -> str | None:
@@ -85,35 +32,7 @@ def unit_of(name: str, modules: dict[str, str]) -> str | None:
 
 
 def upward_imports(modules: dict[str, str]) -> list[str]:
-    """A sentence for every import that breaks the rule."""
-    (package,) = {name.split(".")[0] for name in modules}
-    layer_of = {unit: layer for layer, unit in enumerate(LAYERS)}
-    problems = []
-    for found in imports_of(modules):
-        if found.imported.split(".")[0] != package:
-            continue
-        importer, imported = unit_of(found.importer, modules), unit_of(found.imported, modules)
-        if layer_of.get(imported, -1) > layer_of.get(importer, len(LAYERS)):
-            problems.append(f"{found}: {imported} (layer {layer_of[imported]}) lies above {importer} "
-                            f"(layer {layer_of[importer]}); {RULE}")
-    return problems
-
-
-def cycles(modules: dict[str, str]) -> list[str]:
-    """A sentence for every room whose modules import each other in a circle."""
-    graphs: dict[str, dict[str, set[str]]] = {}
-    for found in imports_of(modules):
-        room = ".".join(found.importer.split(".")[:2])
-        target = found.imported if found.imported in modules else found.imported.rpartition(".")[0]
-        if target in modules and target.split(".")[:2] == room.split(".") and target != found.importer:
-            graphs.setdefault(room, {}).setdefault(found.importer, set()).add(target)
-    problems = []
-    for room, graph in graphs.items():
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            problems.append(f"the modules of {room} import each other in a circle: {' → '.join(error.args[1][::-1])}")
-    return problems
+    return layers.upward_imports(modules, LAYERS, unit_of)
 
 
 def foreign_imports(modules: dict[str, str]) -> list[str]:
@@ -139,7 +58,7 @@ def test_no_import_runs_upwards(modules):
     assert not problems, "\n".join(problems)
 
 
-def test_no_room_has_a_cycle(modules):
+def test_there_is_no_cycle(modules):
     problems = cycles(modules)
     assert not problems, "\n".join(problems)
 
@@ -171,8 +90,8 @@ def made_up(**texts: str) -> dict[str, str]:
 def test_an_upward_import_is_found_wherever_it_stands(statement, line):
     (problem,) = upward_imports(made_up(scheduler=statement))
     assert problem.startswith(f"mini_vllm.scheduler, line {line}, imports mini_vllm.engine")
-    layers = [LAYERS.index(unit) for unit in ("engine", "scheduler")]
-    assert "engine (layer {}) lies above scheduler (layer {})".format(*layers) in problem and RULE in problem
+    numbers = [LAYERS.index(unit) for unit in ("engine", "scheduler")]
+    assert "engine (layer {}) lies above scheduler (layer {})".format(*numbers) in problem and RULE in problem
 
 
 @pytest.mark.parametrize("statement", ["from mini_vllm import LLM", "import mini_vllm"])
@@ -190,24 +109,31 @@ def test_a_downward_import_is_none(statement):
 
 
 @pytest.mark.parametrize("statement", ["from ..engine import LLMEngine", "from mini_vllm.engine import LLMEngine"])
-def test_a_room_lies_in_one_layer(statement):
+def test_a_folder_lies_in_one_layer(statement):
     (problem,) = upward_imports(made_up(models="", models__network=statement))
     assert problem.startswith("mini_vllm.models.network, line 1, imports mini_vllm.engine.LLMEngine: engine")
     assert upward_imports(made_up(models="from .network import Network", models__network="from . import rope",
                                   models__rope="from ..request import Request")) == []
 
 
-def test_a_cycle_in_a_room_is_found():
+def test_a_cycle_is_found():
     two = made_up(models="", models__network="from mini_vllm.models import rope",
                   models__rope="def f():\n    from mini_vllm.models.network import Network")
     (problem,) = cycles(two)
-    assert problem.startswith("the modules of mini_vllm.models import each other in a circle: mini_vllm.models.")
+    assert problem.startswith("modules import each other in a circle: mini_vllm.models.")
     assert problem.count("mini_vllm.models.rope") >= 1 and problem.count("mini_vllm.models.network") >= 1
     assert cycles(made_up(models="from .network import Network", models__network="from .rope import Rope",
                           models__rope="")) == []
 
 
-@pytest.mark.parametrize("statement", ["import course", "from course.labs import discover", "from solution import add"])
+def test_a_cycle_of_folders_is_found():
+    """No two modules import each other, but their folders do."""
+    (problem,) = cycles(made_up(models__a="from mini_vllm.gpu import b", gpu__b="", gpu__c="import mini_vllm.models.d",
+                                models__d=""))
+    assert problem.startswith("folders import each other in a circle: ")
+
+
+@pytest.mark.parametrize("statement", ["import course", "from course.lab import hints", "from solution import add"])
 def test_an_import_of_the_course_is_found(statement):
     (problem,) = foreign_imports(made_up(llm=statement))
     assert "mini_vllm.llm, line 1" in problem and "neither the course nor a lab" in problem

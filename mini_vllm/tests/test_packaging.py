@@ -16,11 +16,11 @@ import pytest
 
 from mini_vllm import __version__, backend
 from mini_vllm.backend import BlasInfo
-from mini_vllm.benchmark.peer import without_peer
+from mini_vllm.benchmark.mlx_lm_peer import without_peer
 from mini_vllm.benchmark.plot import plot_results
 from mini_vllm.cli import doctor, main
 from mini_vllm.extras import install_line
-from mini_vllm.models.fields import LoadError
+from mini_vllm.models.json_fields import LoadError
 from mini_vllm.models.loader import load
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ def test_a_wheel_holds_the_model_the_questions_the_page_the_kernels_and_the_mark
     assert any(name.endswith("model.safetensors") for name in assets)
     page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/server/live/page").iterdir()}
     assert any(name.endswith("index.html") for name in page)
-    kernels = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/fast/kernels/sources").glob("*.h")}
+    kernels = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mini_vllm/gpu/kernels/sources").glob("*.h")}
     assert any(name.endswith("decode.h") for name in kernels)
     others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
     assert {name for name in others if not name.startswith(COURSE)} == {
@@ -239,7 +239,7 @@ def test_without_mlx_lm_the_other_arms_are_measured(few_products, monkeypatch, c
         measured.extend(arms)
         raise Measured
 
-    monkeypatch.setattr("mini_vllm.cli.bench.Comparison", comparison)
+    monkeypatch.setattr("mini_vllm.benchmark.throughput_command.Comparison", comparison)
     with pytest.raises(Measured):
         main(["bench", "throughput", "--workload", "decode-16"])
     assert capsys.readouterr().err.startswith(f"{without_peer()}\n")

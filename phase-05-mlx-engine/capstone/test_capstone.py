@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from course.engine_run import find_blame, run_pieces
-from course.engine_spec import CAPSTONE, WORKLOADS, Spec
-from course.labs import discover
+from course.lab.lab import discover
+from course.own_engine.run import find_blame, run_pieces
+from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = discover(ROOT)

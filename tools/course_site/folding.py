@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course.answers import INTERVIEW, parse_answers, questions_of
-from course.hints import parse_hints, task_titles
+from course.lab.answers import INTERVIEW, parse_answers, questions_of
+from course.lab.hints import parse_hints, task_titles
 
 #: What a hint of each level is, in the README's words for ``course hint``.
 LEVELS = {1: "a nudge", 2: "the idea", 3: "nearly the code"}

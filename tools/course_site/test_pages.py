@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course.hints import parse_hints
+from course.lab.hints import parse_hints
 from course_site.api import index_page, modules_of
 from course_site.folding import LEVELS
 from course_site.links import LinkTurner

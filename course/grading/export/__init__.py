@@ -17,15 +17,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
+from course.core.result import Provenance, StudentResult
 from course.grading.export.class_report import ClassReport
+from course.grading.export.escape import one_line
 from course.grading.export.feedback import Feedback
 from course.grading.export.gradescope import Gradescope
 from course.grading.export.junit import Junit
 from course.grading.export.tables import Canvas, Grades, Nbgrader
-from course.grading.export.text import one_line
 from course.grading.export.unclear import UnclearFiles
 from course.grading.intake.unclear import Unclear
-from course.grading.result import Provenance, StudentResult
 
 GROUP = "mini_vllm.grading.exporters"
 

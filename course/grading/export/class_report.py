@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from course.graded import GradedTest
-from course.grading.export import atomic, markdown, web
+from course.core.result import LabResult, Outcome, Provenance, StudentResult
+from course.grading.export import atomic_export, html, markdown
+from course.grading.export.escape import number, one_line
 from course.grading.export.histogram import histogram
+from course.grading.export.needs_review import to_look_at
 from course.grading.export.page import Block, Heading, Line, Page, Paragraph, Table, code, strong
 from course.grading.export.provenance import not_defended, small_print
-from course.grading.export.seen import points_of
+from course.grading.export.student_view import points_of
 from course.grading.export.tables import lab_numbers, max_points
-from course.grading.export.text import number, one_line
 from course.grading.export.titles import Titles, course_titles
-from course.grading.export.to_look_at import to_look_at
 from course.grading.intake.unclear import Unclear
-from course.grading.result import LabResult, Outcome, Provenance, StudentResult
+from course.lab.graded_tests import GradedTest
 
 NUM_MOST_FAILED = 8
 
@@ -33,8 +33,8 @@ class ClassReport:
 
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
         page = report_page(students, provenance, course_titles(), self._unclear)
-        atomic.write(out / "report.md", markdown.render(page))
-        atomic.write(out / "report.html", web.render(page))
+        atomic_export.write(out / "report.md", markdown.render(page))
+        atomic_export.write(out / "report.html", html.render(page))
 
 
 def report_page(students: Sequence[StudentResult], provenance: Provenance, titles: Titles,

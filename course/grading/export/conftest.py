@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course.grading.result import LabResult, Outcome, Override, Provenance, StudentResult, TestResult
+from course.core.result import LabResult, Outcome, Override, Provenance, StudentResult, TestResult
 
 SECRET = "SECRET-of-the-hidden-test"
 

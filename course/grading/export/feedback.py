@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from course.grading.export import atomic, markdown, web
+from course.core.result import Outcome, Provenance, StudentResult
+from course.grading.export import atomic_export, html, markdown
+from course.grading.export.escape import number
 from course.grading.export.page import (
     Block,
     Heading,
@@ -22,10 +24,8 @@ from course.grading.export.page import (
     strong,
 )
 from course.grading.export.provenance import small_print
-from course.grading.export.seen import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
-from course.grading.export.text import number
+from course.grading.export.student_view import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
 from course.grading.export.titles import Titles, course_titles
-from course.grading.result import Outcome, Provenance, StudentResult
 
 
 class Feedback:
@@ -37,9 +37,9 @@ class Feedback:
         titles = course_titles()
         for student in students:
             page = feedback_page(seen_by(student), provenance, titles)
-            folder = atomic.student_folder(out, student.student)
-            atomic.write(folder / "feedback.md", markdown.render(page))
-            atomic.write(folder / "feedback.html", web.render(page))
+            folder = atomic_export.student_folder(out, student.student)
+            atomic_export.write(folder / "feedback.md", markdown.render(page))
+            atomic_export.write(folder / "feedback.html", html.render(page))
 
 
 def feedback_page(student: SeenStudent, provenance: Provenance, titles: Titles) -> Page:

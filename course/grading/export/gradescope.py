@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from course.grading.export import atomic
-from course.grading.export.seen import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
-from course.grading.export.text import number
+from course.core.result import Outcome, Provenance, StudentResult
+from course.grading.export import atomic_export
+from course.grading.export.escape import number
+from course.grading.export.student_view import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
 from course.grading.export.titles import Titles, course_titles
-from course.grading.result import Outcome, Provenance, StudentResult
 
 
 class Gradescope:
@@ -21,7 +21,7 @@ class Gradescope:
         titles = course_titles()
         for student in students:
             results = gradescope_results(seen_by(student), provenance, titles)
-            atomic.write(atomic.student_folder(out, student.student) / self.name,
+            atomic_export.write(atomic_export.student_folder(out, student.student) / self.name,
                          json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

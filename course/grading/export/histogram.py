@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from course.grading.export.escape import html_text
 from course.grading.export.page import Picture
-from course.grading.export.text import html_text
 
 LABELS = tuple(f"{10 * i}–" for i in range(10)) + ("100",)
 WIDTH, HEIGHT, BAR, GAP, TOP, BOTTOM = 560, 150, 42, 9, 20, 24

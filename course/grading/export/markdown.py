@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course.grading.export.escape import markdown_block, markdown_code, markdown_text
 from course.grading.export.page import (
     Beside,
     Block,
@@ -16,7 +17,6 @@ from course.grading.export.page import (
     Table,
     Verbatim,
 )
-from course.grading.export.text import markdown_block, markdown_code, markdown_text
 
 
 def render(page: Page) -> str:

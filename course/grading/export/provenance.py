@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from course.core.result import Provenance
+from course.grading.export.escape import number, one_line
 from course.grading.export.page import Block, Items, Paragraph
-from course.grading.export.text import number, one_line
-from course.grading.result import Provenance
 
 
 def small_print(provenance: Provenance, labs: tuple[str, ...]) -> Paragraph:

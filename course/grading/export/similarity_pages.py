@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.grading.export import atomic, markdown, web
+from course.grading.export import atomic_export, html, markdown
+from course.grading.export.escape import clean, one_line
 from course.grading.export.page import Beside, Block, Heading, Items, Page, Paragraph, Table, Verbatim
-from course.grading.export.text import clean, one_line
 from course.grading.export.titles import Titles, course_titles
-from course.grading.similarity import Pair, Similarity
+from course.grading.similarity.compare import Pair, Similarity
 
 WHAT_IT_IS = ("Never scored, and no proof: those who learn together write alike, and some bodies have one good shape. "
               "Compared are the bodies that students write, without names of locals, comments and formatting; per cent "
@@ -19,8 +19,8 @@ WHAT_IT_IS = ("Never scored, and no proof: those who learn together write alike,
 
 def write_similarity(out: Path, found: Sequence[Similarity]) -> None:
     page = similarity_page(found, course_titles())
-    atomic.write(out / "similarity.md", markdown.render(page))
-    atomic.write(out / "similarity.html", web.render(page, is_wide=True))
+    atomic_export.write(out / "similarity.md", markdown.render(page))
+    atomic_export.write(out / "similarity.html", html.render(page, is_wide=True))
 
 
 def similarity_page(found: Sequence[Similarity], titles: Titles) -> Page:

@@ -11,7 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from course.grading.export import markdown, web
+from course.grading.export import html, markdown
+from course.grading.export.escape import (
+    MAX_CHARACTERS,
+    MAX_LINE_CHARACTERS,
+    MAX_LINES,
+    clean,
+    csv_table,
+    csv_text,
+    markdown_block,
+    one_line,
+    without_paths,
+)
 from course.grading.export.page import (
     Beside,
     Heading,
@@ -24,17 +35,6 @@ from course.grading.export.page import (
     code,
     good,
     strong,
-)
-from course.grading.export.text import (
-    MAX_CHARACTERS,
-    MAX_LINE_CHARACTERS,
-    MAX_LINES,
-    clean,
-    csv_table,
-    csv_text,
-    markdown_block,
-    one_line,
-    without_paths,
 )
 
 NASTY = ("<script>alert(1)</script>", "]]>", "<!--", "&amp;", "`", "```", "~~~", "|", "[x](http://evil)",
@@ -128,7 +128,7 @@ class Tags(HTMLParser):
 @given(texts)
 @example("".join(NASTY))
 def test_html_has_the_same_tags_whatever_the_text(text):
-    assert Tags(web.render(page_with(clean(text) + "x"))).tags == Tags(web.render(page_with("x"))).tags
+    assert Tags(html.render(page_with(clean(text) + "x"))).tags == Tags(html.render(page_with("x"))).tags
 
 
 def shape(text):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from course.hints import task_titles
-from course.labs import LabError, discover
+from course.lab.hints import task_titles
+from course.lab.lab import LabError, discover
 
 
 @dataclass(frozen=True)

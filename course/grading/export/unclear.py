@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.grading.export import atomic
+from course.core.result import Provenance, StudentResult
+from course.grading.export import atomic_export
 from course.grading.intake.unclear import Unclear
-from course.grading.result import Provenance, StudentResult
 
 
 class UnclearFiles:
@@ -20,4 +20,4 @@ class UnclearFiles:
         self._unclear = unclear
 
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
-        atomic.write(out / self.name, json.dumps([one.to_json() for one in self._unclear], indent=1) + "\n")
+        atomic_export.write(out / self.name, json.dumps([one.to_json() for one in self._unclear], indent=1) + "\n")

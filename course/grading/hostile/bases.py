@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.labs import Lab
+from course.lab.lab import Lab
 
 #: Lab → tests that are quick through the proxy. About half of their points are the base's.
 TESTS = {

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from course.labs import PROJECT_ROOT, Lab, discover, find_lab
+from course.lab.lab import PROJECT_ROOT, Lab, discover, find_lab
 
 _FILES = ("lab.json", "solution.py", "starter.py", "mutants.py", "wrong_pools.py")
 

@@ -10,16 +10,16 @@ import os
 
 import pytest
 
-from course.grading import grader
+from course.core.result import Outcome
+from course.grading.grade_file import grade
+from course.grading.grade_file.run_tests import TestsRun
 from course.grading.hostile.attack import Attack, Earns
 from course.grading.hostile.bases import TESTS, TESTS_INSIDE, half_of
 from course.grading.hostile.small_course import small_course
 from course.grading.hostile.suite import ATTACKS
-from course.grading.result import Outcome
+from course.grading.limits import Settings
 from course.grading.sandbox import Level
 from course.grading.sandbox.levels import why_not
-from course.grading.settings import Settings
-from course.grading.tests_run import TestsRun
 from course.test_forked import STAND_IN
 
 ALL = os.environ.get("HOSTILE") == "all"
@@ -52,9 +52,9 @@ class Course:
             (path.parent / name).parent.mkdir(exist_ok=True)
             (path.parent / name).write_text(content, encoding="utf-8")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grader, "_level", lambda wanted: level)
+            patch.setattr(grade, "_level", lambda wanted: level)
             patch.setenv("GRADER_SECRET", SECRET)
-            return grader.grade_file(lab, path, Settings(time_limit_s=TIME_LIMIT_S))
+            return grade.grade_file(lab, path, Settings(time_limit_s=TIME_LIMIT_S))
 
     def lab(self, attack):
         return (self.labs_inside if attack.is_inside else self.labs)[attack.lab]
@@ -67,7 +67,7 @@ class Course:
         """What the honest half file earns, graded once."""
         if (lab, level) not in self.bases:
             with pytest.MonkeyPatch.context() as patch:  # a quicker process: here it is the file that is honest
-                patch.setattr("course.grading.tests_run.subprocess", STAND_IN)
+                patch.setattr("course.grading.grade_file.run_tests.subprocess", STAND_IN)
                 self.bases[lab, level] = self.grade(lab, half_of(lab), level)
         return self.bases[lab, level]
 

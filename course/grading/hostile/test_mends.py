@@ -11,14 +11,14 @@ import mlx.nn
 import numpy as np
 import pytest
 
-from course.grading.errors import MAX_MESSAGE_CHARACTERS
-from course.grading.peer import Peer
-from course.grading.policy import GraderPolicy
-from course.grading.remote import make_class
-from course.grading.surface import Surface
-from course.grading.wire import ProtocolError, Wire
-from course.labs import discover, find_lab
-from course.loading import load_file
+from course.grading.protocol.connection import Peer
+from course.grading.protocol.exceptions import MAX_MESSAGE_CHARACTERS
+from course.grading.protocol.proxies import make_class
+from course.grading.protocol.socket_messages import ProtocolError, Wire
+from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.surface import Surface
+from course.lab.lab import discover, find_lab
+from course.lab.load_module import load_file
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.request import Priority
 

@@ -13,8 +13,9 @@ import zipfile
 from collections.abc import Iterator
 from typing import IO
 
-from course.failures import TimeLimitExceeded
-from course.grading.intake.members import (
+from course.core.failure_messages import TimeLimitExceeded
+from course.core.resource_limits import time_limit
+from course.grading.intake.read_files import (
     Budget,
     Member,
     Refused,
@@ -25,7 +26,6 @@ from course.grading.intake.members import (
     too_large,
     unsafe_path,
 )
-from course.limits import time_limit
 
 #: How many times its size an archive may hold, beyond a first megabyte.
 MAX_RATIO = 100

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from course.labs import Lab
+from course.lab.lab import Lab
 
 #: ``starter``, also as a browser or a platform calls the second download of it.
 _STARTER = re.compile(r"starter(?:-\d{1,2}| ?\(\d{1,2}\)|_\d)?")

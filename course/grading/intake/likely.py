@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 
-from course.bare import bare_starter
 from course.grading.intake.roster import Student
-from course.labs import Lab
-from course.starters import clean_solution, declarations, shipped_starter
+from course.lab.bare_starter import bare_starter
+from course.lab.lab import Lab
+from course.lab.starters import clean_solution, declarations, shipped_starter
 
 #: Further than this a text is not read.
 MAX_CHARACTERS = 200_000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.labs import LabError
+from course.lab.lab import LabError
 
 MAX_ID_CHARACTERS = 80
 #: Disks count bytes: a name has 255 of them at most.

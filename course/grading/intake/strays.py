@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from course.grading.intake.archives import stem_of
-from course.grading.intake.finding import Found
+from course.grading.intake.assign_owners import Submission, stem_of_name
+from course.grading.intake.find_submissions import Found
 from course.grading.intake.lab_names import BESIDE, is_called, lab_of, reminds_of, stem_of_file
 from course.grading.intake.likely import Guess, Starters, likely_student, readable
-from course.grading.intake.matching import LabFile, Placed, TakenIn
-from course.grading.intake.members import Budget, Refused, is_archive, is_notebook, may_be_python, shown_name
-from course.grading.intake.oddities import problem_of
+from course.grading.intake.match_labs import LabFile, Placed, TakenIn
+from course.grading.intake.not_python import problem_of
+from course.grading.intake.read_files import Budget, Refused, is_archive, is_notebook, may_be_python, shown_name
 from course.grading.intake.roster import Student
-from course.grading.intake.settling import Submission, stem_of_name
 from course.grading.intake.unclear import Kind, Unclear, move
-from course.labs import Lab
+from course.lab.lab import Lab
 
 #: So many texts of one submission are looked at, with so many bytes together.
 MAX_LOOKED_AT, MAX_LOOKED_AT_BYTES = 20, 400_000

@@ -12,15 +12,15 @@ import zipfile
 
 import pytest
 
-from course.grading.intake.finding import find
+from course.grading.intake.assign_owners import settle
+from course.grading.intake.find_submissions import find
 from course.grading.intake.lab_names import lab_of
-from course.grading.intake.matching import take_in
-from course.grading.intake.members import MAX_MEMBERS
-from course.grading.intake.naming import label_of, read_pattern
+from course.grading.intake.lms_names import label_of, read_pattern
+from course.grading.intake.match_labs import take_in
+from course.grading.intake.read_files import MAX_MEMBERS
 from course.grading.intake.roster import Roster, Student, check_id, read_roster
-from course.grading.intake.settling import settle
 from course.grading.intake.unclear import Kind
-from course.labs import LabError, discover, find_lab
+from course.lab.lab import LabError, discover, find_lab
 
 LABS = discover()
 LAB = find_lab("2.1", LABS)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from course.grading.intake.finding import find
+from course.grading.intake.assign_owners import settle
+from course.grading.intake.find_submissions import find
 from course.grading.intake.lab_names import is_labs_file, reminds_of
 from course.grading.intake.likely import MAX_CHARACTERS, Starters, likely_student, names_in
-from course.grading.intake.matching import take_in
-from course.grading.intake.members import MAX_ALL_GUESSED_BYTES, Budget, may_be_python
+from course.grading.intake.match_labs import take_in
+from course.grading.intake.read_files import MAX_ALL_GUESSED_BYTES, Budget, may_be_python
 from course.grading.intake.roster import Roster, Student
-from course.grading.intake.settling import settle
 from course.grading.intake.strays import MAX_FURTHER, MAX_LOOKED_AT, Strays, with_notes
 from course.grading.intake.unclear import Kind, quoted
-from course.labs import PROJECT_ROOT, discover, find_lab
-from course.starters import shipped_starter
+from course.lab.lab import PROJECT_ROOT, discover, find_lab
+from course.lab.starters import shipped_starter
 
 LABS = discover()
 LAB = find_lab("2.1", LABS)
@@ -238,7 +238,7 @@ def test_a_copy_of_the_whole_course_has_no_strays(folder):
     for lab in LABS:
         for path in (lab.starter, lab.solution, lab.tests):
             put(folder / "ann" / lab.relative(path), path.read_text() if path != lab.starter else SOLVED[lab.number])
-    for name in ("mini_vllm/block_pool.py", "course/labs.py", "conftest.py", "setup.py"):
+    for name in ("mini_vllm/block_pool.py", "course/lab/lab.py", "conftest.py", "setup.py"):
         put(folder / "ann" / name, (PROJECT_ROOT / name).read_text())
     assert listed(folder, [lab.number for lab in LABS]) == {} == listed(folder)
     (folder / "ann" / LAB.relative(LAB.starter)).unlink()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from course.grading.sandbox.data import Level, SandboxError
-from course.grading.sandbox.view import View, interpreter
+from course.grading.sandbox.spec import Level, SandboxError
+from course.grading.sandbox.visible_paths import View, interpreter
 
 _HERE = Path(__file__).resolve().parent
 _INSIDE = str(_HERE / "inside")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from course.grading.sandbox import Level, Limits, Room, start, starting
+from course.grading.sandbox import Level, Limits, SandboxFiles, launch, start
 from course.grading.sandbox.levels import why_not
 
 LIMITS = Limits(cpu_s=20, memory_bytes=1 << 30, file_bytes=1 << 16, open_files=64)
@@ -147,11 +147,11 @@ def level(request):
 @pytest.fixture
 def no_filter(monkeypatch):
     """Sandboxes are started without the filter of system calls, as on a kernel that has none."""
-    monkeypatch.setattr(starting.seccomp, "is_available", lambda: False)
+    monkeypatch.setattr(launch.seccomp, "is_available", lambda: False)
 
 
 def start_file(level, text, *arguments, limits=LIMITS, packages=()):
-    room = Room({"main.py": text.encode()}, packages)
+    room = SandboxFiles({"main.py": text.encode()}, packages)
     return start(level, room, "main.py", [str(each) for each in arguments], limits)
 
 
@@ -171,7 +171,7 @@ def attack(tmp_path_factory):
         if (level, has_filter) not in reports:
             with pytest.MonkeyPatch.context() as patch:
                 if not has_filter:
-                    patch.setattr(starting.seccomp, "is_available", lambda: False)
+                    patch.setattr(launch.seccomp, "is_available", lambda: False)
                 reports[level, has_filter] = _attack(level, tmp_path_factory.mktemp("outside"))
         return reports[level, has_filter]
 

@@ -6,9 +6,9 @@ import functools
 import sys
 import tempfile
 
-from course.grading.sandbox.data import Level, Limits, Room, SandboxError
 from course.grading.sandbox.inside import landlock, seccomp
-from course.grading.sandbox.starting import start
+from course.grading.sandbox.launch import start
+from course.grading.sandbox.spec import Level, Limits, SandboxError, SandboxFiles
 
 WANTED = ("auto", "require", "none")
 #: Which levels a platform may have, the tightest first.
@@ -55,7 +55,7 @@ def why_not(level: Level) -> str | None:
         return "the kernel has no Landlock"
     try:
         with tempfile.NamedTemporaryFile() as outside, \
-                start(level, Room({"probe.py": _PROBE}), "probe.py", [outside.name], _PROBE_LIMITS) as sandbox:
+                start(level, SandboxFiles({"probe.py": _PROBE}), "probe.py", [outside.name], _PROBE_LIMITS) as sandbox:
             sandbox.connection.settimeout(_PROBE_LIMITS.cpu_s)
             answer = sandbox.connection.recv(4)
             return None if answer == b"shut" else f"a probe answered {answer!r}: it could read a file outside"

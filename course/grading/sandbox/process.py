@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from course.grading.sandbox.clock import cpu_s_of
-from course.grading.sandbox.inside.keeper import descendants
+from course.grading.sandbox.cpu_time import cpu_s_of
+from course.grading.sandbox.inside.init_process import descendants
 
 _PRINTED_BYTES = 8_000
 #: It has closed its socket, so it is about to end: how long its exit status is waited for.

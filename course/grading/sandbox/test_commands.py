@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from course.grading.sandbox import Level, SandboxError, choose_level, commands, levels, view
+from course.grading.sandbox import Level, SandboxError, choose_level, commands, levels, visible_paths
 from course.grading.sandbox.inside import landlock, seccomp, syscalls
-from course.grading.sandbox.view import View, interpreter, view_of
+from course.grading.sandbox.visible_paths import View, interpreter, view_of
 
 VIEW = View(trees=("/usr/lib", "/dev/null", "/tmp/room-1/room"), holes=("/usr/lib/python3/dist-packages",),
             links=(("/lib", "usr/lib"),), packages=("/usr/lib/python3/dist-packages/numpy",))
@@ -81,8 +81,8 @@ def test_a_hole_is_found_in_each_kind_of_prefix(tmp_path):
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
     for prefix in (tmp_path, tmp_path / "lib"):
-        assert set(view._site_folders(str(prefix))) == {str(tmp_path / each) for each in folders[:2]}
-    assert view._site_folders(str(tmp_path / "lib/python3.12")) == [str(tmp_path / folders[0])]
+        assert set(visible_paths._site_folders(str(prefix))) == {str(tmp_path / each) for each in folders[:2]}
+    assert visible_paths._site_folders(str(tmp_path / "lib/python3.12")) == [str(tmp_path / folders[0])]
 
 
 # ---- which level

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from course.grading.sandbox import Level, Limits, Room, SandboxError, choose_level, start, starting
+from course.grading.sandbox import Level, Limits, SandboxError, SandboxFiles, choose_level, launch, start
 from course.grading.sandbox.conftest import LIMITS
-from course.grading.sandbox.inside.keeper import descendants
+from course.grading.sandbox.inside.init_process import descendants
 
 HELLO = "import os, sys; os.write(int(sys.argv[1]), b'hello'); "
 WAITS = HELLO + "import signal\nwhile True: signal.pause()"
@@ -66,8 +66,9 @@ def test_pytest_can_be_brought_along(run_file):
 
 
 def test_a_room_has_folders_and_arguments(level):
-    room = Room({"course/main.py": b"import lab, os, sys; os.write(int(sys.argv[1]), repr(sys.argv[2:]).encode() + "
-                                   b"lab.WHO + __name__.encode())", "lab.py": b"WHO = b'me'"})
+    main = (b"import lab, os, sys; os.write(int(sys.argv[1]), repr(sys.argv[2:]).encode() + lab.WHO + "
+            b"__name__.encode())")
+    room = SandboxFiles({"course/main.py": main, "lab.py": b"WHO = b'me'"})
     with start(level, room, "course/main.py", ["a b", "c"], LIMITS) as sandbox:
         assert say(sandbox) == "['a b', 'c']me__main__", sandbox.printed()
 
@@ -155,8 +156,8 @@ def is_running(pid):
 
 GRADER = """
 import sys
-from course.grading.sandbox import Level, Limits, Room, start
-room = Room({"main.py": b"import signal\\nwhile True: signal.pause()"})
+from course.grading.sandbox import Level, Limits, SandboxFiles, start
+room = SandboxFiles({"main.py": b"import signal\\nwhile True: signal.pause()"})
 sandbox = start(Level(sys.argv[1]), room, "main.py", [], Limits(20, 1 << 30, 1 << 16, 64))
 print(sandbox.pid, flush=True)
 sys.stdin.read()
@@ -182,7 +183,7 @@ def test_a_grader_that_is_killed_leaves_no_process(level, tmp_path):
 def test_many_starts_leave_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     level = choose_level("auto")
-    room = Room({"main.py": HELLO.encode()})
+    room = SandboxFiles({"main.py": HELLO.encode()})
 
     def what_is_there():
         return len(os.listdir("/proc/self/fd")), descendants(os.getpid()), os.listdir(tmp_path)
@@ -193,7 +194,7 @@ def test_many_starts_leave_nothing(monkeypatch, tmp_path):
             assert sandbox.connection.recv(5) == b"hello"
     assert what_is_there() == before
     with monkeypatch.context() as patch:
-        patch.setattr(starting, "command_of", lambda *_: [sys.executable, "-SIc", "raise SystemExit('no room')"])
+        patch.setattr(launch, "command_of", lambda *_: [sys.executable, "-SIc", "raise SystemExit('no room')"])
         for _ in range(3):
             with pytest.raises(SandboxError, match="could not be set up: no room$"):
                 start(level, room, "main.py", [], LIMITS)
@@ -202,17 +203,17 @@ def test_many_starts_leave_nothing(monkeypatch, tmp_path):
 
 @ON_LINUX
 def test_a_setup_that_fails_says_why(monkeypatch):
-    orders_for = starting.orders_for
-    monkeypatch.setattr(starting, "orders_for", lambda *given: {**orders_for(*given), "home": "/no/such/folder"})
+    orders_for = launch.orders_for
+    monkeypatch.setattr(launch, "orders_for", lambda *given: {**orders_for(*given), "home": "/no/such/folder"})
     with pytest.raises(SandboxError, match=r"could not be set up: .*No such file or directory: '/no/such/folder'"):
-        start(Level.PLAIN, Room({"main.py": b""}), "main.py", [], LIMITS)
+        start(Level.PLAIN, SandboxFiles({"main.py": b""}), "main.py", [], LIMITS)
 
 
 @pytest.mark.parametrize("room, message", [
-    (Room({"other.py": b""}), "'main.py' is not in the room; it holds other.py"),
-    (Room({"main.py": b"", "../up.py": b""}), r"'\.\./up\.py' would not lie in the room"),
-    (Room({"main.py": b"", "/etc/x": b""}), "'/etc/x' would not lie in the room"),
-    (Room({"main.py": b""}, packages=("no_such_thing",)), "package 'no_such_thing' is not installed"),
+    (SandboxFiles({"other.py": b""}), "'main.py' is not in the room; it holds other.py"),
+    (SandboxFiles({"main.py": b"", "../up.py": b""}), r"'\.\./up\.py' would not lie in the room"),
+    (SandboxFiles({"main.py": b"", "/etc/x": b""}), "'/etc/x' would not lie in the room"),
+    (SandboxFiles({"main.py": b""}, packages=("no_such_thing",)), "package 'no_such_thing' is not installed"),
 ])
 def test_a_room_that_cannot_be_is_refused(room, message):
     with pytest.raises(SandboxError, match=message):

@@ -12,8 +12,8 @@ import numpy as np
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.drawing import GREEDY
-from mini_vllm.benchmark.peer import make_generator
-from mini_vllm.benchmark.watch import check_all_decode
+from mini_vllm.benchmark.mlx_lm_peer import make_generator
+from mini_vllm.benchmark.request_times import check_all_decode
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE

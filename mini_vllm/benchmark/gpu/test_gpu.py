@@ -9,11 +9,11 @@ import pytest
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.gpu import agreement, report, steps, workloads
 from mini_vllm.benchmark.gpu.agreement import MAX_NOISES, Agreement, Difference, compare
+from mini_vllm.benchmark.gpu.command import run_gpu_benchmark
 from mini_vllm.benchmark.gpu.steps import StepTimes
-from mini_vllm.benchmark.peer import load_peer
+from mini_vllm.benchmark.mlx_lm_peer import load_peer
 from mini_vllm.benchmark.workloads import make_workload
 from mini_vllm.cli import main
-from mini_vllm.cli.bench_gpu import run_gpu_benchmark
 from mini_vllm.fast import tuning
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import load

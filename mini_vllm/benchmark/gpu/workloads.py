@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.peer import serve_by_peer
+from mini_vllm.benchmark.mlx_lm_peer import serve_by_peer
 from mini_vllm.benchmark.results import BATCHED, BenchmarkResult
 from mini_vllm.benchmark.throughput import serve
 from mini_vllm.benchmark.workloads import Settings, Workload, make_workload
-from mini_vllm.fast.garbage import leave_what_is_there_alone
+from mini_vllm.fast.gc_freeze import leave_what_is_there_alone
 from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.models.loader import LoadedModel
 

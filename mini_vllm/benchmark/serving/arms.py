@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mini_vllm.benchmark.cpu_time import CpuReading, read_cpu, stolen_share
-from mini_vllm.benchmark.noise import Noise, NoiseWatch
+from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
 from mini_vllm.benchmark.serving.answers import (
     GOOD_SHARE,
     MAX_FIRST_TOKEN_S,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mini_vllm.benchmark.machine import provenance
-from mini_vllm.benchmark.noise import MARK, Noise
+from mini_vllm.benchmark.machine_noise import MARK, Noise
 from mini_vllm.benchmark.results import BATCHED
 from mini_vllm.benchmark.serving.answers import GOOD_SHARE, MAX_FIRST_TOKEN_S, MAX_TOKEN_S, Load
 from mini_vllm.benchmark.serving.goodput import Goodput

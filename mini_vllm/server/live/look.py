@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mini_vllm.pictures import canvas, cast, strip, tree
+from mini_vllm.pictures import canvas, request_colours, strip, tree
 from mini_vllm.pictures.palette import NUM_REQUEST_COLOURS, ON_COLOUR, PAINTS, PREFIX
 from mini_vllm.trace.summary import GOOD_ENDS
 
@@ -13,7 +13,7 @@ def script() -> str:
     """A JavaScript module of constants."""
     constants: dict[str, object] = {
         "PAINTS": {name: paint._asdict() for name, paint in PAINTS.items()}, "PREFIX": PREFIX, "ON_COLOUR": ON_COLOUR,
-        "NUM_REQUEST_COLOURS": NUM_REQUEST_COLOURS, "LETTERS": cast.LETTERS, "MARGIN": strip.MARGIN,
+        "NUM_REQUEST_COLOURS": NUM_REQUEST_COLOURS, "LETTERS": request_colours.LETTERS, "MARGIN": strip.MARGIN,
         "WIDTH": strip.WIDTH, "CELLS": strip.CELLS, "TREE_GAP": tree.GAP, "TREE_MAX_LINE": tree.MAX_LINE,
         "TREE_LINE": tree.LINE, "HATCH": canvas.HATCH,
         "GOOD_ENDS": GOOD_ENDS}

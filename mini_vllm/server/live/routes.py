@@ -13,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.server.access import require_admin
+from mini_vllm.server.access.caller import require_admin
 from mini_vllm.server.errors import ApiError
 from mini_vllm.server.live.files import page_file
 from mini_vllm.server.live.stream import event_stream
-from mini_vllm.server.shelf import ModelBusyError
+from mini_vllm.server.models.model_registry import ModelBusyError
 
 if TYPE_CHECKING:
-    from mini_vllm.server.served import ServedModel
-    from mini_vllm.server.shelf import ModelShelf
+    from mini_vllm.server.models.loaded_model import ServedModel
+    from mini_vllm.server.models.model_registry import ModelShelf
 
 #: The largest pool that the page may ask for.
 MAX_NUM_BLOCKS = 4096

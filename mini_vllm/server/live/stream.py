@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.server.live.feed import LiveFeed
-from mini_vllm.server.live.watcher import Watcher
+from mini_vllm.server.live_feed.feed import LiveFeed
+from mini_vllm.server.live_feed.watcher import Watcher
 
 if TYPE_CHECKING:
-    from mini_vllm.server.served import ServedModel
+    from mini_vllm.server.models.loaded_model import ServedModel
 
 #: After this much silence, somebody looks whether anything has changed between two steps.
 SILENCE_S = 0.25

@@ -12,8 +12,8 @@ from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.app import make_app
 from mini_vllm.server.live.files import FOLDER, page_file
 from mini_vllm.server.live.stream import event_stream
+from mini_vllm.server.models.model_registry import ModelShelf
 from mini_vllm.server.settings import ServerSettings
-from mini_vllm.server.shelf import ModelShelf
 
 KEYS = '[keys.anna]\nkey = "anna-has-a-secret"\nadmin = true\n[keys.bert]\nkey = "bert-has-a-secret"\n'
 ROUTES = [("GET", "/live/models", None), ("GET", "/live/events?model=M", None),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course import gauges
-from course.loading import load_file
+from course.lab.load_module import load_file
 
 POOLS = load_file(Path(__file__).with_name("wrong_pools.py"))
 #: The same order each time, so that a student can look into a failure; another one in the grader.

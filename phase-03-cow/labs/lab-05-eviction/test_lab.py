@@ -8,12 +8,12 @@ import random
 
 import pytest
 
-from course.eviction import naive, optimum, reference
+from course.eviction.remembered import num_kept, remembered_keys
+from course.eviction.score import naive, optimum, reference
+from course.eviction.traces import fixed_traces, random_trace
 from course.eviction_arena import Block, IllegalEviction, PrefixCache, Trace, num_hits, play
-from course.eviction_traces import fixed_traces, random_trace
 from course.expecting import must_raise
 from course.gauges import deferring, flush
-from course.keeping import num_kept, remembered_keys
 
 
 def chain(*keys):
@@ -186,7 +186,7 @@ def test_task_1_it_has_the_hits_of_the_naive_policy(lab):
     for each in [trace("scan"), *small_traces(seed=1, num_traces=20)]:
         got, expected = hits_of(lab.Fifo, each), naive(each)
         assert got == expected, (f"num_hits(trace {each.name!r}, Fifo) is {got}, first in, first out has {expected} "
-                                 "(course.eviction.naive)")
+                                 "(course.eviction.score.naive)")
 
 
 # ---- Task 2
@@ -242,7 +242,7 @@ def test_task_2_it_has_exactly_the_hits_of_the_engine(lab):
         got = hits_of(lab.LeastRecentlyFreed, each)
         expected = engine_hits("scan") if each.name == "scan" else reference(each)
         assert got == expected, (f"num_hits(trace {each.name!r}, LeastRecentlyFreed) is {got}, the engine has "
-                                 f"{expected} on the same requests (course.eviction.reference)")
+                                 f"{expected} on the same requests (course.eviction.score.reference)")
 
 
 # ---- Task 3: legal

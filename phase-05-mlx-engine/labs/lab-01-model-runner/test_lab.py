@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from course.mlx_gauges import num_mlx_operations, peak_mlx_bytes
+from course.testing.measure_mlx import num_mlx_operations, peak_mlx_bytes
 from mini_vllm.attention import paged_attention as given_attention
 from mini_vllm.backend import mx
 from mini_vllm.fast.attention import FastAttention

@@ -20,7 +20,7 @@ import math
 import numpy as np
 import pytest
 
-from course.mlx_gauges import values_after
+from course.testing.measure_mlx import values_after
 from mini_vllm.backend import mx
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampling.row import SamplerRow, make_key

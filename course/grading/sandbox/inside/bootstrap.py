@@ -1,6 +1,6 @@
 """From a fresh Python to the student's process: namespaces, limits, Landlock, seccomp, and then the file itself.
 
-The orders come on standard input, as one marshalled dictionary; course.grading.sandbox.starting writes them.
+The orders come on standard input, as one marshalled dictionary; course.grading.sandbox.launch writes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 import sys
 from typing import Any
 
-from . import keeper, landlock, namespaces, seccomp
+from . import init_process, landlock, namespaces, seccomp
 from .system import PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
 
 READY, FAILED = b".", b"!"
@@ -50,18 +50,18 @@ def _become_the_inner_process(orders: dict[str, Any]) -> None:
     """Fork a keeper or two; what returns is the process that the student's file will run in."""
     level = orders["level"]
     if level == "bubblewrap":  # which made the namespaces; this is the first process in there
-        keeper.die_with_parent()
+        init_process.die_with_parent()
         drop_capabilities()
     elif level == "namespaces":
         namespaces.leave_the_others()
-        keeper.die_with_parent(orders["parent"])
-        keeper.fork_and_keep(has_pid_namespace=True)
+        init_process.die_with_parent(orders["parent"])
+        init_process.fork_and_keep(has_pid_namespace=True)
         namespaces.change_root(orders["root"], orders["trees"], orders["holes"], orders["links"], orders["packages"])
         drop_capabilities()
     else:
-        keeper.die_with_parent(orders["parent"])
-        keeper.adopt_orphans()
-    keeper.fork_and_keep(has_pid_namespace=level in ("bubblewrap", "namespaces"))
+        init_process.die_with_parent(orders["parent"])
+        init_process.adopt_orphans()
+    init_process.fork_and_keep(has_pid_namespace=level in ("bubblewrap", "namespaces"))
     os.setsid()
 
 

@@ -24,8 +24,8 @@ from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import Request, RequestStatus, SamplingParams
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.server.live.browser.chromium import chromium, open_files
-from mini_vllm.server.live.feed import LiveFeed
-from mini_vllm.server.live.watcher import Watcher
+from mini_vllm.server.live_feed.feed import LiveFeed
+from mini_vllm.server.live_feed.watcher import Watcher
 
 #: The median is to be below this. It is told, and no more: a machine that is busy with others is slower.
 LIMIT_MS = 50.0

@@ -11,14 +11,14 @@ import pytest
 
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.pictures.cast import Cast
+from mini_vllm.pictures.request_colours import Cast
 from mini_vllm.pictures.steps import draw_step
 from mini_vllm.pictures.timeline import draw_trace
 from mini_vllm.pictures.tree import draw_tree
 from mini_vllm.request import Priority, SamplingParams
 from mini_vllm.server.live.browser.chromium import open_files
-from mini_vllm.server.live.feed import LiveFeed
-from mini_vllm.server.live.watcher import Watcher
+from mini_vllm.server.live_feed.feed import LiveFeed
+from mini_vllm.server.live_feed.watcher import Watcher
 from mini_vllm.trace.recorder import StepTrace
 
 SCRIPT = (Path(__file__).parent / "shapes.js").read_text(encoding="utf-8")

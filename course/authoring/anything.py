@@ -1,0 +1,196 @@
+"""A file that passes for anybody's: it has every name, takes every call, and does nothing.
+
+``course check`` grades it in every lab, and it must earn nothing: a test that passes on it asserts nothing about what
+the student writes. It is only ever run as a lab's file; nobody imports it.
+
+Whatever a test asks for exists, can be called, entered, awaited, iterated (there is nothing in it) and computed with.
+Nothing raises, and nothing goes on for ever. No two things are equal, not even one with itself.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Generator, Iterator
+from typing import Any
+
+#: Whether what a call gives is a number as well, NaN, and every answer no. ``empty_files`` writes such a file.
+IS_NAN = False
+#: Every thousandth answer is the other one: who waits for it waits in vain, but not for ever.
+PATIENCE = 1000
+
+_num_answers = 0
+
+
+def _answer() -> bool:
+    global _num_answers
+    _num_answers += 1
+    return (_num_answers % PATIENCE == 0) == IS_NAN
+
+
+def _attribute(name: str) -> Any:
+    """Anything; but by names of Python's own others find out what a thing can do, and they would believe it."""
+    if name[:2] == "__" == name[-2:]:
+        raise AttributeError(name)
+    return Anything()
+
+
+class _Kind(type):
+    """The class of classes: these have every attribute, too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return _attribute(name)
+
+    def __eq__(cls, other: object) -> bool:
+        return False
+
+    def __hash__(cls) -> int:
+        return id(cls)
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(cls) -> int:
+        return 0
+
+    def __getitem__(cls, key: object) -> Any:
+        return Anything()
+
+
+class Anything(metaclass=_Kind):
+    """What is not there, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return _attribute(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _result()
+
+    # ---- as a value
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        return _answer()
+
+    def __int__(self) -> int:
+        return 0
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float("nan")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        import numpy
+        return numpy.array(float("nan"))
+
+    def __repr__(self) -> str:
+        return "anything"
+
+    def __str__(self) -> str:
+        return "anything"
+
+    def __format__(self, format_spec: str) -> str:
+        return "anything"
+
+    # ---- as a container
+
+    def __iter__(self) -> Iterator[Any]:
+        """Nothing; but ``a, b = thing`` gets its two."""
+        caller = sys._getframe(1)
+        operation, number = caller.f_code.co_code[caller.f_lasti:][:2]
+        return iter([Anything() for _ in range(number if dis.opname[operation] == "UNPACK_SEQUENCE" else 0)])
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return 0
+
+    def __contains__(self, item: object) -> bool:
+        return _answer()
+
+    def __getitem__(self, key: object) -> Any:
+        return Anything()
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+    def __delitem__(self, key: object) -> None:
+        pass
+
+    def __delattr__(self, name: str) -> None:
+        pass
+
+    # ---- with ``with`` and ``await``
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return _result()
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        raise StopAsyncIteration
+
+
+class Number(Anything, float):
+    """The same, as a number; the grader's proxy knows nothing else of it."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return float.__new__(cls, "nan")
+
+
+def _result(*args: Any, **kwargs: Any) -> Any:
+    return Number() if IS_NAN else Anything()
+
+
+def _operate(self: Anything, *others: object) -> Any:
+    return Number() if isinstance(self, Number) else Anything()
+
+
+def _compare(self: Anything, other: object) -> bool:
+    return _answer()
+
+
+for _name in "neg pos abs invert round floor ceil trunc".split():
+    setattr(Anything, f"__{_name}__", _operate)
+for _name in "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split():
+    for _side in ("", "r", "i"):
+        setattr(Anything, f"__{_side}{_name}__", _operate)
+for _name in "lt le gt ge".split():
+    setattr(Anything, f"__{_name}__", _compare)
+
+
+def __getattr__(name: str) -> Any:
+    """Whatever else is asked of this file: a class, which can be called and derived from, or a function."""
+    if name[:2] == "__" == name[-2:]:
+        raise AttributeError(name)
+    return Anything if name[0].isupper() else _result

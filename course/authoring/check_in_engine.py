@@ -1,0 +1,84 @@
+"""Proof that every lab's piece fits the engine: the solutions, one at a time and all together, decode as it does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from course.lab.lab import Lab
+from course.lab.parts import Pieces, Seat, bases_of, choose
+from course.own_engine.run import Outcome, run_pieces
+from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec, Tokens
+from course.pytest_run.pytest_process import ONE_THREAD
+from course.pytest_run.verdict import OnPoll
+
+#: The workload in which a scheduler that waits comes to a stop, and what the engine says then.
+TOO_SMALL, STALLED = "preempts", "nothing could be planned"
+
+
+class Reference:
+    """What the reference decodes in each workload: computed once, for all labs."""
+
+    def __init__(self, root: Path, workloads: tuple[str, ...] = (*WORKLOADS, CAPSTONE)) -> None:
+        self._root, self._workloads = root, workloads
+        self._tokens: dict[str, Tokens] = {}
+        self._is_there = threading.Event()
+
+    def decode(self, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
+        """Problems, and what came of it, as of a check. Whoever asks for ``tokens`` waits until it is done."""
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "tokens":
+                self._tokens[event["what"]] = event["tokens"]
+
+        spec = Spec(workloads=self._workloads, records_tokens=True)
+        try:
+            outcome = run_pieces(self._root, Pieces([]), spec, on_event, on_poll=on_poll, environment=ONE_THREAD)
+        finally:
+            self._is_there.set()
+        if outcome.problem is not None:
+            return [f"the reference itself: {outcome.problem.sentence()}"], ""
+        return [], f"what it decodes in {len(self._tokens)} workloads, for comparison"
+
+    @property
+    def tokens(self) -> dict[str, Tokens]:
+        self._is_there.wait()
+        return dict(self._tokens)
+
+
+def check_alone(lab: Lab, labs: Sequence[Lab], reference: Reference, on_poll: OnPoll = lambda: None
+                ) -> tuple[list[str], str]:
+    """The problems of a lab's solution in the engine, everything else the reference's; and what was proved."""
+    files = {each.number: each.solution for each in (lab, *bases_of(lab, labs))}
+    pieces = Pieces([Seat(slot, lab) for slot in lab.parts], files)
+    workloads = tuple(name for name in WORKLOADS if not (lab.waits and name == TOO_SMALL))
+    outcome = _run(lab.root, pieces, workloads, reference, on_poll)
+    problems, proved = _result(outcome, f"{', '.join(lab.parts)} of lab {lab.number}, alone in the engine")
+    if lab.waits and not problems:
+        outcome = _run(lab.root, pieces, (TOO_SMALL,), reference, on_poll)
+        if outcome.problem is None or STALLED not in outcome.problem.message:
+            ended = outcome.problem.sentence() if outcome.problem else "all tokens"
+            problems.append(f"lab {lab.number} waits, so in “{TOO_SMALL}” the engine should say “{STALLED} …”: {ended}")
+        proved += f"; with too small a pool, {STALLED}"
+    return problems, proved
+
+
+def check_together(root: Path, labs: Sequence[Lab], reference: Reference, on_poll: OnPoll = lambda: None
+                   ) -> tuple[list[str], str]:
+    """The same of an engine in which every part is a solution; and the capstone."""
+    pieces = choose(labs, lambda lab: True, lambda lab: lab.solution)
+    outcome = _run(root, pieces, (*WORKLOADS, CAPSTONE), reference, on_poll)
+    numbers = ", ".join(lab.number for lab in pieces.labs)
+    return _result(outcome, f"labs {numbers}, together in the engine")
+
+
+def _run(root: Path, pieces: Pieces, workloads: tuple[str, ...], reference: Reference, on_poll: OnPoll) -> Outcome:
+    return run_pieces(root, pieces, Spec(workloads=workloads, reference=reference.tokens), on_poll=on_poll,
+                      environment=ONE_THREAD)
+
+
+def _result(outcome: Outcome, what: str) -> tuple[list[str], str]:
+    if outcome.problem is not None:
+        return [f"{what}: {outcome.problem.sentence()}"], ""
+    return [], f"{what}: {sum(outcome.equal.values())} tokens in {len(outcome.equal)} workloads, all the reference's"

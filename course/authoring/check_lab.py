@@ -1,0 +1,300 @@
+"""Proof that a lab is in order: starter, tests, engine, mutants, hints and links fit together."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.authoring import empty_files
+from course.authoring.check_surface import check_names
+from course.core.failure_messages import NOT_RUN
+from course.lab.answers import parse_answers, questions_of
+from course.lab.contract import contract_of
+from course.lab.graded_tests import GradedTest, graded_tests
+from course.lab.hints import LEVELS, parse_hints
+from course.lab.lab import Lab, LabError
+from course.lab.mutants import Mutant, mutants_of, unobservable_in
+from course.lab.signatures import extends
+from course.lab.starters import Stub, declarations, declared_names, make_starter
+from course.pytest_run.run_lab import LabRunFailed, run_lab_together
+from course.pytest_run.verdict import OnPoll, Verdicts
+
+#: Our own files: a mutant that loops is caught sooner than a student would be.
+TIME_LIMIT_S = 5.0
+MIN_MUTANTS = 4
+#: How much of a lab's points may hang on what is measured where the file runs.
+MAX_INSIDE_PERCENT = 5
+
+
+def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
+    """The problems of a lab, each naming the file, test, mutant or task; and a line that says what was proved.
+
+    ``on_poll`` is called many times a second while tests run. Whatever it raises ends them.
+    """
+    contents, problems = read_lab(lab)
+    if contents is None:
+        return problems, ""
+    try:
+        problems += check_by_running(contents, on_poll)
+    except LabRunFailed as failure:
+        return [*problems, f"the tests could not be run:\n{failure}"], ""
+    num_tasks = len({stub.number for stub in contents.stubs})
+    joint = " and ".join(["solution", *lab.engine])
+    return problems, (f"{len(contents.tests)} tests pass on {joint}, {contents.earn_nothing}, "
+                      f"{len(contents.mutants)} mutants die, {num_tasks} tasks have {num_tasks * len(LEVELS)} hints, "
+                      f"{_surface_of(lab)}")
+
+
+def _surface_of(lab: Lab) -> str:
+    """How much of the grader's the lab's file may use; ``course check --surface`` lists it."""
+    num_names = sum(len(words.split()) for words in lab.surface.values())
+    return f"its file may use {num_names} names on the grader's side"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was read in a lab's files."""
+
+    lab: Lab
+    solution: str
+    stubs: list[Stub]
+    tests: list[GradedTest]
+    #: Those that can be made of the solution.
+    mutants: list[Mutant]
+
+    @property
+    def earn_nothing(self) -> str:
+        """What was proved of files in which nothing is written."""
+        num_points = sum(test.points or 0 for test in self.tests)
+        *names, last = "starter", *empty_files.FILES
+        return f"{', '.join(names)} and {last} earn 0 of {num_points} points"
+
+
+def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
+    """What a lab is made of, and the problems that its files show by themselves: nothing of it runs. None for a lab of
+    which nothing could run."""
+    missing = [lab.relative(path) for path in (lab.solution, lab.starter, lab.tests, lab.hints, lab.mutants, lab.readme)
+               if not path.is_file()]
+    if missing:
+        return None, [f"{path} is missing" for path in missing]
+    try:
+        _ = lab.title
+        solution = lab.solution.read_text(encoding="utf-8")
+        starter, stubs = make_starter(solution, lab.relative(lab.solution))
+        mutants = mutants_of(lab)
+    except (LabError, AttributeError, SyntaxError, TypeError) as error:
+        return None, [str(error)]
+    tests = graded_tests(lab)
+    problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
+    problems += _check_engine_signatures(lab, solution) + _check_answers(lab) + check_names(lab)
+    problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
+    usable, mutant_problems = _check_mutants(mutants, solution, tests)
+    problems += mutant_problems + _check_promises(lab, solution, mutants)
+    return Contents(lab, solution, stubs, tests, usable), problems
+
+
+def check_by_running(contents: Contents, on_poll: OnPoll = lambda: None) -> list[str]:
+    """The problems that show when the lab's tests run, on the solution, the starter, the engine, the mutants and files
+    in which nothing is written. Raises LabRunFailed if they cannot."""
+    lab = contents.lab
+    with tempfile.TemporaryDirectory() as folder:
+        impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
+        paths = [mutant.write(contents.solution, Path(folder)) for mutant in contents.mutants]
+        paths += empty_files.write_files(contents.solution, Path(folder))
+        killers = {mutant.name: mutant.killed_by for mutant in contents.mutants}
+        verdicts = run_lab_together(lab, [*impls, *paths], TIME_LIMIT_S, killers, on_poll)
+    return check_verdicts(contents, verdicts)
+
+
+def broken_links(page: Path, root: Path) -> list[str]:
+    """Relative links of a Markdown file that lead nowhere."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    problems = []
+    for with_spaces, plain in re.findall(r"\]\((?:<([^>]+)>|([^)\s]+))\)", text):
+        target = with_spaces or plain
+        path = target.split("#")[0]
+        if path and not re.match(r"[a-z]+:", path) and not (page.parent / path).exists():
+            problems.append(f"{page.relative_to(root).as_posix()}: the link to {target} leads nowhere")
+    return problems
+
+
+def _check_starter(lab: Lab, expected: str) -> list[str]:
+    name = lab.relative(lab.starter)
+    actual = lab.starter.read_text(encoding="utf-8")
+    if actual == expected:
+        return []
+    mend = "`course sync` makes it anew from solution.py (if it is your own work on the lab, this is as it should be)"
+    try:
+        have = declarations(actual)
+    except SyntaxError as error:
+        return [f"{name} does not parse, line {error.lineno}: {error.msg}; {mend}"]
+    want = declarations(expected)
+    problems = [f"{name}: {symbol} is missing" for symbol in want if symbol not in have]
+    problems += [f"{name}: {symbol} is not in solution.py" for symbol in have if symbol not in want]
+    for symbol in want.keys() & have.keys():
+        if want[symbol][0] != have[symbol][0]:
+            problems.append(f"{name}: the signature of {symbol} is {have[symbol][0]}, in solution.py {want[symbol][0]}")
+        if want[symbol][1] != have[symbol][1]:
+            problems.append(f"{name}: the docstring of {symbol} is not that of solution.py")
+    changed = [line for line in difflib.unified_diff(expected.splitlines(), actual.splitlines(), lineterm="", n=0)
+               if not line.startswith(("---", "+++", "@@"))]
+    return problems + [f"{name} is out of step with solution.py, first at {changed[0]!r}; {mend}"]
+
+
+def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
+    """Every public name of the lab exists in one of the engine modules, with its parameters and defaults first."""
+    if not lab.engine:
+        return []
+    engine: dict[str, tuple[str, str]] = {}  # symbol → the file that has it, its signature
+    for module in lab.engine:
+        path = lab.module_path(module)
+        if not path.is_file():
+            return [f"lab.json names the engine module {module}, but there is no {lab.relative(path)}"]
+        for symbol, (signature, _) in declarations(path.read_text(encoding="utf-8")).items():
+            engine[symbol] = lab.relative(path), signature
+    files = " and ".join(lab.relative(lab.module_path(module)) for module in lab.engine)
+    problems = []
+    for symbol, (signature, _) in declarations(solution).items():
+        file, engine_signature = engine.get(symbol, (files, None))
+        if engine_signature is None:
+            problems.append(f"{file}: {symbol}, which the lab teaches, is missing")
+        elif not extends(engine_signature, signature):
+            problems.append(f"{file}: the signature of {symbol} is {engine_signature}, "
+                            f"in {lab.relative(lab.solution)} {signature}")
+    return problems
+
+
+def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: str) -> list[str]:
+    name = lab.relative(lab.tests)
+    tasks = {stub.number for stub in stubs}
+    problems = []
+    for test in tests:
+        if test.points is None or test.points < 1:
+            problems.append(f"{name}: {test.name} has no @pytest.mark.points(n)")
+        if test.task not in tasks:
+            problems.append(f"{name}: {test.name} belongs to no task of solution.py (it says {test.task})")
+        if not test.takes_lab:
+            problems.append(f"{name}: {test.name} does not take the fixture `lab`")
+    problems += _check_inside(name, tests)
+    problems += [f"{name}: task {task} has no test" for task in sorted(tasks - {test.task for test in tests})]
+    declared = declared_names(starter)
+    for node in ast.walk(ast.parse(lab.tests.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if isinstance(node.value, ast.Name) and node.value.id == "lab" and node.attr not in declared:
+            problems.append(f"{name}:{node.lineno}: lab.{node.attr} is not declared in starter.py")
+        elif node.attr.startswith("_") and not node.attr.startswith("__"):
+            problems.append(f"{name}:{node.lineno}: .{node.attr} is private; a right solution need not have it")
+    return problems
+
+
+def _check_inside(name: str, tests: list[GradedTest]) -> list[str]:
+    """What the grader can only ask the file's own process for decides little, and somebody said why it must."""
+    inside = [test for test in tests if test.is_inside]
+    problems = [f"{name}: {test.name} is inside without a reason: @pytest.mark.inside(\"why\")"
+                for test in inside if not test.why_inside]
+    num_inside, num_points = (sum(test.points or 0 for test in some) for some in (inside, tests))
+    if 100 * num_inside > MAX_INSIDE_PERCENT * num_points:
+        problems.append(f"{name}: {num_inside} of {num_points} points are inside, at most {MAX_INSIDE_PERCENT} % may "
+                        "be")
+    return problems
+
+
+def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:
+    text = lab.hints.read_text(encoding="utf-8")
+    hints = parse_hints(text)
+    name = lab.relative(lab.hints)
+    problems = [f"{name}: a hint begins on the line after its heading, not in it: {heading}"
+                for heading in re.findall(r"^### Hint \d+ .*$", text, flags=re.M)]
+    for task in sorted({stub.number for stub in stubs}):
+        for level in LEVELS:
+            if not hints.get(task, {}).get(level):
+                problems.append(f"{name}: task {task} has no hint {level}")
+    return problems + [f"{name}: there is no task {task}" for task in sorted(hints.keys() - {s.number for s in stubs})]
+
+
+def _check_answers(lab: Lab) -> list[str]:
+    """Every question that the lab's page leaves open has an answer."""
+    questions = [question.name for question in questions_of(lab.readme.read_text(encoding="utf-8"))]
+    answers = parse_answers(lab.answers.read_text(encoding="utf-8")) if lab.answers.is_file() else {}
+    name = lab.relative(lab.answers)
+    return ([f"{name}: question {question} of README.md has no answer"
+             for question in questions if not answers.get(question)]
+            + [f"{name}: README.md has no question {answer}" for answer in answers if answer not in questions])
+
+
+def _check_mutants(mutants: list[Mutant], solution: str, tests: list[GradedTest]) -> tuple[list[Mutant], list[str]]:
+    usable, problems, names = [], [], {test.name for test in tests}
+    for mutant in mutants:
+        if mutant.name in empty_files.FILES:
+            problems.append(f"mutant {mutant.name}: the name is that of {empty_files.FILES[mutant.name]}")
+            continue
+        try:
+            mutant.apply(solution)
+            usable.append(mutant)
+        except LabError as error:
+            problems.append(str(error))
+        if mutant.killed_by not in names:
+            problems.append(f"mutant {mutant.name}: its killer {mutant.killed_by} is not a test of this lab")
+    duplicates = {mutant.name for mutant in mutants if sum(mutant.name == other.name for other in mutants) > 1}
+    problems += [f"mutant {name}: the name is used twice" for name in sorted(duplicates)]
+    if len(mutants) < MIN_MUTANTS:
+        problems.append(f"{len(mutants)} mutants, must be at least {MIN_MUTANTS}")
+    return usable, problems
+
+
+def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]:
+    """Every promise of the contract has a mutant that breaks it, or a reason why nobody could see that."""
+    contract = contract_of(solution, lab.readme.read_text(encoding="utf-8"))
+    name = lab.relative(lab.mutants)
+    problems, broken, unseen = [], set(), set()
+    for mutant in mutants:
+        if not mutant.quotes:
+            problems.append(f"mutant {mutant.name}: no breaks='place: words of the contract'")
+        for quote in mutant.quotes:
+            try:
+                broken.update(contract.kept_by(quote))
+            except ValueError as error:
+                problems.append(f"mutant {mutant.name}: breaks: {error}")
+    for quote, reason in unobservable_in(lab).items():
+        try:
+            unseen.update(contract.kept_by(quote))
+        except ValueError as error:
+            problems.append(f"{name}: UNOBSERVABLE: {error}")
+        if not reason.strip():
+            problems.append(f"{name}: UNOBSERVABLE says no reason for {quote!r}")
+    problems += [f"{name}: UNOBSERVABLE, but a mutant breaks it: {promise}"
+                 for promise in contract.promises if promise in broken and promise in unseen]
+    return problems + [f"no mutant breaks this promise: {promise}"
+                       for promise in contract.promises if promise not in broken | unseen]
+
+
+def check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
+    """What does not fit: tests that fail on the solution or pass where nothing is written, mutants that survive."""
+    problems = []
+    for label in ("solution", "engine"):
+        for name, verdict in verdicts.get(label, {}).items():
+            if not verdict.passed:
+                problems.append(f"{name} fails on the {label}: {verdict.message}")
+    task_of = {stub.message: stub.number for stub in contents.stubs}
+    for test in contents.tests:
+        verdict = verdicts["starter"][test.name]
+        if verdict.passed:
+            problems.append(f"{test.name} passes on the untouched starter, and earns {test.points} for nothing")
+        elif verdict.error != "NotImplementedError" or verdict.message not in task_of:
+            problems.append(f"{test.name} fails on the starter, but not by a named task: {verdict.message}")
+        elif test.task is not None and task_of[verdict.message] > test.task:
+            problems.append(f"{test.name} is of task {test.task}, but on the starter it stops at {verdict.message!r}")
+    problems += empty_files.points_for_nothing(contents.tests, verdicts)
+    for mutant in contents.mutants:
+        of_killer = verdicts[mutant.name].get(mutant.killed_by)
+        if of_killer is not None and of_killer.passed:
+            problems.append(f"mutant {mutant.name} survives {mutant.killed_by}, which should have caught it")
+        elif of_killer is not None and of_killer.error == NOT_RUN:
+            problems.append(f"mutant {mutant.name}: its killer {mutant.killed_by} says nothing about it: "
+                            f"{of_killer.message}")
+    return problems

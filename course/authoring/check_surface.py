@@ -1,0 +1,77 @@
+"""What ``course check`` says of a lab's surface: whether each name in it exists, and whether it can harm anybody."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from course.grading.remote_lab.surface import Surface, surface_of
+from course.lab.lab import Lab, LabError
+from course.pytest_run.pytest_process import ONE_THREAD, kill_group
+from course.pytest_run.verdict import OnPoll
+
+
+def lines_of(lab: Lab) -> list[str]:
+    """The list of a lab, a line for each class and function."""
+    return [f"{name}: {words}".rstrip(": ") for name, words in sorted(lab.surface.items())]
+
+
+def check_names(lab: Lab) -> list[str]:
+    """Complaints about names in the list of which there is nothing."""
+    try:
+        surface = surface_of(lab)
+    except LabError as error:
+        return [str(error)]
+    return [problem for name in surface.imports_flat() if (problem := _problem(surface, name))]
+
+
+def _problem(surface: Surface, name: str) -> str:
+    module, _, short = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), short)
+    except (ImportError, AttributeError):
+        return f"surface: there is no {name}"
+    offer = surface.offers[name]
+    if not isinstance(found, type) and (offer.reads or offer.can_be_called != callable(found)):
+        return f"surface: {name} is no class, and cannot be listed so"
+    return ""
+
+
+def call_everything(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], int]:
+    """Call every entry with what the solution calls it with, and with hostile values. Complaints, and how many calls.
+
+    The calls are made in a process of their own; see ``surface_check``.
+    """
+    if not lab.surface:
+        return [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+                   "-p", "course.plugin", "-p", "course.authoring.call_surface", "--rootdir", str(lab.root),
+                   "-c", str(lab.root / "pyproject.toml"), "--impl", "solution", "--sandbox-level", "none",
+                   "--time-limit", "60", str(lab.tests)]
+        environment = {**os.environ, **ONE_THREAD, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1",
+                       "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COURSE_SURFACE_COMPLAINTS": str(report)}
+        output = Path(folder) / "output.txt"
+        with open(output, "wb") as file, subprocess.Popen(
+                command, cwd=lab.root, stdout=file, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True) as process:
+            try:
+                while process.poll() is None:
+                    on_poll()
+                    time.sleep(0.02)
+            finally:
+                kill_group(process)
+        if process.returncode or not report.is_file():
+            said = output.read_text(encoding="utf-8", errors="replace")[-2000:]
+            return [f"surface: the tests did not run on the solution:\n{said}"], 0
+        found = json.loads(report.read_text(encoding="utf-8"))
+    complaints = [f"surface: {each}" for each in found["complaints"]]
+    complaints += [f"surface: {each} was never seen: nobody needs it" for each in found["unseen"]]
+    return complaints, found["num_calls"]

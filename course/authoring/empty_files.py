@@ -1,0 +1,54 @@
+"""Files with nothing in them that a student has written. No test of a lab may pass on one: points are for work."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from course.core.failure_messages import BROKEN_FILE, NOT_RUN
+from course.lab.graded_tests import GradedTest
+from course.lab.starters import make_starter
+from course.pytest_run.verdict import Verdict
+
+#: The name of each file, and what it is.
+FILES = {"anything": "a file in which everything exists and nothing is done (course/authoring/anything.py)",
+         "nan": "a file in which everything exists and is NaN (course/authoring/anything.py)",
+         "unwritten": "a starter whose unwritten bodies return None"}
+
+_ANYTHING = Path(__file__).with_name("anything.py")
+_STUB = re.compile(r'^(\s*)raise NotImplementedError\("Task .*$', re.M)
+
+
+def write_files(solution: str, folder: Path) -> list[Path]:
+    """Put the files of a lab with this solution into ``folder``, each under its name. All import what its starter does:
+    that is given."""
+    starter, _ = make_starter(solution)
+    anything = f"{_ANYTHING.read_text(encoding='utf-8')}\n\n{_imports(starter)}\n"
+    texts = {"anything": anything, "nan": anything.replace("IS_NAN = False", "IS_NAN = True"),
+             "unwritten": _STUB.sub(r"\1return None", starter)}
+    paths = [folder / f"{name}.py" for name in FILES]
+    for path in paths:
+        path.write_text(texts[path.stem], encoding="utf-8")
+    return paths
+
+
+def _imports(source: str) -> str:
+    return "\n".join(ast.unparse(node) for node in ast.parse(source).body
+                     if isinstance(node, ast.Import | ast.ImportFrom)
+                     and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"))
+
+
+def points_for_nothing(tests: Iterable[GradedTest], verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+    """Where a test passes on one of these files, or was not run on it; ``verdicts`` has all of them."""
+    problems = []
+    for name, what in FILES.items():
+        for test in tests:
+            verdict = verdicts[name][test.name]
+            if verdict.passed:
+                problems.append(f"{test.name} passes on {what}, and earns {test.points} for nothing: assert first what "
+                                "must be there")
+            elif verdict.error in (NOT_RUN, BROKEN_FILE):
+                problems.append(f"{test.name} says nothing about {what}: {verdict.message}")
+    return problems

@@ -1,0 +1,32 @@
+"""The long proof, on a lab of two functions."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from course.authoring.check_in_sandbox import SandboxCheck
+from course.authoring.empty_files import FILES
+from course.lab.lab import discover
+
+
+def test_survivors_are_named_and_so_is_who_should_find_nothing(lab1, tmp_path, forked):
+    text = lab1.mutants.read_text()
+    for old, new in (('"return a - b"', '"return b + a"'), ('"double: After: it is even"', '"double: After", True')):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    lab1.mutants.write_text(text)
+    with ThreadPoolExecutor(2) as pool:
+        problems, _ = SandboxCheck(discover(lab1.root)[0], "none", pool, tmp_path).result()
+    assert problems[:1] == ["mutant subtracts survives test_task_1_add_adds, which should have caught it"]
+    assert problems[1].startswith("mutant halves, which lives on the tests' process, fails test_double_doubles")
+    assert len(problems) == 2
+
+
+def test_a_test_that_passes_on_anything_is_named(lab1, tmp_path, forked):
+    """An object of the file's crosses as a stand-in, which has its own ideas of what is equal."""
+    text = lab1.tests.read_text()
+    assert text.count("got == 8") == 1
+    lab1.tests.write_text(text.replace("got == 8", "got != 9"))
+    with ThreadPoolExecutor(2) as pool:
+        problems, _ = SandboxCheck(discover(lab1.root)[0], "none", pool, tmp_path).result()
+    passing = [problem for problem in problems if problem.startswith("test_double_doubles passes on ")]
+    assert [problem.partition(", and earns 3 for nothing")[0] for problem in passing] == [
+        f"test_double_doubles passes on {what}" for what in FILES.values()]

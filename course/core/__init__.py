@@ -1,0 +1,1 @@
+"""What everything else may use: messages, results, files, limits and text for a terminal."""

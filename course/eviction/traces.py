@@ -1,0 +1,149 @@
+"""Lab 3.5: traces of requests, made by code from a seed. Each tells another story of what comes back, and what never.
+
+If a block is 32 tokens, the engine's default, then a system prompt of 8 blocks is a short page, and a document of 40
+blocks is five.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+from course.eviction.arena import Block, Chain, Trace
+
+#: Requests without end; a trace takes the first of them.
+Story = Iterator[Chain]
+
+RANDOM_TRACE_LEN = 250
+
+
+class _Blocks:
+    """Makes new blocks; no two have the same key."""
+
+    def __init__(self) -> None:
+        self._keys = itertools.count(1)
+
+    def after(self, chain: Chain, num_blocks: int) -> Chain:
+        """``chain``, and this many new blocks after it."""
+        blocks = list(chain)
+        for _ in range(num_blocks):
+            blocks.append(Block(next(self._keys), blocks[-1].key if blocks else None, len(blocks)))
+        return tuple(blocks)
+
+
+# ---------------------------------------------------------------------------------------------- the stories
+
+
+def chats(rng: random.Random, new: _Blocks, num_open: int, once: float, leaves: float = 0.06) -> Story:
+    """Conversations under one of three system prompts. A turn asks for all that was said, and for 2 to 4 blocks more.
+
+    This share of them ask ``once`` and are not seen again. Of the others some ``num_open`` go on at any time, each turn
+    is the last with the chance ``leaves``, and none grows above 45 blocks.
+    """
+    systems = [new.after((), 8) for _ in range(3)]
+    going: list[Chain] = []
+    while True:
+        if len(going) < num_open or rng.random() < once * 0.7:
+            chat = new.after(rng.choice(systems), rng.randint(2, 6))
+            if rng.random() >= once:
+                going.append(chat)
+        else:
+            i = rng.randrange(len(going))
+            chat = going[i] = new.after(going[i], rng.randint(2, 4))
+            if rng.random() < leaves or len(chat) > 41:
+                going.pop(i)
+        yield chat
+
+
+def few_shot(rng: random.Random, new: _Blocks, num_prompts: int) -> Story:
+    """Prompts of 6 to 16 blocks with examples, each time with another question of 1 to 3. The n-th is used 1/n as often
+    as the first."""
+    prompts = [new.after((), rng.randint(6, 16)) for _ in range(num_prompts)]
+    weights = [1 / rank for rank in range(1, num_prompts + 1)]
+    while True:
+        yield new.after(rng.choices(prompts, weights)[0], rng.randint(1, 3))
+
+
+def documents(rng: random.Random, new: _Blocks) -> Story:
+    """Texts of 20 to 50 blocks. Nobody asks for one twice."""
+    while True:
+        yield new.after((), rng.randint(20, 50))
+
+
+def agents(rng: random.Random, new: _Blocks, num_agents: int) -> Story:
+    """Programs that try things out: a step of 1 to 3 blocks after the last one, or, three times in ten, after an
+    earlier one. After 25 steps another task begins."""
+    tools = new.after((), 10)
+    tasks: list[list[Chain]] = []
+    while True:
+        if len(tasks) < num_agents:
+            tasks.append([new.after(tools, rng.randint(3, 8))])
+            yield tasks[-1][0]
+        i = rng.randrange(len(tasks))
+        steps = tasks[i]
+        steps.append(new.after(rng.choice(steps) if rng.random() < 0.3 else steps[-1], rng.randint(1, 3)))
+        yield steps[-1]
+        if len(steps) > 25:
+            tasks.pop(i)
+
+
+def in_turn(rng: random.Random, story: Story, num_usual: int, burst: Story, num_burst: int) -> Story:
+    """About ``num_usual`` requests of one story, then about ``num_burst`` of another, and so on."""
+    while True:
+        yield from itertools.islice(story, rng.randint(num_usual // 2, num_usual * 3 // 2))
+        yield from itertools.islice(burst, rng.randint(num_burst // 2, num_burst * 3 // 2))
+
+
+def mixed(rng: random.Random, stories: list[Story], weights: list[float]) -> Story:
+    while True:
+        yield next(rng.choices(stories, weights)[0])
+
+
+# ---------------------------------------------------------------------------------------------- the traces
+
+
+def fixed_traces() -> list[Trace]:
+    """The five traces that never change."""
+    return [_chats(), _few_shot(), _scan(), _agents(), _mixture()]
+
+
+def _chats() -> Trace:
+    rng, new = random.Random(1), _Blocks()
+    return _trace("chats", 200, chats(rng, new, num_open=10, once=0.6), 300)
+
+
+def _few_shot() -> Trace:
+    rng, new = random.Random(2), _Blocks()
+    return _trace("few-shot", 150, few_shot(rng, new, num_prompts=40), 400)
+
+
+def _scan() -> Trace:
+    rng, new = random.Random(3), _Blocks()
+    return _trace("scan", 200, in_turn(rng, chats(rng, new, num_open=5, once=0.2), 24, documents(rng, new), 6), 300)
+
+
+def _agents() -> Trace:
+    rng, new = random.Random(4), _Blocks()
+    return _trace("agents", 150, agents(rng, new, num_agents=6), 300)
+
+
+def _mixture() -> Trace:
+    rng, new = random.Random(5), _Blocks()
+    stories = [chats(rng, new, num_open=4, once=0.5), few_shot(rng, new, num_prompts=20), documents(rng, new),
+               agents(rng, new, num_agents=2)]
+    return _trace("mixture", 150, mixed(rng, stories, [4, 3, 1, 2]), 300)
+
+
+def random_trace(seed: int) -> Trace:
+    """A mixture that the seed decides: who comes how often, how many at a time, and how large the cache is."""
+    rng, new = random.Random(f"lab 3.5, trace {seed}"), _Blocks()
+    stories = [chats(rng, new, rng.randint(3, 8), rng.uniform(0.2, 0.7)), few_shot(rng, new, rng.randint(10, 40)),
+               agents(rng, new, rng.randint(1, 4))]
+    usual = mixed(rng, stories, [rng.uniform(0.5, 3), rng.uniform(0.5, 3), rng.uniform(0.2, 2)])
+    story = in_turn(rng, usual, rng.randint(10, 40), documents(rng, new), rng.randint(2, 6))
+    return _trace(f"random {seed}", rng.randint(120, 240), story, RANDOM_TRACE_LEN)
+
+
+def _trace(name: str, num_blocks: int, story: Story, num_requests: int) -> Trace:
+    return Trace(name, num_blocks, list(itertools.islice(story, num_requests)))

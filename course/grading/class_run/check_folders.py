@@ -1,0 +1,65 @@
+"""Where submissions and results may lie: not in each other, and not in the tree that decides about them.
+
+The first thing that a run writes into ``--out`` is a marker. From then on the folder is known as one of ours, whenever
+the run was killed; before that it is empty, and may be used by anybody.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+from course.core.atomic_files import write_whole
+from course.lab.lab import LabError
+
+MARKER = ".course-grade.json"
+_MARKED = {"made by": "course grade", "what": "The results of a class. The same command resumes it."}
+#: How many results are opened to see that they are results.
+_MAX_OPENED = 20
+
+
+def check_places(submissions: Path, out: Path, root: Path) -> None:
+    """Raises LabError for places of which one would spoil another. ``root`` is the course whose tests count."""
+    submissions, out, root = submissions.resolve(), out.resolve(), root.resolve()
+    if not submissions.exists():
+        raise LabError(f"{submissions} is not there; give the folder in which the submissions lie.")
+    if root.is_relative_to(submissions):
+        raise LabError(f"The course whose tests would be used, {root}, lies in the submissions. Stand in your own "
+                       "course: a student's tests must not count.")
+    if out.is_relative_to(submissions) or submissions.is_relative_to(out):
+        raise LabError(f"--out {out} and the submissions lie in each other: the next run would take the one for the "
+                       "other. Choose a folder beside them.")
+    if root.is_relative_to(out):
+        raise LabError(f"--out {out} holds the course itself. Choose an empty folder.")
+    for what, path in (("--out", out), ("The folder of submissions,", submissions)):
+        inner = path.relative_to(root).parts[0] if path.is_relative_to(root) and path != root else ""
+        if inner in ("course", "mini_vllm", "tools", "docs", "notebooks") or inner.startswith((".", "phase-")):
+            raise LabError(f"{what} {path} lies among the files of the course, in {inner}/. Choose a folder beside "
+                           "them.")
+    if out.exists() and not out.is_dir():
+        raise LabError(f"--out {out} is a file; give a folder.")
+    has_others = out.is_dir() and any(
+        path.name != "overrides.csv" and not path.name.startswith(".") for path in out.iterdir())
+    if has_others and not is_ours(out):
+        raise LabError(f"--out {out} is not empty, and no earlier `course grade` made it. Choose an empty folder.")
+
+
+def claim(out: Path) -> None:
+    """Mark the folder as one of ours, before anything else is written into it."""
+    if not (out / MARKER).is_file():
+        write_whole(out / MARKER, json.dumps(_MARKED, indent=1).encode() + b"\n")
+
+
+def is_ours(out: Path) -> bool:
+    """Whether an earlier run made the folder. Those of before the marker are known by their lock or their results."""
+    return (out / MARKER).is_file() or any(out.glob(".work*.lock")) or any(
+        _is_result(path) for path in islice(out.glob("results/*/*.json"), _MAX_OPENED))
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        fields = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and {"student", "result"} <= fields.keys()

@@ -1,0 +1,54 @@
+"""An instructor's own numbers: ``overrides.csv``, with the columns student, lab, points, reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from course.core.result import Override
+from course.grading.intake.roster import read_table
+from course.lab.lab import LabError
+
+COLUMNS = ("student", "lab", "points", "reason")
+
+
+def read_overrides(path: Path, students: Collection[str], max_points: Mapping[str, int]) -> dict[
+        str, dict[str, Override]]:
+    """Student → lab → the number that counts. ``max_points`` are those of the labs that are graded.
+
+    Raises LabError with every line that cannot be meant: nobody of that name, no reason, more points than there are.
+    """
+    rows = read_table(path, "overrides")
+    lacking = [column for column in COLUMNS if column not in rows[0][1]]
+    if lacking:
+        raise LabError(f"{path} has no column {', '.join(lacking)}; it needs {', '.join(COLUMNS)}.")
+    found: dict[str, dict[str, Override]] = {}
+    problems = []
+    for line, row in rows:
+        problem = _problem(row, students, max_points) or (
+            "there is a line for that already" if row["lab"] in found.get(row["student"], {}) else "")
+        if problem:
+            problems.append(f"{path}, line {line}: {problem}")
+        else:
+            found.setdefault(row["student"], {})[row["lab"]] = Override(float(row["points"]), row["reason"])
+    if problems:
+        raise LabError("\n".join(problems))
+    return found
+
+
+def _problem(row: dict[str, str], students: Collection[str], max_points: Mapping[str, int]) -> str:
+    if row["student"] not in students:
+        return f"no student {row['student']!r} is graded here"
+    if row["lab"] not in max_points:
+        return f"no lab {row['lab']!r} is graded here; there are {', '.join(max_points)}"
+    if not row["reason"]:
+        return "the reason is missing; the student reads it beside the points"
+    try:
+        points = float(row["points"])
+    except ValueError:
+        return f"points are {row['points']!r}, must be a number"
+    limit = max_points[row["lab"]]
+    if not math.isfinite(points) or not 0 <= points <= limit:
+        return f"points are {row['points']}, must be between 0 and {limit}"
+    return ""

@@ -1,0 +1,77 @@
+"""What is to be graded: which students, which labs, and of these what has no result yet that still holds."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from course.core.result import Outcome
+from course.grading.class_run.store import Record
+from course.grading.class_run.worker_process import Job
+from course.lab.lab import Lab, LabError, find_lab
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several equal parts of the class's files, for one of several machines."""
+
+    index: int = 1
+    num_shards: int = 1
+
+    def has(self, student: str, lab: str) -> bool:
+        """Whether a file is in this part: by a digest, so that every machine says the same."""
+        digest = hashlib.sha256(f"{student}\0{lab}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") % self.num_shards == self.index - 1
+
+    @property
+    def name(self) -> str:
+        return "work" if self.num_shards == 1 else f"work-{self.index}-of-{self.num_shards}"
+
+
+def read_shard(text: str) -> Shard:
+    """``2/4`` is the second of four. Raises LabError for anything else."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise LabError(f"--shard {text!r} must be like 2/4, the second of four parts")
+    return Shard(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class Again:
+    """What ``--regrade`` names: a student, or one lab of theirs."""
+
+    student: str
+    lab: str | None
+
+    def means(self, student: str, lab: str) -> bool:
+        return self.student == student and self.lab in (None, lab)
+
+
+def read_regrade(texts: Sequence[str], students: Collection[str], labs: list[Lab]) -> list[Again]:
+    """``ann`` or ``ann:2.1``. Raises LabError for a student or a lab that is not graded here."""
+    found = []
+    for text in texts:
+        student, colon, lab = text.rpartition(":")
+        if text in students or not colon:
+            student, lab = text, ""
+        check_student(student, students, "--regrade")
+        found.append(Again(student, find_lab(lab, labs).number if lab else None))
+    return found
+
+
+def check_student(student: str, students: Collection[str], option: str) -> None:
+    """Raises LabError, with the nearest, for one whom nobody knows."""
+    if student not in students:
+        near = difflib.get_close_matches(student, students, n=1, cutoff=0.5)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise LabError(f"{option} {student}: there is no such student among the {len(students)} here.{guess}")
+
+
+def is_to_do(job: Job, key: str, known: Record | None, again: Sequence[Again]) -> bool:
+    """Whether a file must be graded: there is no result, it was made otherwise or gave no score, or it is asked for."""
+    if known is None or known.key != key or known.result.outcome is not Outcome.GRADED:
+        return True
+    return any(one.means(job.student, job.lab) for one in again)

@@ -1,0 +1,98 @@
+"""One process that grades, as its parent sees it: it is given a file, and answers with a result or dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course.pytest_run.pytest_process import ONE_THREAD
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to be graded."""
+
+    student: str
+    lab: str
+    content: bytes
+    #: How many times the usual limits hold for the lab.
+    time_factor: float = 1.0
+    #: Whether it is the second time, since the first gave no score.
+    is_second: bool = False
+
+
+class WorkerLost(Exception):
+    """A worker that ended, or had to be ended."""
+
+
+class Worker:
+    """One process, and the job that it has."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        self._folder = folder
+        self._said = folder / "said.txt"
+        empty = folder / "empty"
+        empty.mkdir()
+        with open(self._said, "wb") as said:
+            self.process = subprocess.Popen(
+                command, cwd=empty, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
+                env={**os.environ, **ONE_THREAD, "PYTHONDONTWRITEBYTECODE": "1"}, bufsize=0)
+        self.job: Job | None = None
+        self.is_ready = False
+        self._since = time.monotonic()
+        self._line = b""
+
+    def give(self, job: Job, request: dict[str, Any]) -> None:
+        """Hand over a job: its text lies in a fresh folder of the worker's own."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="job-"))
+        path = folder / "starter.py"
+        path.write_bytes(job.content)
+        self.job, self._since = job, time.monotonic()
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps({**request, "lab": job.lab, "path": str(path)}).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # it is dead: the end of its output will say so
+
+    def read(self) -> dict[str, Any] | None:
+        """The next line, if it is complete. Raises WorkerLost at the end."""
+        assert self.process.stdout is not None
+        chunk = os.read(self.process.stdout.fileno(), 1 << 20)
+        if not chunk:
+            raise WorkerLost(f"its process ended with exit status {self.process.wait()}")
+        self._line += chunk
+        if not self._line.endswith(b"\n"):
+            return None
+        line, self._line = self._line, b""
+        for folder in self._folder.glob("job-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def waited_s(self) -> float:
+        return time.monotonic() - self._since
+
+    def said(self) -> str:
+        """The last lines that it wrote."""
+        return self._said.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
+
+    def end(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        shutil.rmtree(self._folder, ignore_errors=True)

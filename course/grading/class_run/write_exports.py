@@ -1,0 +1,32 @@
+"""What is written after a class was graded: tables and pages, and what is alike in what was handed in."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from course.core.result import Provenance, StudentResult
+from course.grading.class_run.store import Store
+from course.grading.intake.unclear import Unclear
+from course.lab.lab import Lab
+
+
+def hand_out(out: Path, students: Sequence[StudentResult], provenance: Provenance, labs: Sequence[Lab],
+             unclear: Sequence[Unclear] = ()) -> list[str]:
+    """Write all of it. What could not be written, in sentences: one part that fails does not stop the others."""
+    problems = list(importlib.import_module("course.grading.export").write_all(out, students, provenance, unclear))
+    try:
+        _compare(out, [student.student for student in students], labs)
+    except Exception as error:  # it reads what anybody wrote; a table less is no reason to lose the others
+        problems.append(f"Nothing was compared: {type(error).__name__}: {error}")
+    return problems
+
+
+def _compare(out: Path, students: Sequence[str], labs: Sequence[Lab]) -> None:
+    """Side by side, what is alike in the texts of the same lab; it counts for nothing."""
+    similarity = importlib.import_module("course.grading.similarity.compare")
+    pages = importlib.import_module("course.grading.export.similarity_pages")
+    texts_of = {lab: Store(out).get_texts(lab.number, students) for lab in labs}
+    found = [similarity.compare(lab, texts) for lab, texts in texts_of.items() if len(texts) > 1]
+    pages.write_similarity(out, found)

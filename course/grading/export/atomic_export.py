@@ -1,0 +1,28 @@
+"""Files that are there in whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from course.core.atomic_files import write_whole
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
+
+
+def write(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one. Every run writes all of them again, so they need not last."""
+    write_whole(path, text.encode("utf-8"), is_lasting=False)
+
+
+def folder_name(student: str) -> str:
+    """A student's folder: the id, or, where that is no name for a folder, what is left of it and a hash."""
+    if _PLAIN_NAME.fullmatch(student) and not student.endswith("."):
+        return student
+    left = re.sub(r"[^A-Za-z0-9]+", "-", student).strip("-")[:40]
+    return f"{left or 'student'}-{hashlib.sha256(student.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def student_folder(out: Path, student: str) -> Path:
+    return out / "students" / folder_name(student)

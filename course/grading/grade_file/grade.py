@@ -1,0 +1,100 @@
+"""Grade one file: its lab's tests run in a process of the grader's, the file runs in a sandbox.
+
+    course grade ─▶ worker ─▶ grade_file ─▶ pytest, the lab's tests ─▶ sandbox, the student's file
+                                    ◀── lines on a pipe ──    ◀── one socket ──
+
+The list of tests and their points is read from their text. A test without a verdict is a failed test.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from course.core.result import LabResult, Outcome, TestResult
+from course.grading.grade_file.run_tests import Ended, TestsRun
+from course.grading.limits import Settings
+from course.grading.remote_lab.bytecode import compile_packages
+from course.grading.sandbox import Level, choose_level, describe
+from course.lab.graded_tests import GradedTest, graded_tests
+from course.lab.lab import Lab
+
+#: A test that passes with more than this part of its CPU time is run twice.
+NEAR_LIMIT = 0.5
+#: What a student may read of one message.
+MAX_MESSAGE_CHARACTERS = 2_000
+
+
+@functools.cache
+def _level(wanted: str) -> Level:
+    return choose_level(wanted)
+
+
+def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
+    """The result of the file at ``path`` for ``lab``. Raises SandboxError where the sandbox asked for cannot be had."""
+    compile_packages()
+    started = time.monotonic()
+    level = _level(settings.sandbox)
+    has_network, _ = describe(level)
+    source = path.read_bytes()
+    seen, hidden = graded_tests(lab), _hidden_tests(lab, settings.hidden)
+    run = TestsRun(lab, path, level, settings)
+    ended = _run(run, [test.name for test in (*seen, *hidden)])
+    ended.flags += _run_again(run, ended, lab.time_factor * settings.time_limit_s)
+    outcome = Outcome.GRADE_AGAIN if ended.why_again else Outcome.GRADED
+    return LabResult(
+        lab.number, outcome, (*(_result(test, ended) for test in seen),
+                              *(replace(_result(test, ended), is_hidden=True) for test in hidden)),
+        reason=ended.why_again or ended.remark, flags=tuple(dict.fromkeys(ended.flags)),
+        file_sha256=hashlib.sha256(source).hexdigest(), cpu_s=round(ended.cpu_s, 3),
+        wall_s=round(time.monotonic() - started, 3), sandbox=level.value, has_network=has_network)
+
+
+def _run(run: TestsRun, names: list[str]) -> Ended:
+    """Run the tests; once more if their own process ended before all of them had run."""
+    ended = run.run(names)
+    if ended.why_died:
+        first, ended = ended, run.run(names)
+        if ended.why_died:
+            ended.flags.append(f"the tests' own process ended early, twice: {first.why_died}; {ended.why_died}")
+            if ended.has_begun:
+                ended.remark = ("The tests' own process ended twice before all tests had run, during a test of this "
+                                "file. What was earned until then counts.")
+            else:
+                ended.why_again = "The grader's own process ended early."
+    return ended
+
+
+class _Hidden(Lab):
+    """The hidden half of a lab."""
+
+    @property
+    def tests(self) -> Path:
+        return self.folder / "test_hidden.py"
+
+
+def _hidden_tests(lab: Lab, hidden: Path | None) -> list[GradedTest]:
+    folder = hidden / lab.number if hidden is not None else None
+    if folder is None or not (folder / "test_hidden.py").is_file():
+        return []
+    return graded_tests(_Hidden(lab.root, folder, lab.number))
+
+
+def _run_again(run: TestsRun, ended: Ended, limit_s: float) -> list[str]:
+    """What passed near its limit is run once more. Flags for those that end differently."""
+    near = [name for name, verdict in ended.verdicts.items() if verdict.passed and verdict.cpu_s > NEAR_LIMIT * limit_s]
+    if not near or ended.why_again:
+        return []
+    again = run.run(near)
+    return [f"{name} passed near its time limit, and not when it was run again"
+            for name in near if not again.verdict(name).passed]
+
+
+def _result(test: GradedTest, ended: Ended) -> TestResult:
+    verdict = ended.verdict(test.name)
+    return TestResult(test.name, test.points or 0, verdict.passed, test.task, verdict.error,
+                      verdict.message[:MAX_MESSAGE_CHARACTERS], verdict.printed[:MAX_MESSAGE_CHARACTERS],
+                      is_inside=test.is_inside)

@@ -1,0 +1,175 @@
+"""One pytest process of the grader's for a lab's tests, with the file under test in a sandbox behind it.
+
+What came of each test arrives as signed lines on a pipe (``verdict_lines``). The child may not start sandboxes: it asks
+for them (``broker``). Nothing of a student's runs in either process. Should the child itself fail or hang, that is no
+verdict on the student.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course.core.failure_messages import NOT_RUN
+from course.grading.limits import FILE_BYTES, MAX_REPORT_BYTES, WALL_FACTOR, Settings, limits_for
+from course.grading.protocol.verdict_lines import FORGED, VerdictReader
+from course.grading.remote_lab.broker import Broker
+from course.grading.remote_lab.sandbox_files import SandboxSettings
+from course.grading.sandbox import Level
+from course.lab.lab import PROJECT_ROOT, Lab
+from course.pytest_run.pytest_process import ONE_THREAD
+
+#: Pytest has this long to start, or to start a sandbox; between two of its lines the longest test's time comes to it,
+#: twice.
+STARTUP_S = 120.0
+#: An error of these kinds is something for an instructor to look at.
+FLAGGED = {"CanaryPassed": "a wrong solution passes beside this file: it meddles with how it is measured",
+           "ProtocolError": "what the file's process sent cannot be read: it does not play by the rules"}
+
+
+@dataclass(frozen=True)
+class SignedVerdict:
+    passed: bool
+    error: str | None = None
+    message: str = ""
+    printed: str = ""
+    cpu_s: float = 0.0
+
+
+@dataclass
+class Ended:
+    """What one run found out."""
+
+    verdicts: dict[str, SignedVerdict] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
+    #: Why there is no score; "" if there is one.
+    why_again: str = ""
+    #: How the tests' own process ended before all tests had run; "" if it did not.
+    why_died: str = ""
+    #: Whether the first test had begun by then. Else it was not the file's doing.
+    has_begun: bool = False
+    #: What else is to be said beside the score.
+    remark: str = ""
+
+    def verdict(self, name: str) -> SignedVerdict:
+        return self.verdicts.get(name, SignedVerdict(False, NOT_RUN, "it was not run"))
+
+
+class TestsRun:
+    """The tests of one lab on one file."""
+
+    __test__ = False  # pytest would take it for a class of tests
+
+    def __init__(self, lab: Lab, path: Path, level: Level, settings: Settings) -> None:
+        self._lab, self._path, self._level, self._settings = lab, path, level, settings
+        #: The student's file, as it was read once; it is not looked at again.
+        self._source = path.read_bytes()
+
+    def run(self, names: list[str]) -> Ended:
+        """Run the tests of these names. Everything that was started is gone afterwards."""
+        ended = Ended()
+        hidden = (self._hidden.parent,) if self._hidden is not None else ()
+        broker = Broker(SandboxSettings(self._lab, self._source, self._level, limits_for(self._lab), hidden))
+        verdicts = VerdictReader(broker.key, names)
+        reading, writing = os.pipe()
+        with tempfile.TemporaryFile() as output, os.fdopen(reading, "rb", buffering=0) as report:
+            process = subprocess.Popen(self._command(names, writing, broker.theirs.fileno()), stdin=subprocess.DEVNULL,
+                                       stdout=output, stderr=subprocess.STDOUT, cwd=self._lab.root,
+                                       env=_environment(), pass_fds=(writing, broker.theirs.fileno()),
+                                       start_new_session=True)
+            os.close(writing)
+            broker.theirs.close()
+            try:
+                self._listen(report, broker, verdicts, ended)
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                broker.end()
+            if verdicts.num_refused:
+                ended.flags.append(FORGED)
+            if broker.trouble:
+                ended.why_again = f"A sandbox could not be started: {broker.trouble}"
+            if not (verdicts.is_finished and ended.verdicts.keys() >= set(names)) and not ended.why_again:
+                output.seek(max(output.tell() - 2000, 0))
+                text = output.read()[-2000:].decode(errors="replace")
+                ended.why_died = f"status {process.returncode}: {text}"
+                ended.has_begun = verdicts.has_begun
+        return ended
+
+    @property
+    def _hidden(self) -> Path | None:
+        """The hidden tests of the lab, if there are any."""
+        folder = self._settings.hidden
+        path = (folder / self._lab.number / "test_hidden.py").resolve() if folder is not None else None
+        return path if path is not None and path.is_file() else None
+
+    def _command(self, names: list[str], report: int, broker: int) -> list[str]:
+        lab = self._lab
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider",
+                   "-p", "course.plugin", "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
+                   "--time-limit", str(self._settings.time_limit_s), "--report", f"/dev/fd/{report}",
+                   "--file-limit", str(FILE_BYTES), "--sandbox-level", self._level.value, "--broker", str(broker),
+                   f"--impl={self._path}"]
+        if self._hidden is not None:
+            command.append(f"--hidden-tests={lab.number}={self._hidden}")
+        return [*command, *(f"--graded-test={name}" for name in names), str(lab.tests)]
+
+    def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended) -> None:
+        """Take in lines until the last, and start the sandboxes that are asked for meanwhile."""
+        limits = limits_for(self._lab)
+        silence_s = STARTUP_S + 2 * WALL_FACTOR * self._settings.time_limit_s * self._lab.time_factor
+        deadline = time.monotonic() + WALL_FACTOR * limits.cpu_s
+        heard_s, num_bytes, unread = time.monotonic(), 0, b""
+        sources = [report, broker.connection]
+        while not verdicts.is_finished:
+            wait_s = min(heard_s + silence_s, deadline) - time.monotonic()
+            ready = select.select(sources, [], [], wait_s)[0] if wait_s > 0 else []
+            if not ready:
+                ended.why_again = "The machine was too busy, or the file waits for something that never comes."
+                return
+            if broker.connection in ready and not broker.answer():
+                sources.remove(broker.connection)
+            if report in ready:
+                data = report.read(1 << 16)
+                num_bytes += len(data)
+                if not data or num_bytes > MAX_REPORT_BYTES:
+                    return
+                heard_s = time.monotonic()
+                *lines, unread = (unread + data).split(b"\n")
+                for line in lines:
+                    event = verdicts.take(line)
+                    if event is not None and event["event"] == "end":
+                        self._take(event, ended)
+
+    def _take(self, event: dict[str, Any], ended: Ended) -> None:
+        name = event["test"]
+        verdict = SignedVerdict(event["passed"], event["error"], event["message"], event["printed"], event["cpu_s"])
+        ended.cpu_s += verdict.cpu_s
+        before = ended.verdicts.get(name)
+        if before is None or before.passed:  # a parametrised test passes when all its cases do
+            ended.verdicts[name] = verdict
+        if event["waited"]:
+            ended.why_again = (f"{name} was ended by the clock, having computed for {verdict.cpu_s:.1f} s: the machine "
+                               "was too busy, or the file waits for something that never comes.")
+        if verdict.error in FLAGGED:
+            ended.flags.append(FLAGGED[verdict.error])
+
+
+def _environment() -> dict[str, str]:
+    """Course and tests come from the instructor's tree, whatever the environment says."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    return {**kept, **ONE_THREAD, "PYTHONPATH": str(PROJECT_ROOT),
+            "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "COURSE_GRADER": "1"}
+

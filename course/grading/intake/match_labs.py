@@ -1,0 +1,136 @@
+"""Which file of a submission is which lab's: by its name, and by nothing else. What a file looks like is only told, by
+``course.grading.intake.strays``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from course.grading.intake.assign_owners import Submission
+from course.grading.intake.find_submissions import Found
+from course.grading.intake.lab_names import BESIDE, lab_of
+from course.grading.intake.not_python import problem_of, problem_of_name, without_mark
+from course.grading.intake.read_files import Budget, Member, Refused, is_archive, is_notebook
+from course.lab.lab import Lab
+
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A file, and what it was handed in with."""
+
+    part: Found
+    member: Member
+
+
+@dataclass(frozen=True)
+class LabFile:
+    """What a student handed in for one lab: a text to be graded, or the reason why there is none."""
+
+    lab: Lab
+    content: bytes = b""
+    #: Empty if there is a text.
+    problem: str = ""
+    is_missing: bool = False
+    #: Which of two submissions counts is not clear: there is no score, not even 0.
+    is_undecided: bool = False
+    #: The files whose names are right for the lab; one, if all is well.
+    proper: tuple[Placed, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest() if self.content else ""
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """A submission that was read: one file for each lab that is asked, and what is to be said of the whole."""
+
+    files: dict[str, LabFile]
+    notes: tuple[str, ...] = ()
+    is_submitted: bool = True
+    #: All files.
+    members: tuple[Placed, ...] = ()
+
+
+@dataclass
+class _Candidates:
+    """What could be one lab's file."""
+
+    proper: list[Placed] = field(default_factory=list)
+    #: Rightly named but for the end: a notebook, say.
+    near: list[Placed] = field(default_factory=list)
+
+
+def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab]) -> TakenIn:
+    """Read a submission, and find the file of each lab in ``asked``. ``labs`` are all of the course."""
+    def all_of_them(problem: str, is_missing: bool = False, is_undecided: bool = False) -> dict[str, LabFile]:
+        return {lab.number: LabFile(lab, b"", problem, is_missing, is_undecided) for lab in asked}
+
+    if submission.problem:
+        return TakenIn(all_of_them(submission.problem, is_undecided=True))
+    if not submission.parts:
+        return TakenIn(all_of_them("Nothing was handed in.", is_missing=True), is_submitted=False)
+    budget = Budget()
+    try:
+        placed = [Placed(part, member) for part in submission.parts for member in part.read(budget)]
+    except Refused as refused:
+        return TakenIn(all_of_them(str(refused)))
+    except OSError as error:
+        return TakenIn(all_of_them(f"It cannot be read: {error.strerror}."))
+    candidates: dict[str, _Candidates] = {lab.number: _Candidates() for lab in labs}
+    only = asked[0] if len(asked) == 1 else None
+    for one in placed:
+        lab = lab_of(one.member.name, labs, only)
+        if lab is not None:
+            of_lab = candidates[lab.number]
+            (of_lab.proper if one.member.name.lower().endswith(".py") else of_lab.near).append(one)
+    members = [one.member for one in placed]
+    files = {lab.number: replace(_choose(lab, candidates[lab.number], members, only is not None),
+                                 proper=tuple(candidates[lab.number].proper)) for lab in asked}
+    return TakenIn(files, tuple(_notes(submission, members)), members=tuple(placed))
+
+
+def _choose(lab: Lab, candidates: _Candidates, members: Sequence[Member], is_only: bool) -> LabFile:
+    """The one file that is the lab's, or what is wrong. Two files with the same content are no riddle."""
+    proper = [one.member for one in candidates.proper]
+    if len({(member.content, member.problem) for member in proper}) > 1:
+        names = ", ".join(sorted(member.shown for member in proper)[:MAX_NAMED])
+        return LabFile(lab, problem=f"{len(proper)} files could be lab {lab.number}'s: {names}. Hand in one.")
+    if proper:
+        problem = proper[0].problem or problem_of(proper[0].content)
+        if problem:
+            return LabFile(lab, problem=f"{proper[0].shown} {problem}.")
+        return LabFile(lab, without_mark(proper[0].content))
+    if candidates.near:
+        near = candidates.near[0].member
+        return LabFile(lab, problem=f"{near.shown} {near.problem or problem_of_name(near.name)}.")
+    if len(members) == 1 and members[0].problem:
+        return LabFile(lab, problem=f"{members[0].shown} {members[0].problem}.")
+    notebooks = [member for member in members if is_notebook(member.name)]
+    if is_only and notebooks:
+        return LabFile(lab, problem=f"{notebooks[0].shown} {problem_of_name(notebooks[0].name)}.")
+    return LabFile(lab, problem=_missing(lab, members, is_only), is_missing=True)
+
+
+def _missing(lab: Lab, members: Sequence[Member], is_only: bool) -> str:
+    if not members:
+        return "The submission is empty."
+    expected = "starter.py" if is_only else f"{lab.folder.name}/starter.py or {lab.number}.py"
+    texts = sorted(member.shown for member in members if member.name.lower().endswith(".py"))
+    others = [name for name in texts if PurePosixPath(name).stem.lower() not in BESIDE] or texts
+    there = f"; there is {', '.join(others[:MAX_NAMED])}" if is_only and others else ""
+    return f"There is no {expected} in the submission{there}."
+
+
+def _notes(submission: Submission, members: Sequence[Member]) -> list[str]:
+    """What an instructor may want to know of the whole."""
+    odd = [f"{member.shown} {member.problem}; it was left out." for member in members
+           if member.problem and not is_archive(member.name)]
+    if len(odd) > MAX_NAMED:
+        odd = [*odd[:MAX_NAMED], f"{len(odd) - MAX_NAMED} more files were left out."]
+    late = ["Late, by its name."] if any(part.label.is_late for part in submission.parts) else []
+    return late + odd

@@ -1,0 +1,35 @@
+"""How files are graded: the limits, and how tightly they are kept in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.core.failure_messages import DEFAULT_TIME_LIMIT_S
+from course.grading.sandbox import Limits
+from course.lab.lab import Lab
+
+#: For all tests of a lab together, in the sandbox: far more than the slowest right solution needs.
+SUBMISSION_CPU_S = 120.0
+MEMORY_BYTES = 2 << 30
+FILE_BYTES = 16 << 20
+OPEN_FILES = 64
+#: By the clock everything may take this many times its CPU time. What is ended by the clock is to be graded again.
+WALL_FACTOR = 10.0
+#: What the grader's own process may report of one file.
+MAX_REPORT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the instructor asked for."""
+
+    sandbox: str = "auto"
+    #: What one test may compute, in CPU time.
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    #: A folder with further tests: ``2.1/test_hidden.py``.
+    hidden: Path | None = None
+
+
+def limits_for(lab: Lab) -> Limits:
+    return Limits(SUBMISSION_CPU_S * lab.time_factor, MEMORY_BYTES, FILE_BYTES, OPEN_FILES)

@@ -1,0 +1,249 @@
+"""One side of the conversation. Both sides ask and answer in turns, and only one of them runs at a time.
+
+    grader                                       sandbox
+    lab.BlockPool(6)          ── ? call ──▶      runs the student's code …
+    clock()                   ◀── ? call ──      … which calls something that was handed in
+                              ── ! 3.0 ──▶
+    <BlockPool>               ◀── ! h 7 ──       … and answers with a handle
+
+A side may ask while it is being asked, to a depth. What it is asked to do, its policy allows or refuses. Questions are
+numbered, and an answer names its question.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.bounds import MAX_ITERATED, MAX_MESSAGES_A_CALL, SMALL_MESSAGE_BYTES, check, check_message
+from course.grading.protocol.decode import Reading
+from course.grading.protocol.encode import Writing
+from course.grading.protocol.exceptions import Errors
+from course.grading.protocol.handles import Handles
+from course.grading.protocol.perform import Doing
+from course.grading.protocol.shared_containers import Mirrors
+from course.grading.protocol.socket_messages import Gone, ProtocolError, Wire
+from course.grading.protocol.tags import text_of
+
+#: How many calls may lie in each other: the grader calls the sandbox, which calls the grader, …
+MAX_NESTED_CALLS = 60
+#: Live handles and shared containers; far more than any test needs.
+MAX_LIVE = 200_000
+#: A question; its answer; the answer to one that only read or set something plain; what was raised.
+_KINDS = ("?", "!", "=", "x")
+
+
+class Peer:
+    """Asks the other side, and answers it."""
+
+    def __init__(self, wire: Wire, policy: Policy, first_id: int, *, trusts_other: bool,
+                 find_class: Callable[[str], type | None], find_enum: Callable[[str], type | None] | None = None,
+                 file_name: str | None = None) -> None:
+        self._wire = wire
+        self._policy = policy
+        self._find_class = find_class
+        self._find_enum = find_enum or find_class
+        #: Whether what is a little more than data leaves this side as data.
+        self.flattens = trusts_other
+        self.mirrors = Mirrors(first_id)
+        self.writing, self.reading = Writing(self), Reading(self)
+        self.errors = Errors(self, find_class, file_name)
+        self.handles = Handles(self, policy, trusts_other, find_class)
+        self.doing = Doing(policy, self.handles)
+        #: Counts whenever the other side has had its turn: what was known of its objects may have changed.
+        self.turn = 0
+        self._depth = 0
+        self._thread = threading.get_ident()
+        self.num_requests = self.num_answered = 0
+        self._num_asked = 0
+        self._num_iterated: Counter[int] = Counter()
+        #: Enums of this side that the other has been sent a member of.
+        self.told_enums: set[str] = set()
+        self._trusts_other = trusts_other
+        #: A message was cut off, or could not be read: nothing more can be asked.
+        self.is_broken = False
+
+    # ---- asking
+
+    def request(self, what: str, *args: Any) -> Any:
+        """Have the other side do something. Raises what it raises, and ProtocolError if it breaks the rules."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("only the thread that was called may use what was handed in")
+        if self._depth >= MAX_NESTED_CALLS:
+            raise RecursionError(f"more than {MAX_NESTED_CALLS} calls in each other, to and fro")
+        self.num_requests += 1
+        self._depth += 1
+        rest = self.reading.rest
+        try:
+            if what not in ("get", "set"):
+                self.turn += 1
+            if self.is_broken:
+                raise Gone("its process had to be ended earlier in this test")
+            self._num_asked += 1
+            number = self._num_asked
+            self._send("?", number, [what, *args])
+            kind, answer = self._await_answer(number)
+        finally:
+            self.reading.rest = rest
+            self._depth -= 1
+        if kind == "x":
+            raise answer
+        return answer
+
+    def _await_answer(self, asked: int) -> tuple[str, Any]:
+        """The answer to question number ``asked``; meanwhile what the other side asks is answered.
+
+        Whatever is raised here, the two sides are no longer at the same place: nothing more can be asked.
+        """
+        try:
+            num_before = self.num_answered
+            while True:
+                kind, number, body = self._receive()
+                if kind == "?":
+                    check("{} questions during one call", self.num_answered - num_before, MAX_MESSAGES_A_CALL)
+                    self._answer(number, body)
+                    continue
+                if number != asked:
+                    raise ProtocolError("an answer to what was not asked")
+                if kind != "=":  # more than a plain attribute was read or set: the other side may have changed
+                    self.turn += 1
+                answer = self._decoding(body)
+                if kind == "x" and not isinstance(answer, BaseException):
+                    raise ProtocolError("something was raised that is no exception")
+                return kind, answer
+        except BaseException:
+            self.is_broken = True
+            raise
+
+    def serve(self) -> None:
+        """Answer until the other side is gone."""
+        while True:
+            kind, number, body = self._receive()
+            if kind != "?":
+                raise ProtocolError("an answer that nobody waits for")
+            self._answer(number, body)
+
+    def _answer(self, number: Any, body: Any) -> None:
+        self.turn += 1
+        self.num_answered += 1
+        self.doing.is_plain = is_guarded = False
+        try:
+            request = self._decoding_list(body)
+            answer = self.doing.do(*request)
+            kind = "=" if self.doing.is_plain else "!"
+            is_guarded = request[0] == "get" and self._policy.guards(*request[1:])
+        except ProtocolError:
+            raise
+        except BaseException as error:
+            if not self._trusts_other and not isinstance(error, Exception):
+                raise  # the grader's own affair: a time limit, or a test that has failed
+            kind, answer = "x", error
+        self._reply(kind, number, answer, is_guarded)
+        self.turn += 1
+
+    def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool) -> None:
+        try:
+            self._send(kind, number, value, is_guarded)
+        except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
+            if kind == "x" or type(error) is not TypeError and "allowed" not in str(error):
+                raise
+            self._send("x", number, TypeError(str(error)))
+
+    def count_item(self, far_id: int) -> None:
+        """One more item is taken from an iterator of the other side. Raises TooMuch."""
+        self._num_iterated[far_id] += 1
+        check("{} items of one iterator", self._num_iterated[far_id], MAX_ITERATED)
+
+    # ---- messages
+
+    def _send(self, kind: str, number: Any, body: Any, is_guarded: bool = False) -> None:
+        """With what has changed since the last message, so that both sides see the same."""
+        self.writing.buffers = []
+        updates, drops = self._changes() if len(self.mirrors) else ([], [])
+        if kind == "?":
+            message = [kind, number, [body[0], *map(self.writing.encode, body[1:])]]
+        elif not is_guarded:
+            message = [kind, number, self.writing.encode(body)]
+        else:
+            self.writing.guards = True
+            try:
+                message = [kind, number, self.writing.encode(body)]
+            finally:
+                self.writing.guards = False
+        ahead, self.doing.ahead = self.doing.ahead, []
+        releases = self.handles.releases()
+        if drops or updates or releases or ahead:
+            message += [updates, drops, releases, ahead]
+        if len(self.handles.own_objects) + len(self.mirrors) > MAX_LIVE:
+            raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
+        self._wire.send(message, self.writing.buffers)
+
+    def _changes(self) -> tuple[list[Any], list[int]]:
+        """What containers look like now that both sides hold, and which of them this side does not need any more."""
+        updates = [[mirror_id, self.writing.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
+        return updates, self.mirrors.drop_unused()
+
+    def _receive(self) -> tuple[str, Any, Any]:
+        message, rest = self._wire.receive()
+        if type(message) is not list or len(message) not in (3, 7) or message[0] not in _KINDS \
+                or type(message[1]) is not int:
+            raise ProtocolError("not a message")
+        if self._wire.num_last_bytes > SMALL_MESSAGE_BYTES and not self._trusts_other:
+            check_message(message)
+        self.reading.rest = rest
+        if len(message) == 7:
+            try:
+                self._take_in(*message[3:])
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+                raise ProtocolError(f"a change that cannot be: {error!r:.200}") from None
+        return message[0], message[1], message[2]
+
+    def _take_in(self, updates: list[Any], drops: list[int], releases: list[int], ahead: list[Any]) -> None:
+        self.handles.take_ahead(ahead)  # it was written first
+        for mirror_id, items in updates:
+            self.mirrors.overwrite(mirror_id, self.reading.decode_like(self.mirrors.get(mirror_id), items))
+        self.mirrors.drop(drops)
+        self.handles.release(releases)
+
+    def _decoding(self, body: Any) -> Any:
+        try:
+            return self.reading.decode(body)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+            raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
+
+    def _decoding_list(self, body: Any) -> list[Any]:
+        if type(body) is not list or not body or type(body[0]) is not str:
+            raise ProtocolError("not a request")
+        return [body[0], *map(self._decoding, body[1:])]
+
+    def check_new_mirror(self, mirror_id: Any) -> int:
+        if type(mirror_id) is not int or mirror_id % 2 == self.mirrors.parity:
+            raise ProtocolError(f"{mirror_id!r:.40} is not for the other side to give out")
+        if len(self.mirrors) > MAX_LIVE:
+            raise ProtocolError(f"more than {MAX_LIVE:,} containers are shared")
+        return mirror_id
+
+    # ---- names that both sides know
+
+    def enum_key(self, kind: type) -> str | None:
+        """By what name an enum is known to both sides; None for one that only this side has."""
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if self._find_class(name) is not kind:
+            return None
+        self.told_enums.add(name)
+        return name
+
+    def enum_class(self, key: Any) -> Any:
+        found = self._find_enum(text_of(key))
+        if not (isinstance(found, type) and issubclass(found, enum.Enum)):
+            raise ProtocolError(f"not an enum: {key!r:.80}")
+        return found
+
+    def known_tuple(self, name: str, fields: tuple[str, ...]) -> type | None:
+        """The class of named tuples of ours that is meant, if there is one."""
+        found = self._find_class(name)
+        return found if found is not None and getattr(found, "_fields", None) == fields else None

@@ -1,0 +1,32 @@
+"""What the parts of a connection ask of it, and of each other by way of it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Connection(Protocol):
+    """``connection.Peer``, as its parts know it."""
+
+    #: Counts whenever the other side has had its turn.
+    turn: int
+    #: Whether what is a little more than data leaves this side as data.
+    flattens: bool
+    mirrors: Any
+    writing: Any
+    reading: Any
+    errors: Any
+    handles: Any
+    doing: Any
+
+    def request(self, what: str, *args: Any) -> Any: ...
+
+    def count_item(self, far_id: int) -> None: ...
+
+    def check_new_mirror(self, mirror_id: Any) -> int: ...
+
+    def enum_key(self, kind: type) -> str | None: ...
+
+    def enum_class(self, key: Any) -> Any: ...
+
+    def known_tuple(self, name: str, fields: tuple[str, ...]) -> type | None: ...

@@ -1,0 +1,116 @@
+"""Does what the other side asks of this side's objects, as far as the policy allows."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.class_info import Described
+from course.grading.protocol.handles import Handles
+from course.grading.protocol.socket_messages import ProtocolError
+from course.grading.protocol.tags import EQUALITY, OPERATORS, static, text_of
+
+#: How many objects of one kind tell their plain attributes when somebody reads one after another.
+NUM_READ_AHEAD = 32
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "__len__": len, "__iter__": iter, "__next__": next, "__reversed__": reversed, "__bool__": bool, "__str__": str,
+    "__repr__": repr, "__int__": int, "__float__": float, "__round__": round, "__hash__": hash, "__dir__": dir,
+    "__abs__": abs, "__format__": format}
+
+
+class Doing:
+    """One side's servant."""
+
+    def __init__(self, policy: Policy, handles: Handles) -> None:
+        self._policy, self._handles = policy, handles
+        #: What the other side may ask beside the usual: name → function.
+        self.services: dict[str, Callable[..., Any]] = {}
+        #: Whether what was done last only read or set a plain attribute.
+        self.is_plain = False
+        #: Attributes that go along with the answer: number of an object, their values.
+        self.ahead: list[list[Any]] = []
+        self._last_read = (-1, -1)
+
+    def do(self, what: str, *args: Any) -> Any:
+        match what:
+            case "get":
+                return self._read(*args)
+            case "method":
+                owner, name, positional, named = args
+                return self._call(self.get(owner, name), positional, named)
+            case "call":
+                return self._call(*args)
+            case "operator":
+                return self._operate(*args)
+            case "set":
+                return self._set(*args)
+            case "del":
+                self._policy.check_set(args[0], text_of(args[1]))
+                return delattr(*args)
+            case "calls":
+                return self._do_all(*args)
+            case "isinstance":
+                return isinstance(*args)
+            case "issubclass":
+                return issubclass(*args)
+        if what in self.services:
+            return self.services[what](*args)
+        raise ProtocolError(f"nobody knows how to {what!r:.40}")
+
+    def get(self, owner: Any, name: str) -> Any:
+        self._policy.check_get(owner, text_of(name))
+        return self._policy.found(owner, name, getattr(owner, name))
+
+    def _read(self, owner: Any, name: str) -> Any:
+        """As ``_get``, for one who only reads. What is plain is marked so, and some more of its kind goes along."""
+        value = self.get(owner, name)
+        described = self._handles.described(type(owner))
+        if described is not None and name in described.fields:
+            self.is_plain = True
+            self._read_ahead(owner, described)
+        return value
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._policy.check_set(owner, text_of(name))
+        setattr(owner, name, value)
+        described = self._handles.described(type(owner))
+        self.is_plain = described is not None and name in described.fields and static(type(owner), name) is None
+
+    def _read_ahead(self, owner: Any, described: Described) -> None:
+        """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
+        own_id = self._handles.own_id(owner)
+        self.ahead.append([own_id, self._handles.fields(owner, described)])
+        class_id, last_id = self._last_read
+        self._last_read = (described.class_id, own_id)
+        if class_id != described.class_id or not 0 < own_id - last_id <= 4:
+            return
+        for next_id in range(own_id + 1, own_id + 1 + NUM_READ_AHEAD):
+            other = self._handles.own_objects.get(next_id)
+            if type(other) is type(owner):
+                self.ahead.append([next_id, self._handles.fields(other, described)])
+        self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
+
+    def _call(self, function: Any, positional: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> Any:
+        keywords = dict(named)
+        self._policy.check_call(function, (*positional, *keywords.values()) if keywords else positional)
+        arguments, keywords = self._policy.arguments_for(function, positional, keywords)
+        return function(*arguments, **keywords)
+
+    def _do_all(self, owner: Any, calls: tuple[Any, ...], num_wanted: int) -> tuple[Any, ...]:
+        """Many calls, of which only the results of the last ones are wanted."""
+        results = [self._call(self.get(owner, name), *arguments) for name, *arguments in calls]
+        return tuple(results[len(results) - num_wanted:])
+
+    def _operate(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        if name not in OPERATORS and name not in EQUALITY:
+            raise ProtocolError(f"not an operator: {name!r:.40}")
+        self._policy.check_operator(owner, name)
+        if name in _OPERATORS:
+            return _OPERATORS[name](owner, *args)
+        if name == "__contains__":
+            return args[0] in owner
+        if name in ("__getitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+            return getattr(operator, name)(owner, *args)
+        return getattr(type(owner), name)(owner, *args)

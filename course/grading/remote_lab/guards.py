@@ -1,0 +1,204 @@
+"""What is looked at before the grader hands numbers of a submission to MLX, which checks no index.
+
+A block id or token id outside of an array would read or overwrite whatever lies there in the memory of the tests'
+process. So the arguments of every function that is served and indexes arrays are checked first, and copied: a list that
+the sandbox shares could change while the function calls back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from course.grading.protocol.bounds import MAX_MESSAGES_A_CALL, check
+from course.grading.protocol.proxies import Remote, RemoteMethod
+
+#: Positional and named arguments.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Guard = Callable[..., Arguments]
+
+
+def guarded(function: Any, positional: Sequence[Any], named: dict[str, Any]) -> Arguments:
+    """The arguments to call ``function`` with. Raises IndexError or TypeError for those that must not reach MLX."""
+    owner = getattr(function, "__self__", None)
+    if owner is None and not hasattr(function, "__qualname__"):  # an object that can be called
+        owner, name = function, "__call__"
+    else:
+        name = str(getattr(function, "__name__", ""))
+    for key in _keys(function, owner, name):
+        if key in GUARDS:
+            return GUARDS[key](owner, *positional, **named)
+    return tuple(positional), named
+
+
+def guarded_attribute(owner: Any, name: str, value: Any) -> Any:
+    """What a file is given that reads an attribute. A test may have put a function of its own in the place of a method
+    that is guarded, to see what it is called with; it is guarded, too."""
+    if getattr(value, "__self__", None) is owner or not callable(value) or isinstance(owner, type):
+        return value
+    guards = [GUARDS[key] for kind in type(owner).__mro__
+              if (key := f"{kind.__module__}.{kind.__qualname__}.{name}") in GUARDS]
+    if not guards:
+        return value
+
+    def call(*positional: Any, **named: Any) -> Any:
+        arguments, keywords = guards[0](owner, *positional, **named)
+        return value(*arguments, **keywords)
+
+    return call
+
+
+def _keys(function: Any, owner: Any, name: str) -> list[str]:
+    if owner is not None and not isinstance(owner, type):
+        return [f"{kind.__module__}.{kind.__qualname__}.{name}" for kind in type(owner).__mro__]
+    if isinstance(function, type):
+        return [f"{kind.__module__}.{kind.__qualname__}" for kind in function.__mro__]
+    return [f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"]
+
+
+def _all_handed_in(what: str) -> Guard:
+    """A guard of a class whose objects build on their parts: these must be the lab's, none of the file's own. One that
+    computes or names tokens could say anything."""
+    def guard(_: Any, *positional: Any, **named: Any) -> Arguments:
+        for value in (*positional, *named.values()):
+            if isinstance(value, (Remote, RemoteMethod)):
+                raise TypeError(f"{what} is made of what was handed in, not of a {type(value).__name__} of one's own")
+        return positional, named
+
+    return guard
+
+
+def _input_processor(_: Any, config: Any, prompts: Any, is_in_use: Callable[[str], Any], clock: Any) -> Arguments:
+    from mini_vllm.models.prompts import PromptReader
+    if type(prompts) is not PromptReader:
+        raise TypeError(f"prompts is a {type(prompts).__name__}, must be a PromptReader")
+    num_asked = 0
+
+    def counted(request_id: str) -> bool:
+        """An id that is free is looked for until there is one."""
+        nonlocal num_asked
+        num_asked += 1
+        check("{} answers to whether an id is in use", num_asked, MAX_MESSAGES_A_CALL)
+        return bool(is_in_use(request_id))
+
+    return (config, prompts, counted, clock), {}
+
+
+def _ids(what: str, values: Iterable[Any], bound: int) -> list[int]:
+    """Whole numbers from 0 to below ``bound``, in a list of our own. Raises IndexError, TypeError for anything else."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple, range)):
+        raise TypeError(f"{what} must be a list of numbers, not {type(values).__name__}")
+    found = [int(value) if isinstance(value, np.integer) else value for value in values]
+    for value in found:
+        if type(value) is not int:
+            raise TypeError(f"{what} must be whole numbers, not {type(value).__name__}")
+        if not 0 <= value < bound:
+            raise IndexError(f"{what}: {value} is not from 0 to {bound - 1}")
+    return found
+
+
+def _copies(cache: Any, copies: Iterable[Any]) -> list[tuple[int, int]]:
+    pairs = [_ids("a copy", pair, cache.pools[0].shape[0]) for pair in copies]
+    if any(len(pair) != 2 for pair in pairs):
+        raise TypeError("a copy has a source and a destination")
+    return [(source, destination) for source, destination in pairs]
+
+
+def _step(runner: Any, requests: Sequence[Any], copies: Sequence[Any] = ()) -> Arguments:
+    from mini_vllm.model_runner import RequestStep
+    num_blocks, vocab_size = runner.cache.pools[0].shape[0], runner.model.config.vocab_size
+    made = []
+    for request in list(requests):
+        if type(request) is not RequestStep:
+            raise TypeError(f"the model runner is given a {type(request).__name__}, must be a RequestStep")
+        token_ids = _ids("token_ids", request.token_ids, vocab_size)
+        block_ids = _ids("block_ids", request.block_ids, num_blocks)
+        (context_len,) = _ids("context_len", [request.context_len], len(block_ids) * runner.cache.block_size + 1)
+        if not 0 < len(token_ids) <= context_len:
+            raise IndexError(f"{len(token_ids)} tokens of a context of {context_len}")
+        made.append(RequestStep(token_ids, block_ids, context_len, bool(request.needs_logits),
+                                bool(request.needs_all_logits)))
+    if not made:
+        raise IndexError("a step of no requests")
+    return (made, _copies(runner.cache, copies)), {}
+
+
+def _copy_blocks(cache: Any, copies: Sequence[Any]) -> Arguments:
+    return (_copies(cache, copies),), {}
+
+
+def _clear_blocks(cache: Any, block_ids: Sequence[Any]) -> Arguments:
+    return (_ids("block_ids", block_ids if hasattr(block_ids, "tolist") else list(block_ids),
+                 cache.pools[0].shape[0]),), {}
+
+
+def _attention(_: Any, queries: Any, pool: Any, block_tables: Any, context_lens: Any, query_starts: Any, scale: Any,
+               window: Any = None) -> Arguments:
+    num_blocks, _, block_size, _ = pool.shape
+    tables = [_ids("block_tables", table, num_blocks) for table in block_tables]
+    starts = _ids("query_starts", query_starts, queries.shape[0] + 1)
+    lens = _ids("context_lens", context_lens, 1 + max((len(table) for table in tables), default=0) * block_size)
+    if not len(tables) == len(lens) == len(starts) - 1 or starts[0] != 0 or starts[-1] != queries.shape[0]:
+        raise IndexError("block_tables, context_lens and query_starts do not belong together")
+    for table, context_len, start, end in zip(tables, lens, starts, starts[1:]):
+        if not 0 < end - start <= context_len <= len(table) * block_size:
+            raise IndexError(f"{end - start} queries of a context of {context_len} in {len(table)} blocks")
+    options = {} if window is None else {"window": int(window)}
+    return (queries, pool, tables, lens, starts, float(scale)), options
+
+
+def _model(model: Any, token_ids: Any, positions: Any, attend: Any, wanted: Any = None) -> Arguments:
+    _ids("token_ids", token_ids, model.config.vocab_size)
+    _ids("positions", positions, 1 << 31)
+    if wanted is not None:
+        _ids("wanted", wanted, token_ids.shape[0])
+    return (token_ids, positions, attend, wanted), {}
+
+
+def _sample(_: Any, logits: Any, rows: Any) -> Arguments:
+    from mini_vllm.sampling.row import SamplerRow
+    rows = list(rows)
+    num_rows, vocab_size = logits.shape
+    if len(rows) != num_rows or not all(type(row) is SamplerRow for row in rows):
+        raise TypeError(f"{len(rows)} rows for logits of {num_rows} rows, or rows that are none")
+    for row in rows:
+        for token_ids in (row.prompt_token_ids, row.output_token_ids):
+            _ids("token ids", list(token_ids), vocab_size)
+        _ids("eos_token_ids", list(row.eos_token_ids), 1 << 31)
+    return (logits, rows), {}
+
+
+def _prompt_logprobs(_: Any, requests: Any, groups: Any, steps: Any, logits: Any, tokenizer: Any) -> Arguments:
+    from mini_vllm.model_runner import RequestStep
+    requests, groups, steps = list(requests), list(groups), list(steps)
+    num_rows = 0
+    for request, step in zip(requests, steps, strict=True):
+        if type(step) is not RequestStep:
+            raise TypeError(f"a step is a {type(step).__name__}, must be a RequestStep")
+        num_tokens = len(_ids("token_ids", step.token_ids, logits.shape[-1]))
+        num_rows += num_tokens if step.needs_all_logits else int(bool(step.needs_logits))
+        _ids("prompt_token_ids", list(request.prompt_token_ids), logits.shape[-1])
+        if not num_tokens <= step.context_len:
+            raise IndexError(f"{num_tokens} tokens of a context of {step.context_len}")
+    if num_rows != logits.shape[0]:
+        raise IndexError(f"logits of {logits.shape[0]} rows for steps that want {num_rows}")
+    return (requests, groups, steps, logits, tokenizer), {}
+
+
+GUARDS: dict[str, Guard] = {
+    "mini_vllm.model_runner.ModelRunner": _all_handed_in("a ModelRunner"),
+    "mini_vllm.models.prompts.PromptReader": _all_handed_in("a PromptReader"),
+    "mini_vllm.engine_room.input_processor.InputProcessor": _input_processor,
+    "mini_vllm.model_runner.ModelRunner.step": _step,
+    "mini_vllm.attention.PagedKVCache.copy_blocks": _copy_blocks,
+    "mini_vllm.attention.PagedKVCache.clear_blocks": _clear_blocks,
+    "mini_vllm.fast.attention.FastAttention.__call__": _attention,
+    "mini_vllm.attention.paged_attention": _attention,
+    "mini_vllm.models.network.Model.__call__": _model,
+    "mini_vllm.sampling.by_rules.SamplesByRules.sample": _sample,
+    "mini_vllm.engine_room.prompt_logprobs.take_prompt_logprobs": _prompt_logprobs,
+}

@@ -1,0 +1,171 @@
+"""What the sandbox may do with the grader's objects: what a student's file is meant to do with them, and no more.
+
+In one process a file can reach everything from anything: ``request.__class__.__init__.__globals__``. Here it can use
+what the lab lists (``surface``), functions that a test hands to it, and whether two objects are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.proxies import Remote, RemoteMethod
+from course.grading.protocol.tags import static
+from course.grading.remote_lab.guards import Arguments, guarded, guarded_attribute
+from course.grading.remote_lab.surface import Offer, Surface
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
+              functools.partial)
+#: Plain attributes that never change once an object is made.
+FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"],
+         "mini_vllm.kv_cache.KVCacheManager": ["block_size", "block_pool"],
+         "mini_vllm.sampling.row.SamplerRow": ["params", "key", "output_token_ids", "prompt_token_ids"],
+         "mini_vllm.request.SamplingParams": ["temperature", "top_k", "top_p", "min_p", "seed", "logprobs"],
+         "mini_vllm.model_runner.RequestStep": ["context_len", "needs_logits", "needs_all_logits", "token_ids",
+                                                "block_ids"],
+         "mini_vllm.scheduler.SchedulerOutput": ["num_scheduled_tokens", "requests", "copies", "preempted", "finished"],
+         "mini_vllm.engine_room.executor.StepResult": ["token_ids", "logprobs", "errors"],
+         "mini_vllm.sequences.SequenceGroup": ["request_id"],
+         "mini_vllm.sequences.SequenceState": ["request", "row"]}
+#: Properties that say how long the object's own lists are, and nothing else.
+COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
+#: Containers that are changed here if the file changes them: it says with ``append_output_token`` what is in it anyway.
+SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
+          "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",),
+          "mini_vllm.engine_room.executor.StepResult": ("token_ids", "logprobs", "errors")}
+#: What crosses as data. An honest side computes with it by itself.
+DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
+#: What may be asked of any object: whether it is the same as another.
+_IDENTITY = ("__eq__", "__ne__", "__hash__")
+#: What it is in words, of objects whose class is listed.
+_WORDS = ("__repr__", "__str__")
+#: Never handed out, whoever returns them.
+_NEVER = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.CellType)
+
+
+def _own_dict(owner: Any) -> dict[str, Any]:
+    """Its attributes, without running code of its class."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return found
+
+
+def _refuse_its_own(kind: type) -> None:
+    """Raises TypeError for a stand-in: no honest file has the grader use an object of the file's own. By asking for its
+    ``__class__`` it would be given the class of the grader's that the object goes for."""
+    if issubclass(kind, (Remote, RemoteMethod)):
+        raise TypeError("the file under test has the grader use an object of its own")
+
+
+def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
+    """Raises ValueError for a number beyond the bound: to make a pool of 10**15 blocks would take for ever."""
+    bound = offer.max_number
+    for value in arguments if bound is not None else ():
+        if type(value).__module__.split(".")[0] in ("numpy", "mlx") and value.size == 1:  # a number in other clothes
+            value = value.item()
+        if isinstance(value, (int, float)) and bound is not None and not -bound <= value <= bound:
+            raise ValueError(f"{name} was called with {value!r:.40}; the grader takes numbers up to {bound:,}")
+
+
+class GraderPolicy(Policy):
+    def __init__(self, surface: Surface) -> None:
+        self.surface = surface
+        #: Class and name of what was found to be allowed: to read, and to set.
+        self._readable: set[tuple[type, str]] = set()
+
+    def check_get(self, owner: Any, name: str) -> None:
+        kind = type(owner)
+        if (kind, name) in self._readable:
+            return
+        _refuse_its_own(kind)
+        if isinstance(owner, type):
+            if name not in self.surface.of(owner).reads:
+                raise AttributeError(f"{name} of {owner.__name__} is not for the file under test")
+            return
+        if kind is types.SimpleNamespace:  # which a test has made, with what is to be used
+            if name.startswith("_") or name not in vars(owner):
+                raise AttributeError(f"it has no {name}")
+            return
+        if isinstance(owner, _FUNCTIONS) or name not in self.surface.of(kind).reads \
+                and not self._answers_itself(owner, kind, name):
+            raise AttributeError(f"{kind.__name__} has no {name} for the file under test")
+        if name in self.surface.of(kind).reads:
+            self._readable.add((kind, name))
+
+    def _answers_itself(self, owner: Any, kind: type, name: str) -> bool:
+        """Return whether a test's object does not have the name, and says by its ``__getattr__`` what that means."""
+        return (self.surface.is_of_tests(kind) and not name.startswith("_") and static(kind, "__getattr__") is not None
+                and static(kind, name) is None and name not in _own_dict(owner))
+
+    def check_set(self, owner: Any, name: str) -> None:
+        kind = type(owner)
+        _refuse_its_own(kind)
+        if isinstance(owner, type) or name not in self.surface.of(kind).sets:
+            raise AttributeError(f"{name} of {kind.__name__} cannot be set: what was handed in is to be used")
+        if callable(static(kind, name)) or callable(_own_dict(owner).get(name)):
+            raise AttributeError(f"{name} of {kind.__name__} is not for the file under test to replace")
+
+    def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
+        kind = type(function)
+        _refuse_its_own(kind)
+        if isinstance(function, (types.MethodType, types.MethodWrapperType)):
+            return  # found by a name that may be read
+        if isinstance(function, type):
+            offer = self.surface.of(function)
+            if not offer.can_be_called:
+                raise TypeError(f"{function.__name__} is not for the file under test to make")
+            _check_numbers(function.__name__, offer, arguments)
+        elif isinstance(function, _FUNCTIONS):
+            listed = self.surface.of_function(function)
+            if listed is not None:
+                if not listed.can_be_called:
+                    raise TypeError(f"{function!r:.80} is not for the file under test to call")
+                _check_numbers(str(getattr(function, "__name__", "it")), listed, arguments)
+        elif "__call__" not in self.surface.of(kind).reads:
+            raise TypeError(f"a {kind.__name__} is not for the file under test to call")
+
+    def found(self, owner: Any, name: str, value: Any) -> Any:
+        return guarded_attribute(owner, name, value)
+
+    def arguments_for(self, function: Any, positional: Sequence[Any], named: dict[str, Any]) -> Arguments:
+        return guarded(function, positional, named)
+
+    def check_operator(self, owner: Any, name: str) -> None:
+        kind = type(owner)
+        _refuse_its_own(kind)
+        if kind in DATA or kind.__module__.split(".")[0] in ("numpy", "mlx"):
+            # No honest side has us compute with its own numbers: "a" * 10**10.
+            raise TypeError(f"{name} of a {kind.__name__} is not for the grader to compute")
+        if name in _IDENTITY or name in self.surface.of(kind).reads and not isinstance(owner, type):
+            return
+        if name in _WORDS and (self.surface.lists(kind) or isinstance(owner, type)):
+            return
+        if name in ("__iter__", "__next__") and kind.__module__ == "builtins" and isinstance(owner, Iterator):
+            return  # what iterating over something that may be iterated over gives
+        raise TypeError(f"{name} of {kind.__name__} is not for the file under test")
+
+    def check_handle(self, value: Any) -> None:
+        if isinstance(value, _NEVER):
+            raise TypeError(f"a {type(value).__name__} is not for the sandbox")
+
+    def guards(self, owner: Any, name: str) -> bool:
+        kind = type(owner)
+        return name not in SHARED.get(f"{kind.__module__}.{kind.__qualname__}", ())
+
+    def readable_fields(self, kind: type, names: list[str]) -> list[str]:
+        reads = self.surface.of(kind).reads
+        return [name for name in names if name in reads]
+
+    def fixed_fields(self, kind: type) -> list[str]:
+        return self.readable_fields(kind, FIXED.get(f"{kind.__module__}.{kind.__qualname__}", []))
+
+    def computed_fields(self, kind: type) -> list[str]:
+        return self.readable_fields(kind, COMPUTED.get(f"{kind.__module__}.{kind.__qualname__}", []))
+
+    def methods_of(self, kind: type) -> list[str]:
+        return self.readable_fields(kind, super().methods_of(kind))

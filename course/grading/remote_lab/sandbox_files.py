@@ -1,0 +1,134 @@
+"""What a sandbox holds: the student's file, what its starter imports, and nothing else of the course.
+
+What the lab lists of the course's modules (``surface``) lives in the grader, and is served: ``from mini_vllm.block_pool
+import BlockPool`` gives a stand-in. What a lab extends, its base or a class of the engine's, must lie in the sandbox
+itself; ``lab.json`` names such modules under ``given``. What these import and the lab does not list is only a name
+there: whoever calls it is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from course.grading.remote_lab.bytecode import cached_name, compiled
+from course.grading.remote_lab.surface import Surface, surface_of
+from course.grading.sandbox import Level, Limits, SandboxFiles
+from course.lab.lab import PROJECT_ROOT, Lab, LabError, discover, find_lab
+
+#: What the sandbox's side is made of, and what is measured where the file runs.
+SANDBOX_MODULES = (
+    "course.grading.remote_lab.sandbox_main",
+    *(f"course.grading.protocol.{name}" for name in (
+        "access_rules", "bounds", "class_info", "connection", "decode", "encode", "exceptions", "handles", "interface",
+        "perform", "proxies", "shared_containers", "socket_messages", "tags")),
+    "course.testing.measure", "course.testing.measure_mlx", "course.eviction.remembered")
+#: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.
+BACKEND = b"import mlx.core as mx\n"
+PACKAGES = ("numpy", "mlx", "pytest")
+
+
+@dataclass(frozen=True)
+class SandboxSettings:
+    """How one file of one lab is run."""
+
+    lab: Lab
+    #: The student's file, as it was read once; it is not looked at again.
+    source: bytes
+    level: Level
+    limits: Limits
+    #: Folders of hidden tests.
+    hidden: tuple[Path, ...] = ()
+
+    @functools.cached_property
+    def _imports(self) -> Imports:
+        return imports_of(self.lab)
+
+    @functools.cached_property
+    def surface(self) -> Surface:
+        return surface_of(self.lab, self.hidden)
+
+    def room(self) -> SandboxFiles:
+        imports = self._imports
+        sources = {_path_of(module): PROJECT_ROOT / _path_of(module) for module in SANDBOX_MODULES}
+        sources |= {_path_of(module): self.lab.module_path(module) for module in imports.given}
+        files = {name: path.read_bytes() for name, path in sources.items()}
+        files |= {cached_name(name): compiled(path, files[name]) for name, path in sources.items()}
+        files["work/starter.py"] = self.source
+        files |= {f"bases/{number}.py": path.read_bytes() for number, path in imports.bases.items()}
+        for module in (*SANDBOX_MODULES, *imports.given):
+            for package in _parents(module):
+                files.setdefault(f"{package.replace('.', '/')}/__init__.py", b"")
+        if "mlx" in imports.packages:
+            files |= {"mini_vllm/__init__.py": b"", "mini_vllm/backend.py": BACKEND}
+        served = self.surface.imports()
+        absent = {module: sorted(set(names) - set(served.get(module, ()))) for module, names in imports.wanted.items()}
+        files["settings.json"] = json.dumps({"served": served, "absent": absent, "bases": list(imports.bases)}).encode()
+        return SandboxFiles(files, imports.packages)
+
+
+@dataclass(frozen=True)
+class Imports:
+    """Whence a lab's starter has what it imports."""
+
+    #: Module that does not lie in the sandbox → the names that are imported from it.
+    wanted: dict[str, list[str]]
+    #: Modules of the course that lie in the sandbox.
+    given: tuple[str, ...]
+    #: Number of a lab that this one extends → the file that stands for it.
+    bases: dict[str, Path]
+    packages: tuple[str, ...]
+
+
+def imports_of(lab: Lab) -> Imports:
+    """Read from the lab's solution, which imports what its starter does. Raises LabError if it is damaged."""
+    labs = discover(lab.root)
+    bases: dict[str, Path] = {}
+    number = lab.base
+    while number is not None:
+        below = find_lab(number, labs)
+        bases[number] = below.solution
+        number = below.base
+    wanted: dict[str, list[str]] = {}
+    packages: list[str] = []
+    to_read = [lab.solution, *bases.values(), *(lab.module_path(module) for module in lab.given)]
+    for path in to_read:
+        for module, names in _imported(path):
+            package = module.split(".")[0]
+            if module == "mini_vllm.backend":
+                package = "mlx"
+            elif package in ("mini_vllm", "course") and module != "course.base" and module not in lab.given:
+                wanted[module] = sorted({*wanted.get(module, ()), *names})
+            if package in PACKAGES and package not in packages:
+                packages.append(package)
+    if "numpy" not in packages:  # whoever has the course has it, and MLX's arrays cross as numpy's
+        packages.append("numpy")
+    return Imports(wanted, lab.given, bases, tuple(packages))
+
+
+def _imported(path: Path) -> list[tuple[str, list[str]]]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise LabError(f"{path} cannot be read: {error}") from None
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append((node.module, [alias.name for alias in node.names]))
+        elif isinstance(node, ast.Import):
+            found += [(alias.name, []) for alias in node.names]
+    return found
+
+
+def _path_of(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")[:-1]
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+

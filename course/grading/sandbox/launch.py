@@ -1,0 +1,146 @@
+"""Starting a sandbox: the room is laid into a fresh folder, Python is started in it, and says when it is shut in."""
+
+from __future__ import annotations
+
+import dataclasses
+import marshal
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from course.grading.sandbox.commands import command_of
+from course.grading.sandbox.inside import seccomp
+from course.grading.sandbox.inside.bootstrap import READY
+from course.grading.sandbox.process import Printed, Sandbox, kill_all
+from course.grading.sandbox.spec import Level, Limits, SandboxError, SandboxFiles
+from course.grading.sandbox.visible_paths import View, view_of
+
+#: For Python to start and shut itself in. It needs a tenth of a second; a machine may be busy.
+_READY_S = 60.0
+_MESSAGE_BYTES = 4_096
+_SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
+#: One thread for a product: a grader runs a worker on each core.
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+                "VECLIB_MAXIMUM_THREADS": "1", "MLX_DISABLE_COMPILE": "1"}
+
+
+def start(level: Level, room: SandboxFiles, main: str, arguments: Sequence[str], limits: Limits) -> Sandbox:
+    """Run ``main``, a file of the room, at this level. Its ``sys.argv[1]`` is the number of its socket.
+
+    Returns when the process is shut in and about to run the file. SandboxError if it cannot be shut in like this.
+    """
+    if main not in room.files:
+        raise SandboxError(f"{main!r} is not in the room; it holds {', '.join(sorted(room.files)) or 'nothing'}")
+    view = view_of(room.packages)
+    folder = tempfile.TemporaryDirectory(prefix="room-", ignore_cleanup_errors=True)
+    try:
+        path = Path(os.path.realpath(folder.name))
+        view = lay_out(room, view, path)
+        orders = {"main": str(path / "room" / main), "arguments": list(arguments)}
+        return _start(level, view, path, limits, orders, folder.cleanup)
+    except BaseException:
+        folder.cleanup()
+        raise
+
+
+def lay_out(room: SandboxFiles, view: View, folder: Path) -> View:
+    """Write the room into ``folder``; the view with its parts added to it."""
+    parts = [folder / name for name in ("room", "packages", "home", "root")]
+    for part in parts:
+        part.mkdir()
+    _write_files(room.files, parts[0])
+    for path in view.packages:  # one folder with links to just these, to be in sys.path
+        (parts[1] / os.path.basename(path)).symlink_to(path)
+    return dataclasses.replace(view, trees=(*view.trees, *(str(part) for part in parts[:3])))
+
+
+def _write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        relative = PurePosixPath(name)
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise SandboxError(f"{name!r} would not lie in the room; give names relative to it")
+        path = folder / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def orders_for(level: Level, view: View, folder: Path, limits: Limits, child_socket: int) -> dict[str, Any]:
+    """What inside/bootstrap.py is to do."""
+    return {
+        "level": level.value, "parent": os.getpid(), "socket": child_socket, "limits": dataclasses.asdict(limits),
+        "home": str(folder / "home"), "root": str(folder / "root"), "has_seccomp": seccomp.is_available(),
+        "trees": list(view.trees), "holes": list(view.holes), "packages": list(view.packages),
+        "links": [list(link) for link in view.links],
+        "paths": [str(folder / name) for name in ("room", "packages")],
+    }
+
+
+def _start(level: Level, view: View, folder: Path, limits: Limits, what: dict[str, Any],
+           clean_up: Callable[[], None]) -> Sandbox:
+    ours, theirs = socket.socketpair()
+    printed = Printed(folder)
+    try:
+        with theirs, tempfile.TemporaryFile() as orders:
+            marshal.dump({**orders_for(level, view, folder, limits, theirs.fileno()), **what}, orders)
+            orders.seek(0)
+            process = subprocess.Popen(
+                command_of(level, view, folder / "home"), stdin=orders, stdout=printed.writer, stderr=printed.writer,
+                env={**_ENVIRONMENT, "HOME": str(folder / "home")}, cwd=folder / "home",
+                pass_fds=(theirs.fileno(),), start_new_session=True)
+        printed.close_writer()
+        return Sandbox(process, ours, _await_ready(process, ours, printed), printed, clean_up)
+    except BaseException:
+        printed.close()
+        ours.close()
+        raise
+
+
+def _await_ready(process: subprocess.Popen[bytes], connection: socket.socket, printed: Printed) -> int:
+    """The process id of the Python that says it is ready, as it reads here; it may lie in a namespace of its own."""
+    try:
+        message, pid = _receive_first(connection, process.pid)
+    except BaseException:
+        kill_all(process)
+        process.wait()
+        raise
+    if message == READY:
+        return pid
+    said = _rest(connection) if message else ""
+    kill_all(process)
+    process.wait()
+    last_line = printed.tail().strip().rpartition("\n")[2]
+    said = said or last_line or f"it ended with status {process.returncode}"
+    raise SandboxError(f"the sandbox could not be set up: {said}")
+
+
+def _receive_first(connection: socket.socket, own_pid: int) -> tuple[bytes, int]:
+    connection.settimeout(_READY_S)
+    try:
+        if sys.platform != "linux":
+            return connection.recv(1), own_pid
+        connection.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 1)
+        message, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("3i")))
+        connection.setsockopt(socket.SOL_SOCKET, _SO_PASSCRED, 0)
+    except TimeoutError:
+        raise SandboxError(f"the sandbox did not start within {_READY_S:.0f} s; the machine may be too busy") from None
+    finally:
+        connection.settimeout(None)
+    for _, kind, data in ancillary:
+        if kind == _SCM_CREDENTIALS:
+            return message, struct.unpack("3i", data)[0]
+    return message, own_pid
+
+
+def _rest(connection: socket.socket) -> str:
+    """What went wrong, in the words of the bootstrap: it sends them at once, and ends."""
+    connection.settimeout(1.0)
+    try:
+        return connection.recv(_MESSAGE_BYTES).decode(errors="replace")
+    except TimeoutError:
+        return ""

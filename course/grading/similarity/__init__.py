@@ -1,0 +1,1 @@
+"""Which submissions are alike where they could differ."""

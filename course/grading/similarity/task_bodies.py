@@ -1,0 +1,139 @@
+"""The bodies that a lab leaves to the student, as tokens in which formatting and the names of locals do not count.
+
+A student's text is only read, token by token: no tree is built of it, so that no text can exhaust the stack.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import keyword
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from course.lab.lab import LabError
+
+MAX_CHARACTERS = 200_000
+_TASK = re.compile(r"^\s*# TASK \d+: ")
+_LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+_LINE_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+Tokens = Sequence[tokenize.TokenInfo]
+
+
+class Unreadable(Exception):
+    """Why a text has no bodies, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Body:
+    #: With its class: ``BlockPool.touch``.
+    name: str
+    text: str
+    #: Names of locals are all the same, texts too; neither comments nor the docstring are there.
+    tokens: tuple[str, ...]
+    num_statements: int
+    first_line: int
+    last_line: int
+
+
+def bodies_of(text: str, known_names: frozenset[str] = frozenset()) -> dict[str, Body]:
+    """All functions and methods of a module whose bodies have lines of their own. Raises Unreadable.
+
+    ``known_names`` are those of the lab, which stay as they are; so do attributes and Python's own.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise Unreadable(f"it has {len(text):,} characters, and more than {MAX_CHARACTERS:,} are not compared")
+    try:
+        tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in _LAYOUT]
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        raise Unreadable("it does not parse") from None
+    lines = text.split("\n")
+    found = {}
+    for name, start, end in _functions(tokens):
+        inside = _without_docstring(tokens[start:end])
+        if inside:
+            first = inside[0].start[0]
+            last = max(token.start[0] for token in inside if token.type != tokenize.DEDENT)  # that is a line further
+            found[name] = Body(name, textwrap.dedent("\n".join(lines[first - 1:last])).rstrip(),
+                               _normalised(inside, known_names), sum(t.type == tokenize.NEWLINE for t in inside),
+                               first, last)
+    return found
+
+
+def task_names(solution: str) -> list[str]:
+    """The functions of a solution that hold a ``# TASK`` marker; each body that the starter leaves to the student."""
+    try:
+        bodies = bodies_of(solution).values()
+    except Unreadable as error:
+        raise LabError(f"the reference cannot be compared: {error}") from None
+    marked = [number for number, line in enumerate(solution.splitlines(), start=1) if _TASK.match(line)]
+    names = []
+    for number in marked:  # the marker is a comment just before, or inside of, what counts as the body
+        around = [body for body in bodies if body.first_line - 1 <= number <= body.last_line]
+        if around:
+            names.append(max(around, key=lambda body: body.first_line).name)
+    return list(dict.fromkeys(names))
+
+
+def _functions(tokens: Tokens) -> Iterator[tuple[str, int, int]]:
+    """Qualified name, and where the block begins and ends among the tokens."""
+    scopes: list[tuple[str, int]] = []
+    for place, token in enumerate(tokens[:-1]):
+        while scopes and place >= scopes[-1][1]:
+            scopes.pop()
+        is_first = place == 0 or tokens[place - 1].type in _LINE_STARTS or tokens[place - 1].string == "async"
+        if not is_first or token.string not in ("def", "class") or tokens[place + 1].type != tokenize.NAME:
+            continue
+        start = next((i for i in range(place, len(tokens)) if tokens[i].type == tokenize.NEWLINE), len(tokens)) + 1
+        if start >= len(tokens) or tokens[start].type != tokenize.INDENT:
+            continue  # all of it stands in one line
+        end = _end_of_block(tokens, start)
+        name = ".".join([*(scope for scope, _ in scopes), tokens[place + 1].string])
+        scopes.append((tokens[place + 1].string, end))
+        if token.string == "def":
+            yield name, start + 1, end
+
+
+def _end_of_block(tokens: Tokens, start: int) -> int:
+    depth = 0
+    for place in range(start, len(tokens)):
+        depth += (tokens[place].type == tokenize.INDENT) - (tokens[place].type == tokenize.DEDENT)
+        if depth == 0:
+            return place
+    return len(tokens)
+
+
+def _without_docstring(tokens: Tokens) -> Tokens:
+    is_one = len(tokens) > 1 and tokens[0].type == tokenize.STRING and tokens[1].type == tokenize.NEWLINE
+    return tokens[2:] if is_one else tokens
+
+
+def _normalised(tokens: Tokens, known_names: frozenset[str]) -> tuple[str, ...]:
+    words: list[str] = []
+    depth_of_text = 0  # newer versions of Python take f-strings apart
+    before = ""
+    for token in tokens:
+        kind = tokenize.tok_name[token.type]
+        if kind.endswith("STRING_END"):
+            depth_of_text -= 1
+        elif kind.endswith("STRING_START"):
+            depth_of_text += 1
+            if depth_of_text == 1:
+                words.append("text")
+        elif depth_of_text == 0:
+            if token.string in tuple(")]}") and before == ",":
+                words.pop()  # a comma before a closing bracket is formatting
+            words.append(_word(token, kind, before, known_names))
+        before = token.string
+    return tuple(words)
+
+
+def _word(token: tokenize.TokenInfo, kind: str, before: str, known_names: frozenset[str]) -> str:
+    if kind == "NAME":
+        stays = keyword.iskeyword(token.string) or before == "." or token.string in known_names \
+            or hasattr(builtins, token.string)
+        return token.string if stays else "name"
+    return {"STRING": "text", "NEWLINE": ";", "INDENT": "{", "DEDENT": "}"}.get(kind, token.string)

@@ -1,0 +1,1 @@
+"""``course init`` and ``course update``: the course in a folder of one's own."""

@@ -1,0 +1,163 @@
+"""``course init`` and ``course update``: the course in a folder of one's own, from an installed package, without git.
+
+    what the package holds ──▶ course_files() ──▶ init: a new folder
+                                              └─▶ update: tests, texts and untouched starters are replaced,
+                                                          an edited starter stays, the new one lies beside it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypedDict
+
+import mini_vllm
+from course.install.course_files import course_files
+from course.lab.bare_starter import is_as_shipped
+from course.lab.lab import MARKER, Lab, LabError, discover
+from course.lab.starters import declarations, shipped_starter
+from course.pytest_run.run_lab import has_pytest
+
+#: The name of a new starter beside an edited one.
+BESIDE = "starter.new.py"
+
+
+def lay_down(folder: Path) -> int:
+    """Make ``folder`` and put the course into it. Raises LabError if it is there already, and not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise LabError(f"{folder} is there already, and not empty. Choose another folder; "
+                       "`course update` brings a course up to date.")
+    files = course_files()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".course-") as parent:
+        new = Path(parent) / "new"
+        for name, content in files.items():
+            _write(new / name, content)
+        _write_marker(new, files)
+        if folder.exists():
+            folder.rmdir()
+        new.rename(folder)
+    print(f"The course, version {mini_vllm.__version__}, lies in {folder}: {len(discover(folder))} labs. Now:\n"
+          f"  cd {folder}" + ("" if has_pytest() else "\n  pip install pytest   (the labs' tests need it)")
+          + "\n  course next")
+    return 0
+
+
+class _Marker(TypedDict):
+    """What stands in ``.course/course.json``."""
+
+    version: str
+    #: A file of the course → the digest of what was laid down.
+    files: dict[str, str]
+
+
+@dataclass
+class _Changes:
+    """What an update did."""
+
+    #: Files that are as the installed version has them now.
+    brought: list[str] = field(default_factory=list)
+    #: Edited starters that stayed, and what is different in the signatures of the new ones.
+    stayed: dict[str, list[str]] = field(default_factory=dict)
+    #: Files that were neither as laid down nor starters: replaced, but kept.
+    saved: list[str] = field(default_factory=list)
+
+
+def update(root: Path) -> int:
+    """Bring the installed version's files to the course at ``root``. An edited starter stays; if the shipped one is
+    another now, that lies beside it, and what changed in its signatures is named. Any other edited file is kept among
+    the backups. Raises LabError for a folder that ``course init`` did not make."""
+    before = _read_marker(root)
+    files = course_files()
+    backups = root / ".course" / "backups" / f"update-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    changes = _Changes()
+    edited = {lab.relative(lab.starter): lab for lab in discover(root)
+              if lab.starter.is_file() and not is_as_shipped(lab)}
+    for name, lab in edited.items():  # first: the solution, from which the old starter is made, is replaced below
+        _put_beside(lab, files.get(name, b""), changes)
+    for name, content in files.items():
+        path = root / name
+        old = path.read_bytes() if path.is_file() else None
+        if name in edited or old == content:
+            continue
+        if old is not None and path.name != "starter.py" and _digest(old) != before["files"].get(name):
+            _write(backups / name, old)
+            changes.saved.append(name)
+        _write(path, content)
+        changes.brought.append(name)
+    _write_marker(root, files)
+    _report(before["version"], changes, backups.relative_to(root))
+    return 0
+
+
+def _put_beside(lab: Lab, new: bytes, changes: _Changes) -> None:
+    """Lay the new starter beside the student's, if it is not the one that they began with."""
+    try:
+        old = shipped_starter(lab)
+    except (OSError, LabError):  # the student has changed the solution
+        old = lab.starter.read_text(encoding="utf-8", errors="replace")
+    if not new or old.encode() == new:
+        return
+    _write(lab.starter.with_name(BESIDE), new)
+    changes.stayed[lab.relative(lab.starter)] = _changed_signatures(old, new.decode())
+
+
+def _changed_signatures(old: str, new: str) -> list[str]:
+    try:
+        before = {name: signature for name, (signature, _) in declarations(old).items()}
+    except SyntaxError:
+        return []
+    now = {name: signature for name, (signature, _) in declarations(new).items()}
+    return ([f"{name}{before[name]} is {name}{now[name]} now" for name in before
+             if name in now and before[name] != now[name]]
+            + [f"{name}{now[name]} is new" for name in now if name not in before]
+            + [f"{name} is no more" for name in before if name not in now])
+
+
+def _report(version_before: str, changes: _Changes, backups: Path) -> None:
+    if not changes.brought and not changes.stayed:
+        print(f"The course is up to date: version {mini_vllm.__version__}.")
+        return
+    now = mini_vllm.__version__
+    versions = now if version_before == now else f"{version_before} → {now}"
+    print(f"Version {versions}: {len(changes.brought)} files brought.")
+    for name, signatures in changes.stayed.items():
+        print(f"  {name}: yours stays; the new one lies beside it as {BESIDE}")
+        print("".join(f"    {line}\n" for line in signatures), end="")
+    if changes.saved:
+        print(f"  You had changed {', '.join(changes.saved)}: kept in {backups}")
+
+
+def _read_marker(root: Path) -> _Marker:
+    try:
+        marker: _Marker = json.loads((root / MARKER).read_text(encoding="utf-8"))
+        if not isinstance(marker, dict) or not isinstance(marker.get("files"), dict) or "version" not in marker:
+            raise ValueError("it must hold version and files")
+        return marker
+    except ValueError as error:
+        raise LabError(f"{root / MARKER} is damaged: {error}. `course init` lays a course down anew, in another "
+                       "folder; copy your starters there.") from None
+    except FileNotFoundError:
+        raise LabError(f"{root} is a clone of the repository: `git pull` brings it up to date. `course update` is for "
+                       "a folder that `course init` made.") from None
+
+
+def _write_marker(root: Path, files: dict[str, bytes]) -> None:
+    """Note which version lies here, and what its files are."""
+    digests = {name: _digest(content) for name, content in files.items()}
+    _write(root / MARKER, json.dumps({"version": mini_vllm.__version__, "files": digests}).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

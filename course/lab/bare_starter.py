@@ -1,0 +1,119 @@
+"""``course reset --bare``: a starter with signatures and invariants, without the recipe.
+
+A file that is this one, or the shipped one, has not been begun.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+from course.lab.contract import invariants_of, promising_sentences
+from course.lab.lab import Lab
+from course.lab.starters import shipped_starter
+
+_STUB = re.compile(r'raise NotImplementedError\("Task \d+: ')
+_WIDTH = 120
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def bare_starter(lab: Lab) -> str:
+    """The shipped starter, in which the docstring of a body to write says what it is for and what it refuses, no more.
+
+    The invariants of the lab's page stand at the head. A private helper that nothing in the file uses is left out: how
+    the work is divided is part of the recipe.
+    """
+    starter = shipped_starter(lab)
+    tree = ast.parse(starter)
+    lines = starter.splitlines()
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names = _names(tree)
+    used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    replaced: dict[int, tuple[int, list[str]]] = {}  # first line → last line, and what stands there instead
+    for function in _stubs(tree, lines):
+        if function.name.startswith("_") and not function.name.startswith("__") and function.name not in used:
+            first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+            replaced[first] = (_end_with_blanks(lines, function.end_lineno or first), [])
+        elif docstring := _docstring(function):
+            kept = [quote.partition(": ")[2] for quote in lab.bare if quote.partition(": ")[0] == names[function]]
+            text = " ".join(_kept(ast.get_docstring(function) or "", kept))
+            replaced[docstring.lineno] = (docstring.end_lineno or 0, _as_docstring(text, docstring.col_offset))
+    if head := _docstring(tree):
+        invariants = invariants_of(lab.readme.read_text(encoding="utf-8"))
+        replaced[head.lineno] = (head.end_lineno or 0, _head(ast.get_docstring(tree, clean=False) or "", invariants))
+    kept, number = [], 1
+    while number <= len(lines):
+        last, instead = replaced.get(number, (number, [lines[number - 1]]))
+        kept += instead
+        number = last + 1
+    return "\n".join(kept) + "\n"
+
+
+def is_as_shipped(lab: Lab) -> bool:
+    """Whether the student has not begun: ``starter.py`` is what the course gave out, bare or not."""
+    try:
+        text = lab.starter.read_text(encoding="utf-8")
+        return text == shipped_starter(lab) or text == bare_starter(lab)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def is_bare(lab: Lab) -> bool:
+    return lab.starter.read_text(encoding="utf-8", errors="replace") == bare_starter(lab)
+
+
+def _stubs(tree: ast.Module, lines: list[str]) -> list[_Function]:
+    """The functions whose bodies the student writes."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+    return [function for function in functions
+            if _STUB.search("\n".join(lines[function.lineno - 1:function.end_lineno]))]
+
+
+def _docstring(node: ast.Module | _Function) -> ast.expr | None:
+    has_one = ast.get_docstring(node) is not None
+    statement = node.body[0] if has_one else None
+    return statement.value if isinstance(statement, ast.Expr) else None
+
+
+def _names(tree: ast.Module) -> dict[ast.AST, str]:
+    """The functions, each with its name as one would say it: ``BlockPool.touch``."""
+    names: dict[ast.AST, str] = {node: node.name for node in tree.body if isinstance(node, _FUNCTIONS)}
+    for parent in ast.walk(tree):
+        if isinstance(parent, ast.ClassDef):
+            names |= {node: f"{parent.name}.{node.name}" for node in parent.body if isinstance(node, _FUNCTIONS)}
+    return names
+
+
+def _kept(docstring: str, also: list[str]) -> list[str]:
+    """The first sentence, those that say what is refused, and those in which one of the quotes ``also`` stands."""
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", docstring).strip())
+    refused = [sentence for sentence in promising_sentences(docstring) if "After:" not in sentence]
+    kept = [sentence for number, sentence in enumerate(sentences)
+            if number == 0 or any(sentence in other or other in sentence for other in refused)
+            or any(quote in sentence for quote in also)]
+    return [re.sub(r"^After: (.)", lambda match: match[1].upper(), sentence) for sentence in kept]
+
+
+def _as_docstring(text: str, indent: int) -> list[str]:
+    space = " " * indent
+    if len(text) + indent + 6 <= _WIDTH:
+        return [f'{space}"""{text}"""']
+    wrapped = textwrap.wrap(text, _WIDTH - indent - 3, break_long_words=False, break_on_hyphens=False)
+    return [f'{space}"""{wrapped[0]}', *(space + line for line in wrapped[1:]), f'{space}"""']
+
+
+def _head(docstring: str, invariants: list[tuple[int, str]]) -> list[str]:
+    lines = [f'"""{docstring.rstrip()}', "", "The invariants:", ""]
+    for number, text in invariants:
+        lines += textwrap.wrap(re.sub(r"\s+", " ", text).strip(), _WIDTH, initial_indent=f"{number}. ",
+                               subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
+    return [*lines, '"""']
+
+
+def _end_with_blanks(lines: list[str], last: int) -> int:
+    """The last line, or the last of the empty lines after it."""
+    while last < len(lines) and not lines[last].strip():
+        last += 1
+    return last

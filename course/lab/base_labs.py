@@ -1,0 +1,56 @@
+"""The lab that a later lab builds on: ``from course.base import lab_2_1 as base``, then ``base.BlockPool``.
+
+In tests and in grading the base is the reference, the earlier lab's ``solution.py``: a lab is graded alone. While an
+engine of a student's own pieces is built (``using``), it is the student's own file, so that there is one pool, one
+manager and one scheduler, each grown from lab to lab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from course.lab.lab import LabError, discover, find_lab
+from course.lab.load_module import load_file
+
+_NAME = re.compile(r"lab_(\d+)_(\d+)")
+
+#: The course whose labs are meant; by default the one that one stands in.
+root: Path | None = None
+#: Number of a lab → the file that stands for it, where that is not its ``solution.py``.
+_files: dict[str, Path] = {}
+#: A file is run once for each content and each choice of bases, so that all that build on it share its classes.
+_loaded: dict[object, types.ModuleType] = {}
+
+
+def __getattr__(name: str) -> types.ModuleType:
+    number = _NAME.fullmatch(name)
+    if number is None:
+        raise AttributeError(f"course.base has no {name!r}: a base is called lab_2_1, for lab 2.1")
+    return load_base(f"{number[1]}.{number[2]}")
+
+
+def load_base(number: str) -> types.ModuleType:
+    """The module that stands for a lab now. Raises LabError if there is no such lab, and what the file raises."""
+    path = _files.get(number) or find_lab(number, discover(root)).solution
+    if not path.is_file():
+        raise LabError(f"lab {number}, on which this file builds, has no file {path}")
+    key = (path, hashlib.sha256(path.read_bytes()).digest(), *sorted(_files.items()))
+    if key not in _loaded:
+        _loaded[key] = load_file(path)
+    return _loaded[key]
+
+
+@contextlib.contextmanager
+def using(files: Mapping[str, Path]) -> Iterator[None]:
+    """Inside the block these files, by the numbers of their labs, are the bases."""
+    global _files
+    before, _files = _files, dict(files)
+    try:
+        yield
+    finally:
+        _files = before

@@ -1,0 +1,65 @@
+"""What a lab's tests are worth, read from their text: nothing of the student's runs here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from course.lab.lab import Lab, LabError
+
+_TASK_IN_NAME = re.compile(r"test_task_(\d+)_")
+
+
+@dataclass(frozen=True)
+class GradedTest:
+    name: str
+    #: None where the mark is missing; ``course check`` complains about those.
+    points: int | None
+    task: int | None
+    takes_lab: bool
+    #: Whether it believes what is measured in the grader's sandbox, and the reason that it gives.
+    is_inside: bool = False
+    why_inside: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The behaviour, in words: ``remove from the middle keeps order``."""
+        return re.sub(r"^test_(task_\d+_)?", "", self.name).replace("_", " ")
+
+
+def graded_tests(lab: Lab) -> list[GradedTest]:
+    """The tests of a lab, in the order of its tasks. Raises LabError if its file is damaged."""
+    try:
+        tree = ast.parse(lab.tests.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        raise LabError(f"{lab.relative(lab.tests)} does not parse: {error}. It is the course's: `course update` or "
+                       "`git checkout` brings it back.") from None
+    tests = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            marks = dict(filter(None, (_mark(decorator) for decorator in node.decorator_list)))
+            in_name = _TASK_IN_NAME.match(node.name)
+            task = int(in_name[1]) if in_name else marks.get("task")
+            reasons = [reason for mark in node.decorator_list if (reason := _inside(mark)) is not None]
+            tests.append(GradedTest(node.name, marks.get("points"), task, any(a.arg == "lab" for a in node.args.args),
+                                    bool(reasons), "".join(reasons).strip()))
+    return sorted(tests, key=lambda test: test.task or 0)
+
+
+def _inside(decorator: ast.expr) -> str | None:
+    """The reason in ``@pytest.mark.inside("reason")``: "" where there is none, None for another mark."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(attr="inside"), args=[ast.Constant(value=str() as reason)]):
+            return reason
+        case ast.Call(func=ast.Attribute(attr="inside")) | ast.Attribute(attr="inside"):
+            return ""
+    return None
+
+
+def _mark(decorator: ast.expr) -> tuple[str, int] | None:
+    """``("points", 3)`` for ``@pytest.mark.points(3)``."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(attr=("points" | "task") as name), args=[ast.Constant(value=int() as value)]):
+            return name, value
+    return None

@@ -1,0 +1,272 @@
+"""Where the labs are and what they are called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+#: The project, found from this file: in a checkout, labs are folders beside the package, which is installed in place.
+#: Where it was installed from a wheel, there are none.
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+#: What ``course init`` leaves in a course that it laid down.
+MARKER = Path(".course") / "course.json"
+
+_PHASE = re.compile(r"phase-(\d+)-[\w-]+")
+_LAB = re.compile(r"lab-(\d+)-[\w-]+")
+
+
+NO_COURSE = ("There is no course here. `course init my-course` lays one down in a new folder; then work inside that "
+             "folder.")
+APART = ("{folder} is a clone of the course, but the command `course` was installed apart from it, without labs: run "
+         "`pip install -e .` in that folder.")
+
+
+class LabError(Exception):
+    """Something about a lab that the reader of the message can mend."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What ``lab.json`` says."""
+
+    title: str
+    engine: tuple[str, ...]
+    base: str | None
+    parts: dict[str, str]
+    adapter: str | None
+    needs: dict[str, str]
+    now: str
+    waits: bool
+    time_factor: float
+    minutes: int | None
+    score: dict[str, str]
+    bare: tuple[str, ...]
+    given: tuple[str, ...]
+    surface: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab folder. ``number`` is phase.lab, as in 2.1."""
+
+    root: Path
+    folder: Path
+    number: str
+
+    @property
+    def name(self) -> str:
+        """The folder's name without its number: ``block-allocator``."""
+        return self.folder.name.split("-", 2)[2]
+
+    @property
+    def starter(self) -> Path:
+        return self.folder / "starter.py"
+
+    @property
+    def solution(self) -> Path:
+        return self.folder / "solution.py"
+
+    @property
+    def tests(self) -> Path:
+        return self.folder / "test_lab.py"
+
+    @property
+    def hints(self) -> Path:
+        return self.folder / "hints.md"
+
+    @property
+    def mutants(self) -> Path:
+        return self.folder / "mutants.py"
+
+    @property
+    def answers(self) -> Path:
+        return self.folder / "answers.md"
+
+    @property
+    def phase(self) -> str:
+        return self.number.split(".")[0]
+
+    @property
+    def readme(self) -> Path:
+        return self.folder / "README.md"
+
+    @cached_property
+    def _settings(self) -> _Settings:
+        path = self.folder / "lab.json"
+        try:
+            settings = json.loads(path.read_text(encoding="utf-8"))
+            engine = settings["engine"] or []
+            if not isinstance(settings["title"], str):
+                raise TypeError(f"title is {settings['title']!r}, must be a text")
+            return _Settings(settings["title"], (engine,) if isinstance(engine, str) else tuple(engine),
+                             settings.get("base"), dict(settings.get("parts", {})), settings.get("adapter"),
+                             dict(settings.get("needs", {})), settings.get("now", ""), bool(settings.get("waits")),
+                             settings.get("time_factor", 1.0), settings.get("minutes"), dict(settings.get("score", {})),
+                             tuple(settings.get("bare", ())), tuple(settings.get("given", ())),
+                             dict(settings.get("surface", {})))
+        except FileNotFoundError:
+            raise LabError(f"{self.relative(path)} is missing") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise LabError(f'{self.relative(path)} must be JSON with "title" and "engine": {error!r}') from None
+
+    @property
+    def title(self) -> str:
+        return self._settings.title
+
+    @property
+    def engine(self) -> tuple[str, ...]:
+        """The engine modules with the same joint, tested by the same tests as if they were one; a name that two of them
+        have is the later one's. Empty: the lab has no counterpart in the engine."""
+        return self._settings.engine
+
+    @property
+    def base(self) -> str | None:
+        """The number of the lab that this one extends; see ``course.base``."""
+        return self._settings.base
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """What the lab gives the engine: a slot of ``EngineParts`` → the name in the lab's file that fills it."""
+        return self._settings.parts
+
+    @property
+    def adapter(self) -> str | None:
+        """What stands between the lab's piece and the engine, as ``module.Class``."""
+        return self._settings.adapter
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """A slot → the first lab whose piece there can use this lab's piece."""
+        return self._settings.needs
+
+    @property
+    def waits(self) -> bool:
+        """Whether its piece lets requests wait for ever where another would take blocks from them."""
+        return self._settings.waits
+
+    @property
+    def time_factor(self) -> float:
+        """How many times the usual limit its tests may compute; with MLX, all its threads count."""
+        return self._settings.time_factor
+
+    @property
+    def minutes(self) -> int | None:
+        """What it takes somebody who programs in Python daily."""
+        return self._settings.minutes
+
+    @property
+    def score(self) -> dict[str, str]:
+        """For an open lab, what ``course board`` keeps: ``module``, which has ``score``, ``table`` and
+        ``total``, and the ``name`` in the lab's file that is scored."""
+        return self._settings.score
+
+    @property
+    def bare(self) -> tuple[str, ...]:
+        """Which sentences of docstrings a bare starter keeps beside the usual ones, as ``place: quote``."""
+        return self._settings.bare
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Modules of the course that lie in the grader's sandbox, because the lab's file extends what they define."""
+        return self._settings.given
+
+    @property
+    def surface(self) -> dict[str, str]:
+        """What the lab's file may use on the grader's side; see ``course.grading.remote_lab.surface``."""
+        return self._settings.surface
+
+    @property
+    def now(self) -> str:
+        """What a student has who passes this lab, in a sentence or two."""
+        return self._settings.now
+
+    def module_path(self, module: str) -> Path:
+        """The file of a module of the project."""
+        path = self.root / (module.replace(".", "/") + ".py")
+        if path.is_file():
+            return path
+        try:
+            found = importlib.util.find_spec(module)  # a course that was laid down from an installed package
+        except ModuleNotFoundError:
+            return path
+        return Path(found.origin) if found is not None and found.origin else path
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.name}"
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The course that ``start`` lies in, by default the folder one stands in: one that ``course init`` laid down, else
+    the checkout that this package is installed from. Raises LabError if there is neither."""
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / MARKER).is_file():
+            return folder
+    if _has_labs(PROJECT_ROOT):
+        return PROJECT_ROOT
+    for folder in (start, *start.parents):
+        if _has_labs(folder):
+            raise LabError(APART.format(folder=folder))
+    raise LabError(NO_COURSE)
+
+
+def _has_labs(folder: Path) -> bool:
+    return any(folder.glob("phase-*/labs"))
+
+
+def discover(root: Path | None = None) -> list[Lab]:
+    """All labs of a project, by default the one that one stands in, in the order of the course."""
+    root = root or find_root()
+    labs = []
+    for phase in root.iterdir():
+        phase_match = _PHASE.fullmatch(phase.name)
+        if not phase_match or not (phase / "labs").is_dir():
+            continue
+        for folder in (phase / "labs").iterdir():
+            lab_match = _LAB.fullmatch(folder.name)
+            if lab_match and (folder / "test_lab.py").is_file():
+                labs.append(Lab(root, folder, f"{int(phase_match[1])}.{int(lab_match[1])}"))
+    return sorted(labs, key=lambda lab: [int(part) for part in lab.number.split(".")])
+
+
+def lab_of_path(path: Path, labs: list[Lab]) -> Lab | None:
+    """The lab whose folder holds ``path``, if any."""
+    path = path.resolve()
+    return next((lab for lab in labs if path == lab.folder or lab.folder in path.parents), None)
+
+
+def find_lab(name: str, labs: list[Lab]) -> Lab:
+    """A lab by number (``2.1``), name, folder name or path. Raises LabError with the list and the nearest match."""
+    wanted = name.strip().rstrip("/")
+    if re.fullmatch(r"\d+\.\d+", wanted):
+        wanted = ".".join(str(int(part)) for part in wanted.split("."))
+    for lab in labs:
+        names = (lab.number, lab.name, lab.folder.name, lab.relative(lab.folder), str(lab))
+        if wanted.lower() in [candidate.lower() for candidate in names]:
+            return lab
+    if wanted and Path(wanted).exists():
+        here = lab_of_path(Path(wanted), labs)
+        if here:
+            return here
+    if number := re.fullmatch(r"(\d+)(\.\d*)?", wanted):  # digits that are near each other mean nothing
+        of_phase = [lab for lab in labs if lab.number.split(".")[0] == str(int(number[1]))]
+        if of_phase:
+            raise LabError(f"There is no lab {name!r}. Phase {int(number[1])} has:\n{_listing(of_phase)}")
+        raise LabError(f"There is no lab {name!r}.\nThe labs are:\n{_listing(labs)}")
+    known = {candidate: lab for lab in labs for candidate in (lab.name, lab.folder.name)}
+    near = difflib.get_close_matches(wanted.split("/")[-1].lower(), known, n=1, cutoff=0.5)
+    guess = f" Did you mean {known[near[0]]}?" if near else ""
+    raise LabError(f"There is no lab {name!r}.{guess}\nThe labs are:\n{_listing(labs)}")
+
+
+def _listing(labs: list[Lab]) -> str:
+    return "\n".join(f"  {lab.number}  {lab.name}" for lab in labs)

@@ -1,0 +1,156 @@
+"""Whose piece stands where: a student's, where a lab passes, and the reference's elsewhere.
+
+    slot               labs that fill it      the latest that passes is put in
+    block_pool         2.1, 3.1               3.1 extends 2.1: the student's own if that passes, else the reference's
+    kv_cache_manager   2.2, 3.2, 3.4
+    …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course.lab import base_labs
+from course.lab.lab import Lab, LabError, find_lab
+
+if TYPE_CHECKING:
+    from mini_vllm.engine_config import EngineParts
+
+#: The slots of EngineParts, in the order in which a request meets them. (MLX is not imported to know them.)
+SLOTS = ("engine", "request_queue", "scheduler", "kv_cache_manager", "prefix_tree", "block_pool", "model_runner",
+         "attention", "sampler")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A slot of the engine, and who fills it."""
+
+    slot: str
+    #: None: the reference's piece.
+    lab: Lab | None
+    #: Why it is the reference's, or on whose base a student's stands.
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The files of an engine: by the numbers of their labs, and which of them fill slots."""
+
+    seats: list[Seat]
+    #: Of pieces and of what they are built on; where that is not a student's own, the reference's.
+    files: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def labs(self) -> list[Lab]:
+        """The labs that fill a slot, each once."""
+        return list({seat.lab.number: seat.lab for seat in self.seats if seat.lab is not None}.values())
+
+
+def slots_of(labs: Sequence[Lab]) -> dict[str, list[Lab]]:
+    """Slot → the labs that fill it, the latest last; only slots that some lab fills."""
+    return {slot: filling for slot in SLOTS if (filling := [lab for lab in labs if slot in lab.parts])}
+
+
+def choose(labs: Sequence[Lab], passes: Callable[[Lab], bool], file_of: Callable[[Lab], Path]) -> Pieces:
+    """Each slot to the latest of its labs that passes."""
+    chosen = {slot: next((lab for lab in reversed(filling) if passes(lab)), None)
+              for slot, filling in slots_of(labs).items()}
+    notes = {slot: _why_not(filling) for slot, filling in slots_of(labs).items()}
+    _keep_what_fits(labs, chosen, notes)
+    return _with_files(labs, chosen, notes, passes, file_of)
+
+
+def just(labs: Sequence[Lab], wanted: Sequence[Lab], is_own: Callable[[Lab], bool],
+         file_of: Callable[[Lab], Path]) -> Pieces:
+    """The pieces of the labs ``wanted``, whether they pass or not; bases are a student's own where ``is_own``."""
+    for lab in wanted:
+        if not lab.parts:
+            raise LabError(f"Lab {lab} gives the engine no piece. Those that do: "
+                           f"{', '.join(other.number for other in labs if other.parts)}.")
+    chosen = {slot: next((lab for lab in reversed(filling) if lab in wanted), None)
+              for slot, filling in slots_of(labs).items()}
+    notes = {slot: "not asked for" for slot in chosen}
+    return _with_files(labs, chosen, notes, lambda lab: lab in wanted or is_own(lab), file_of)
+
+
+def _why_not(filling: Sequence[Lab]) -> str:
+    names = " or ".join(lab.number for lab in filling)
+    return f"until lab {names} passes"
+
+
+def _keep_what_fits(labs: Sequence[Lab], chosen: dict[str, Lab | None], notes: dict[str, str]) -> None:
+    """A piece that needs a later lab's piece beside it (a tree needs a manager that asks it) goes with the
+    reference's instead of an earlier one."""
+    for lab in [lab for lab in chosen.values() if lab is not None]:
+        for slot, number in lab.needs.items():
+            other = chosen.get(slot)
+            if other is not None and _place(other.number) < _place(number):
+                notes[slot] = f"yours of lab {other.number} cannot use your piece of lab {lab.number}; lab {number} can"
+                chosen[slot] = None
+
+
+def _with_files(labs: Sequence[Lab], chosen: Mapping[str, Lab | None], notes: Mapping[str, str],
+                is_own: Callable[[Lab], bool], file_of: Callable[[Lab], Path]) -> Pieces:
+    seats, files = [], {}
+    for slot in SLOTS:
+        lab = chosen.get(slot)
+        if lab is None:
+            seats.append(Seat(slot, None, notes.get(slot, "")))
+            continue
+        files[lab.number] = file_of(lab)
+        words = []
+        for below in bases_of(lab, labs):
+            files[below.number] = file_of(below) if is_own(below) else below.solution
+            words.append(f"{'your' if is_own(below) else 'the reference’s'} {below.number}")
+        seats.append(Seat(slot, lab, f"on {', '.join(words)}" if words else ""))
+    return Pieces(seats, files)
+
+
+def bases_of(lab: Lab, labs: Sequence[Lab]) -> list[Lab]:
+    """What ``lab`` extends, and what that extends."""
+    below: list[Lab] = []
+    while lab.base is not None:
+        lab = find_lab(lab.base, list(labs))
+        below.append(lab)
+    return below
+
+
+def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
+    """The labs without which some part of the engine is not a student's: the last of every slot, and their bases."""
+    last = [filling[-1] for filling in slots_of(labs).values()]
+    needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
+    return sorted(needed.values(), key=labs.index)
+
+
+def build(files: Mapping[str, Path], labs: Sequence[Lab]) -> EngineParts:
+    """Run the files, each on its bases, and take the piece of every lab of ``labs``.
+
+    Raises what a file raises, and LabError for one that lacks its piece.
+    """
+    from mini_vllm.engine_config import EngineParts
+    parts: dict[str, Any] = {}
+    with base_labs.using(files):
+        for lab in labs:
+            module = base_labs.load_base(lab.number)
+            for slot, name in lab.parts.items():
+                if not hasattr(module, name):
+                    raise LabError(f"lab {lab.number}: {module.__file__} has no {name}")
+                parts[slot] = _adapted(lab, getattr(module, name))
+    return EngineParts(**parts)
+
+
+def _adapted(lab: Lab, piece: Any) -> Any:
+    """A piece that speaks numpy, say, is put behind the adapter that its lab names."""
+    if lab.adapter is None:
+        return piece
+    module, name = lab.adapter.rsplit(".", 1)
+    return getattr(import_module(module), name)(piece)
+
+
+def _place(number: str) -> list[int]:
+    """Where a lab stands in the course."""
+    return [int(part) for part in number.split(".")]

@@ -1,0 +1,225 @@
+"""Run an engine of a student's pieces in a process of its own, and find the piece that is to blame if it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from course.lab.lab import Lab
+from course.lab.parts import Pieces, bases_of
+from course.own_engine.spec import STACK_SIGNAL, Spec, Try
+from course.pytest_run.json_lines import ReportLines
+from course.pytest_run.pytest_process import kill_group
+from course.pytest_run.verdict import OnPoll
+
+#: A process that reports nothing for this long hangs: no step of a small workload takes a second.
+SILENCE_S = 20.0
+#: The first report comes after imports and the loading of a model.
+STARTUP_S = 120.0
+
+#: What is measured is the last of the workloads, or like one.
+MEASUREMENT = "the measurement"
+#: Workloads in which a scheduler that only waits comes to a stop.
+NEED_PREEMPTION = ("preempts", "capstone")
+
+Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """How a run failed."""
+
+    #: refused, raised, invariant, differs, never ends, lost, hangs, died
+    kind: str
+    message: str
+    #: What was being run: "the tale", or a workload.
+    what: str
+    step: int = 0
+    #: The line of a student's file, if one is known.
+    place: str = ""
+    slot: str = ""
+
+    def sentence(self) -> str:
+        where = f" in step {self.step} of “{self.what}”" if self.step else f" in “{self.what}”"
+        at = f" ({self.place})" if self.place else ""
+        match self.kind:
+            case "refused":
+                return f"it was refused: {self.message}"
+            case "differs":
+                return f"the tokens of “{self.what}” are not the reference's: {self.message}"
+            case "invariant":
+                return f"it broke an invariant{where}: {self.message}{at}"
+            case "hangs":
+                return f"it hangs{where}{at}: {self.message}"
+        return f"it failed{where}: {self.message}{at}"
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    #: What gave the reference's tokens → how many.
+    equal: dict[str, int] = field(default_factory=dict)
+    #: Tokens a second, mine and the reference's.
+    speed: tuple[float, float] | None = None
+    problem: Problem | None = None
+    #: How many sets of pieces were tried, the one that failed included.
+    num_tries: int = 0
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who makes a run fail: the labs whose pieces fail, alone or only together."""
+
+    labs: list[Lab]
+    problem: Problem
+    #: Whether one piece alone, with the reference's for all others, fails.
+    is_alone: bool
+
+
+def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
+               silence_s: float = SILENCE_S, on_poll: OnPoll = lambda: None,
+               environment: Mapping[str, str] | None = None) -> Outcome:
+    """Run what ``spec`` asks for with these pieces. Never raises for anything that they do.
+
+    ``on_poll`` is called many times a second. Whatever it raises ends the run. ``environment`` is what the process has
+    beside this one's.
+    """
+    spec = replace(spec, tries=[_try(pieces.files, pieces.labs)])
+    return _run(root, spec, on_event, silence_s, on_poll, environment or {})
+
+
+def _run(root: Path, spec: Spec, on_event: OnEvent, silence_s: float, on_poll: OnPoll, environment: Mapping[str, str]
+         ) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        process = _Process(replace(spec, root=str(root)), Path(folder), on_event, silence_s, environment)
+        return process.wait(on_poll)
+
+
+def _try(files: Mapping[str, Path], labs: Sequence[Lab]) -> Try:
+    return Try({number: str(path) for number, path in files.items()}, [lab.number for lab in labs])
+
+
+def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: Sequence[Lab],
+               silence_s: float = SILENCE_S) -> Blame:
+    """Put the pieces in one at a time, each on the reference's bases; then each on the student's own; then one more at
+    a time; until it fails again."""
+    spec = _again(spec, problem)
+    is_tight = any(name in NEED_PREEMPTION for name in spec.workloads)
+    own = [lab for lab in labs if pieces.files.get(lab.number) not in (None, lab.solution)]
+    alone = [[lab] for lab in own if not (lab.waits and is_tight)]
+    chains = [[*reversed([below for below in bases_of(lab, labs) if below in own]), lab] for lab in own if lab.base]
+    groups = [*alone, *chains, *(own[:count] for count in range(2, len(own) + 1))]
+    tries = []
+    for group in groups:
+        files = {below.number: below.solution for lab in group for below in bases_of(lab, labs)}
+        files |= {lab.number: pieces.files[lab.number] for lab in group}
+        last = {slot: lab for lab in group for slot in lab.parts}
+        tries.append(_try(files, list(dict.fromkeys(last.values()))))
+    outcome = _run(root, replace(spec, tries=tries), lambda event: None, silence_s, lambda: None, {})
+    if outcome.problem is None:
+        return Blame(own, problem, is_alone=False)
+    return Blame(groups[outcome.num_tries - 1], outcome.problem, is_alone=outcome.num_tries <= len(alone))
+
+
+def _again(spec: Spec, problem: Problem) -> Spec:
+    """Just what failed."""
+    if problem.what in spec.workloads:
+        return replace(spec, prompt=None, trace=None, workloads=(problem.what,), measures_speed=False)
+    if problem.what == "the tale":
+        return replace(spec, trace=None, workloads=(), measures_speed=False)
+    last = spec.workloads[-1:] if problem.what == MEASUREMENT else spec.workloads
+    return replace(spec, prompt=None, trace=None, workloads=last, measures_speed=False)
+
+
+class _Process:
+    def __init__(self, spec: Spec, folder: Path, on_event: OnEvent, silence_s: float,
+                 environment: Mapping[str, str]) -> None:
+        self._on_event, self._silence_s = on_event, silence_s
+        self._report, self._output = ReportLines(folder / "report.jsonl"), folder / "output.txt"
+        spec_file = folder / "spec.json"
+        spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
+        self._files = spec.lab_of_file()
+        self._what, self._step, self._has_ended = "loading", 0, False
+        self._outcome = Outcome()
+        with open(self._output, "wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "course.own_engine.process", str(spec_file), str(self._report.path)],
+                cwd=spec.root, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait(self, on_poll: OnPoll) -> Outcome:
+        heard_s = time.monotonic()
+        limit_s = STARTUP_S
+        try:
+            while self._process.poll() is None:
+                if self._read():
+                    heard_s, limit_s = time.monotonic(), self._silence_s
+                if time.monotonic() - heard_s > limit_s:
+                    self._outcome.problem = Problem("hangs", f"nothing happened for {limit_s:g} s", self._what,
+                                                    self._step, self._stack())
+                    break
+                on_poll()
+                time.sleep(0.02)
+        finally:
+            kill_group(self._process)
+        self._read()
+        if self._outcome.problem is None and not self._has_ended:
+            last = self._printed()[-300:].strip().replace("\n", " | ")
+            self._outcome.problem = Problem("died", f"its process ended with status {self._process.returncode}"
+                                            + (f"; it printed: {last}" if last else ""), self._what, self._step)
+        return self._outcome
+
+    def _read(self) -> bool:
+        events = list(self._report.new())
+        for event in filter(None, events):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: a piece wrote there
+                self._take(event)
+        return bool(events)
+
+    def _take(self, event: Event) -> None:
+        match event["event"]:
+            case "try":
+                self._outcome.num_tries = event["index"] + 1
+            case "begin":
+                self._what, self._step = event["what"], 0
+            case "step":
+                self._step = event["step"]
+            case "equal":
+                self._outcome.equal[event["what"]] = event["num_tokens"]
+            case "speed":
+                self._outcome.speed = event["mine"], event["reference"]
+            case "problem":
+                self._outcome.problem = Problem(event["kind"], event["message"], self._what, event["step"],
+                                                event["place"], event.get("slot", ""))
+            case "end":
+                self._has_ended = True
+        self._on_event(event)
+
+    def _stack(self) -> str:
+        """The line of a student's file at which the process stands."""
+        try:
+            self._process.send_signal(STACK_SIGNAL)
+            time.sleep(0.5)
+        except (ProcessLookupError, OSError):
+            return ""
+        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._printed()):
+            if file in self._files:
+                return f"{Path(file).name} of lab {self._files[file]}, line {line}, in {function}"
+        return ""
+
+    def _printed(self) -> str:
+        return self._output.read_text(encoding="utf-8", errors="replace")
+
+

@@ -1,0 +1,181 @@
+"""What an engine is put through: small workloads in which every piece has something to do, and the same tokens count.
+
+    greedy     five prompts at once, the likeliest tokens
+    seeded     drawn with a seed
+    samples    three continuations of one prompt: blocks are forked
+    turns      a conversation, each prompt the text so far: hits end inside a block
+    shared     prompts that part inside a block, some in one step, some while others decode
+    cache off  nothing is found
+    preempts   a pool so small that somebody must give way
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from course.own_engine.invariants import Audit, BrokenInvariant
+from course.own_engine.spec import Tokens
+from mini_vllm.engine import LLMEngine, engine_of
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.models.loader import LoadedModel
+from mini_vllm.request import RequestOutput, SamplingParams
+
+PROMPTS = ("Once upon a time", "The king said to the queen", "Once upon a midnight", "In the forest", "A cat")
+GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+SEEDED = SamplingParams(max_tokens=16, temperature=0.8, top_p=0.9, seed=7)
+SAMPLES = SamplingParams(max_tokens=12, temperature=0.8, seed=3, n=3)
+#: An engine that takes this many steps for a small workload will never be done.
+MAX_STEPS = 2000
+#: A block and a half of 8 tokens, nearly; each goes on past the end of the second block.
+SHARED = "Once upon a time there lived in the wood a "
+ENDS = ("king who had three daughters and one son", "queen who was old and had no child", "king who had a fool",
+        "cat that could speak as well as you or I", "fox and a hen", "queen who was young, and a little bird")
+OnStep = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    params: SamplingParams = GREEDY
+    prompts: tuple[str, ...] = PROMPTS
+    #: Each further turn asks for more of the text so far.
+    num_turns: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def config(self, model: str) -> EngineConfig:
+        return EngineConfig(**{"model": model, "num_blocks": 99, "block_size": 8, "max_num_seqs": 4, **self.settings})
+
+
+WORKLOADS = {workload.name: workload for workload in (
+    Workload("greedy"),
+    Workload("seeded", SEEDED),
+    Workload("samples", SAMPLES, PROMPTS[:2]),
+    Workload("turns", prompts=PROMPTS[:1], num_turns=3),
+    Workload("shared", prompts=tuple(SHARED + end for end in ENDS),
+             settings={"max_num_seqs": 8, "max_num_batched_tokens": 24}),
+    Workload("cache off", settings={"enable_prefix_caching": False}),
+    Workload("preempts", settings={"num_blocks": 9}),
+)}
+
+
+class TrialFailed(Exception):
+    """An engine broke a rule, raised, or never ended. ``step`` is the number of the step, from 1 on."""
+
+    def __init__(self, kind: str, step: int, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.step, self.message = kind, step, message
+
+
+def run_workload(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str = "tiny-tales",
+                 on_step: OnStep = lambda step: None) -> Tokens:
+    """The tokens that an engine of ``parts`` gives, audited at every step. Raises TrialFailed, and PartError."""
+    engine = engine_of(workload.config(model), parts, loaded)
+    audit, steps = Audit(engine), Steps(on_step)
+    prompts: list[str | list[int]] = list(workload.prompts)
+    tokens: Tokens = []
+    for _ in range(workload.num_turns):
+        answers = tokens_of(serve(engine, prompts, workload.params, audit, steps))
+        tokens += answers
+        prompts = [_token_ids(engine, prompt) + (answer[0] if isinstance(answer, list) else [])
+                   for prompt, answer in zip(prompts, answers)]
+    return tokens
+
+
+def _token_ids(engine: LLMEngine, prompt: str | list[int]) -> list[int]:
+    return engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+
+
+class Steps:
+    """Counts steps, and tells of each."""
+
+    def __init__(self, on_step: OnStep = lambda step: None) -> None:
+        self.count, self._on_step = 0, on_step
+
+    def begin(self) -> None:
+        self.count += 1
+        self._on_step(self.count)
+        if self.count > MAX_STEPS:
+            raise TrialFailed("never ends", self.count, f"after {MAX_STEPS} steps there are still unfinished requests")
+
+
+def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingParams, audit: Audit | None, steps: Steps,
+          on_output: Callable[[RequestOutput], None] = lambda output: None) -> list[RequestOutput]:
+    """All prompts at once, to the end; outputs in their order."""
+    outputs: dict[str, RequestOutput] = {}
+    with failures_told(steps):
+        names = [engine.add_request(prompt, params) for prompt in prompts]
+        while engine.has_unfinished_requests():
+            steps.begin()
+            for output in engine.step():
+                outputs[output.request_id] = output
+                on_output(output)
+            if audit is not None:
+                audit.check_blocks()
+        if audit is not None:
+            audit.check_end()
+    return all_finished(names, outputs, steps)
+
+
+@contextlib.contextmanager
+def failures_told(steps: Steps) -> Iterator[None]:
+    """Whatever an engine raises becomes a TrialFailed that knows the step."""
+    try:
+        yield
+    except BrokenInvariant as broken:
+        raise TrialFailed("invariant", steps.count, str(broken)) from broken
+    except TrialFailed:
+        raise
+    except Exception as error:
+        raise TrialFailed("raised", steps.count, f"{type(error).__name__}: {error}") from error
+
+
+def all_finished(names: Sequence[str], outputs: Mapping[str, RequestOutput], steps: Steps) -> list[RequestOutput]:
+    """The outputs of these requests. Raises TrialFailed if one of them never ended."""
+    missing = [name for name in names if name not in outputs or not outputs[name].finished]
+    if missing:
+        raise TrialFailed("lost", steps.count, f"request {missing[0]!r} never ended, and the engine has nothing to do")
+    return [outputs[name] for name in names]
+
+
+def tokens_of(outputs: list[RequestOutput]) -> Tokens:
+    return [output.error if output.error else [list(each.token_ids) for each in output.outputs] for output in outputs]
+
+
+def first_difference(mine: Tokens, reference: Tokens) -> str | None:
+    """A sentence about the first place where two runs part; None if they do not."""
+    for index, (own, wanted) in enumerate(zip(mine, reference)):
+        if own == wanted:
+            continue
+        if isinstance(own, str):
+            return f"request {index + 1} ended with the error {own}"
+        if isinstance(wanted, str):
+            return f"request {index + 1} gave {len(own[0])} tokens, and the reference ended with {wanted}"
+        for sample, (tokens, wanted_tokens) in enumerate(zip(own, wanted)):
+            place = next((i for i, (a, b) in enumerate(zip(tokens, wanted_tokens)) if a != b),
+                         min(len(tokens), len(wanted_tokens)))
+            if tokens != wanted_tokens:
+                which = f"sample {sample + 1} of request {index + 1}" if len(own) > 1 else f"request {index + 1}"
+                got = tokens[place] if place < len(tokens) else "the end"
+                expected = wanted_tokens[place] if place < len(wanted_tokens) else "the end"
+                return f"output token {place + 1} of {which} is {got}, the reference's is {expected}"
+        return f"request {index + 1} has {len(own)} outputs, the reference's has {len(wanted)}"
+    return None if len(mine) == len(reference) else f"{len(mine)} requests were served, not {len(reference)}"
+
+
+#: For the measurement: eight stories side by side.
+SPEED = Workload("speed", SamplingParams(max_tokens=48, temperature=0, ignore_eos=True), (*PROMPTS, *PROMPTS[:3]),
+                 settings={"num_blocks": 200, "block_size": 32, "max_num_seqs": 8})
+
+
+def tokens_per_second(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str,
+                      on_step: OnStep = lambda step: None) -> float:
+    """Output tokens over wall time, unaudited."""
+    engine = engine_of(workload.config(model), parts, loaded)
+    started_s = time.perf_counter()
+    outputs = serve(engine, list(workload.prompts), workload.params, None, Steps(on_step))
+    return sum(output.usage.completion_tokens for output in outputs) / (time.perf_counter() - started_s)
+

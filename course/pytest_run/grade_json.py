@@ -1,0 +1,190 @@
+"""Grading by plain pytest, ``--grade-json FILE``: each file under test runs in a process of its own.
+
+In one process ``os._exit(0)`` would end pytest, with status 0 and without a word, and the labs after it would not run.
+So pytest collects and reports here, and ``run_lab`` runs the tests, a lab and a file at a time, in processes that can
+be lost. A parametrised test is one item: it is graded whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course.core.failure_messages import BROKEN_FILE, NO_PYTEST, NOT_RUN, one_sentence
+from course.core.result import LabResult, Outcome
+from course.pytest_run.points import Points, Score
+from course.pytest_run.run_lab import LabRunFailed, run_lab
+from course.pytest_run.scores_json import NOTE, write_scores
+from course.pytest_run.targets import CHOICES, Impl
+from course.pytest_run.verdict import Verdict
+
+
+@dataclass
+class FileRun:
+    """The chosen tests of one lab on one file. They run when the first verdict is asked for."""
+
+    impl: Impl
+    time_limit_s: float
+    names: list[str] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    outcome: Outcome = Outcome.GRADED
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def verdict(self, name: str) -> Verdict:
+        if not self.verdicts:
+            self.verdicts = self._judge()
+        return self.verdicts[name]
+
+    def _judge(self) -> dict[str, Verdict]:
+        if not self.impl.path.exists():
+            self.outcome = Outcome.MISSING
+            return self._same(BROKEN_FILE, f"{self.impl.files} is missing.")
+        if not self.impl.path.is_file():  # to open a FIFO would wait for ever
+            self.outcome = Outcome.UNREADABLE
+            return self._same(BROKEN_FILE, f"{self.impl.files} is no regular file.")
+        began_s, cpu_before_s = time.monotonic(), _cpu_of_children_s()
+        chosen = self.impl.label if self.impl.label in CHOICES else self.impl.path
+        try:
+            (verdicts,) = run_lab(self.impl.lab, [chosen], self.time_limit_s, names=self.names).values()
+        except LabRunFailed as failure:
+            self.outcome = Outcome.GRADE_AGAIN
+            verdicts = self._same(NO_PYTEST, f"the tests could not be run:\n{failure}")
+        self.cpu_s, self.wall_s = _cpu_of_children_s() - cpu_before_s, time.monotonic() - began_s
+        return verdicts
+
+    def _same(self, error: str, message: str) -> dict[str, Verdict]:
+        return {name: Verdict(False, error, message) for name in self.names}
+
+    def result(self, points: Points) -> LabResult:
+        """What is known so far, every graded test of the lab accounted for."""
+        tally = points.tallies[self.impl.lab.number, self.impl.label]
+        path = self.impl.path
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        return LabResult(self.impl.lab.number, self.outcome, tally.results(), self.reason(), (), sha256,
+                         round(self.cpu_s, 2), round(self.wall_s, 2), sandbox="none", has_network=True)
+
+    def reason(self) -> str:
+        """What concerns the whole file, or why some of its tests were not run."""
+        for verdict in self.verdicts.values():
+            if verdict.concerns_the_whole_file:
+                return verdict.message.splitlines()[0]
+        not_run = [verdict.message for verdict in self.verdicts.values() if verdict.error == NOT_RUN]
+        return f"{len(not_run)} tests were {not_run[-1].replace('before it', 'before them')}" if not_run else ""
+
+
+class GradedItem(pytest.Item):
+    """One test of a lab on one file, all its cases together."""
+
+    def __init__(self, *, test: str, run: FileRun, original: pytest.Item, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.test, self.run, self._place = test, run, original.reportinfo()
+        self.user_properties += original.user_properties
+
+    def runtest(self) -> None:
+        verdict = self.run.verdict(self.test)
+        if not verdict.passed:
+            if verdict.printed:
+                self.add_report_section("call", "stdout", verdict.printed)
+            raise Failed(verdict)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, Failed):
+            return one_sentence(excinfo, str(excinfo.value))
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        return (*self._place[:2], self.name)
+
+
+class Failed(Exception):
+    """The verdict of a test that did not pass."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        kind = f"{verdict.error}: " if verdict.error == "NotImplementedError" else ""
+        super().__init__(kind + (verdict.message or "the test failed"))
+        self.verdict = verdict
+
+
+class GradingRun:
+    """What ``--grade-json`` adds to a pytest run."""
+
+    def __init__(self, config: pytest.Config, path: Path, points: Points, time_limit_s: float) -> None:
+        self._config, self._path, self._points, self._time_limit_s = config, path, points, time_limit_s
+        self._runs: dict[Impl, FileRun] = {}
+        self._write()  # what an earlier run left there must not be taken for this one's
+
+    def fold(self, items: list[pytest.Item], impl_of: pytest.StashKey[Impl]) -> list[pytest.Item]:
+        """The items to run: for all cases of a lab's test one that is graded outside of this process, file by file."""
+        folded: dict[Impl | None, list[pytest.Item]] = {}
+        for item in items:
+            impl = item.stash.get(impl_of, None)
+            if impl is None or item.parent is None:
+                folded.setdefault(None, []).append(item)
+                continue
+            test = str(getattr(item, "originalname", item.name))
+            run = self._runs.setdefault(impl, FileRun(impl, self._time_limit_s))
+            if test not in run.names:
+                run.names.append(test)
+                folded.setdefault(impl, []).append(GradedItem.from_parent(
+                    item.parent, name=f"{test}[{impl.label}]", test=test, run=run, original=item))
+        return [item for some in folded.values() for item in some]
+
+    def pytest_collection_finish(self) -> None:
+        self._write()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None
+                                ) -> Generator[None, object, object]:
+        result = yield
+        if isinstance(item, GradedItem) and getattr(nextitem, "run", None) is not item.run:
+            self._write()
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]
+                                  ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if isinstance(item, GradedItem) and call.when == "call":
+            verdict = item.run.verdicts.get(item.test, Verdict(report.passed, None, ""))
+            impl = item.run.impl
+            Score(impl.lab.number, impl.label, item.test, item.test, 1, verdict.passed, verdict.error, verdict.message,
+                  verdict.printed).attach(report)
+        return report
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
+        yield
+        was_stopped = bool(session.shouldstop or session.shouldfail)
+        self._write(is_finished=exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not was_stopped)
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None and self._runs:
+            for line in self._lines():
+                terminal.write_line(line)
+
+    def _lines(self) -> list[str]:
+        """What an instructor looks for, so it comes last: the points, what is odd, and what the numbers rest on."""
+        reasons = {impl: run.reason() for impl, run in self._runs.items()}
+        return [*self._points.lines(),
+                *(f"lab {impl.lab.number} {impl.label}: {reason}" for impl, reason in reasons.items() if reason),
+                f"{self._path.name}: {NOTE}"]
+
+    def _write(self, is_finished: bool = False) -> None:
+        results = [(impl, run.result(self._points)) for impl, run in self._runs.items()]
+        try:
+            write_scores(self._path, results, self._config.rootpath, self._time_limit_s, is_finished)
+        except OSError as error:
+            asked = self._config.getoption("--grade-json")
+            raise pytest.UsageError(f"--grade-json {asked}: {error.strerror}") from None
+
+
+def _cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

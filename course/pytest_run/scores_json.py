@@ -1,0 +1,77 @@
+"""The scores of a pytest run as JSON: ``--grade-json FILE``.
+
+    trusted       true: tests and the file under test shared a process, so that a file which wants to can forge this
+    note          that, in a sentence
+    is_finished   whether the run came to its end; false while it goes on, and after one that was ended
+    scores        for each thing under test: lab, impl (its label), file, points, max_points, num_tests, num_passed,
+                  num_not_run
+    labs          for each of these, in the same order, all that is known: ``LabResult`` of ``course.core.result``
+    provenance    what it was made by and with: ``Provenance`` of the same module
+
+It is written before the first test runs, every test "not run", and anew after each lab: what is on the disk is right at
+any time, also after a run that was killed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from course.core.result import LabResult, Provenance
+from course.core.scrub_paths import without_paths
+from course.lab.lab import Lab
+from course.pytest_run.points import num_not_run_of
+from course.pytest_run.pytest_process import MAX_FILE_BYTES
+from course.pytest_run.targets import Impl
+
+NOTE = "in-process: a file that wants to can forge this; `course grade` does not trust it"
+NOT_DEFENDED = ("The file runs in the process that judges it, and can forge its verdicts.",
+                "It can read and write what the user can, and use the network.")
+
+
+def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Path, time_limit_s: float,
+                 is_finished: bool) -> None:
+    """Put the scores so far into ``path``, all or nothing. Raises OSError."""
+    report = {"trusted": True, "note": NOTE, "is_finished": is_finished,
+              "scores": [_score(impl, result) for impl, result in results],
+              "labs": [_scrubbed(result, root).to_json() for _, result in results],
+              "provenance": dataclasses.asdict(_provenance(root, [impl.lab for impl, _ in results], time_limit_s))}
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def _score(impl: Impl, result: LabResult) -> dict[str, Any]:
+    return {"lab": result.lab, "impl": impl.label, "file": impl.files, "points": result.points,
+            "max_points": result.max_points, "num_tests": len(result.tests),
+            "num_passed": sum(test.passed for test in result.tests), "num_not_run": num_not_run_of(result.tests)}
+
+
+def _scrubbed(result: LabResult, root: Path) -> LabResult:
+    tests = tuple(dataclasses.replace(test, message=without_paths(test.message, root),
+                                      printed=without_paths(test.printed, root)) for test in result.tests)
+    return dataclasses.replace(result, tests=tests, reason=without_paths(result.reason, root))
+
+
+def _provenance(root: Path, labs: Sequence[Lab], time_limit_s: float) -> Provenance:
+    hashes = {lab.number: hashlib.sha256(lab.tests.read_bytes()).hexdigest() for lab in labs}
+    return Provenance(_commit(root), hashes, platform.python_version(), platform.platform(),
+                      {"cpu_s_a_test": time_limit_s, "printed_bytes": MAX_FILE_BYTES}, sandbox="none", has_network=True,
+                      not_defended=NOT_DEFENDED)
+
+
+def _commit(root: Path) -> str:
+    """The commit of the course; empty where it is no checkout of its own."""
+    try:
+        said = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"], capture_output=True,
+                              text=True).stdout.split("\n")
+    except OSError:
+        return ""
+    return said[1] if len(said) > 1 and Path(said[0]) == root.resolve() else ""

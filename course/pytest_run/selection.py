@@ -1,0 +1,73 @@
+"""Which files a pytest run tests, by which tests, and which files it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from course.lab.graded_tests import GradedTest, graded_tests
+from course.lab.lab import Lab, LabError
+from course.pytest_run.points import Points
+from course.pytest_run.targets import CHOICES, Choice, Impl
+
+
+class Tested:
+    """What ``--impl`` chooses of each lab. Each question is answered once: every test asks."""
+
+    def __init__(self, choice: Choice, root: Path) -> None:
+        self._choice = choice
+        self._impls: dict[Lab, list[Impl]] = {}
+        self._graded: dict[Lab, list[GradedTest]] = {}
+        if missing := choice.missing():
+            raise pytest.UsageError(f"--impl {missing}: not one of {', '.join(CHOICES)}, and there is no such file")
+        if taken := choice.taken_for(root):
+            raise pytest.UsageError(f"pytest took {taken} for the project to test: name the labs before --impl, or "
+                                    f"write --impl={taken}, in one word")
+
+    def impls(self, lab: Lab) -> list[Impl]:
+        """What of the lab is tested; a gallery of mutants is long."""
+        if lab not in self._impls:
+            try:
+                self._impls[lab] = self._choice.impls(lab)
+            except LabError as error:
+                raise pytest.UsageError(str(error)) from None
+        return self._impls[lab]
+
+    def graded(self, lab: Lab) -> list[GradedTest]:
+        """The graded tests of a lab, read before anything of a student's runs."""
+        if lab not in self._graded:
+            self._graded[lab] = graded_tests(lab)
+        return self._graded[lab]
+
+    def expect(self, impls: Sequence[Impl], points: Points) -> None:
+        """Tell ``points`` what can be earned."""
+        for impl in impls:
+            points.expect(impl.lab.number, impl.label, self.graded(impl.lab), self._note_on_score(impl))
+
+    def _note_on_score(self, impl: Impl) -> str:
+        if not impl.is_course_owned:
+            return ""
+        untested = self._choice.notes.get(impl.lab.number)
+        return "the course's own, nobody's score" + (f"; {untested} and was not tested" if untested else "")
+
+    def lines(self, impls: Sequence[Impl]) -> list[str]:
+        """For each file under test, that it is."""
+        notes = {impl.lab.number: self._choice.notes.get(impl.lab.number) for impl in impls}
+        return [f"lab {impl.lab.number} tests {impl.files}"
+                + (f"  ({notes[impl.lab.number]})" if notes[impl.lab.number] else "") for impl in impls]
+
+    def refuse_what_does_not_fit(self, impls: Sequence[Impl]) -> None:
+        """Raise UsageError if one file is to be tested as several labs, or a folder has none for any lab."""
+        labs: dict[Path, list[str]] = {}
+        for impl in impls:
+            labs.setdefault(impl.path, []).append(str(impl.lab))
+        for impl in impls:
+            if len(set(labs[impl.path])) > 1:
+                raise pytest.UsageError(f"--impl {impl.files} is one file, but several labs are selected: "
+                                        f"{', '.join(labs[impl.path])}")
+        if unfit := self._choice.unfit(impls):
+            first = impls[0].lab
+            raise pytest.UsageError(f"--impl {unfit}: in this folder is neither a starter.py nor a "
+                                    f"{first.relative(first.starter)}, as in a whole course")

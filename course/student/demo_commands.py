@@ -1,0 +1,79 @@
+"""``course demo`` and ``course bench``: what the engine shows of two of its pieces, shown of the student's own.
+
+A piece is the student's where a lab that gives it passes, as in ``course run``, and the reference's elsewhere. What is
+run has passed its tests, so it runs in this process.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from course.lab.lab import Lab, LabError
+from course.lab.parts import Pieces, build, choose
+from course.own_engine.requirements import check_machine
+from course.student.run_command import show_whose
+
+DEMOS = ("blocks",)
+BENCHES = ("allocator",)
+
+
+class Showpieces:
+    """``passes`` and ``file_of`` say which labs have a piece of the student's, and where it is."""
+
+    def __init__(self, labs: Sequence[Lab], console: Console, passes: Callable[[Lab], bool],
+                 file_of: Callable[[Lab], Path] = lambda lab: lab.starter) -> None:
+        self.labs, self.console, self.passes, self.file_of = labs, console, passes, file_of
+
+    def demo_blocks(self) -> int:
+        """Three requests, served by the manager on the pool. Raises LabError if a piece of the student's fails."""
+        pieces = self._choose("kv_cache_manager", "block_pool")
+        with self._failing_is_told(pieces):
+            from mini_vllm.demo.blocks import show_blocks
+            from mini_vllm.parts.complete_parts import fit
+            parts = fit(build(pieces.files, pieces.labs))
+            show_blocks(self.console, parts.kv_cache_manager, parts.block_pool)
+        return 0
+
+    def bench_allocator(self, cold: bool = False) -> int:
+        """An operation of the pool, at two sizes. What checks cost is measured of the reference's only: it is compared
+        with a pool that is like the reference's in all but its checks. Raises LabError if the student's pool fails."""
+        pieces = self._choose("block_pool")
+        with self._failing_is_told(pieces):
+            from mini_vllm.benchmark.allocator import print_allocator
+            from mini_vllm.benchmark.pool_checks import print_checks
+            print_allocator(cold, pool_class=build(pieces.files, pieces.labs).block_pool)
+            if not pieces.labs:
+                print()
+                print_checks()
+        return 0
+
+    def _choose(self, *slots: str) -> Pieces:
+        """The pieces of these slots, whoever fills the others; it is said whose they are."""
+        check_machine()
+
+        def passes(lab: Lab) -> bool:
+            return not lab.parts.keys().isdisjoint(slots) and self.passes(lab)
+
+        chosen = choose(self.labs, passes, self.file_of)
+        pieces = Pieces([seat for seat in chosen.seats if seat.slot in slots], chosen.files)
+        show_whose(pieces, self.console, "Shown here")
+        self.console.print()
+        return pieces
+
+    @contextmanager
+    def _failing_is_told(self, pieces: Pieces) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not pieces.labs:
+                raise
+            files = {str(path.resolve()): number for number, path in pieces.files.items()}
+            lines = [f" (line {frame.lineno} of your lab {files[frame.filename]}, in {frame.name})"
+                     for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+            raise LabError(f"\nWith your pieces this fails: {type(error).__name__}: {error}{(['', *lines])[-1]}. "
+                           "Whose fault it is: course run") from error

@@ -1,0 +1,41 @@
+"""The tests of a task on a screen that may be too low for all that there is to tell: what fails first stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from course.core.terminal_text import num_rows
+
+
+@dataclass(frozen=True)
+class ShownTest:
+    """A test's line, and what is told below it."""
+
+    line: Text
+    told: list[Text]
+    passed: bool
+
+
+def all_lines(tests: Sequence[ShownTest]) -> list[Text]:
+    return [line for test in tests for line in (test.line, *test.told)]
+
+
+def cut(tests: Sequence[ShownTest], height: int, width: int, rest: str) -> list[Text]:
+    """The lines of ``tests`` in at most ``height`` rows, but never fewer than say what fails first.
+
+    What goes, one after the other: what is told of all tests but the first that fails; tests that pass; the other
+    tests; and the end of what is told. From the second on, ``rest`` says where all of it stands.
+    """
+    first = next((test for test in tests if not test.passed), tests[0])
+    where = Text(f"    {rest}", style="dim")
+    briefly = [ShownTest(test.line, test.told if test is first else [], test.passed) for test in tests]
+    failing = [test for test in briefly if not test.passed]
+    for lines in (all_lines(tests), [*all_lines(briefly), where], [*all_lines(failing), where],
+                  [*all_lines([first]), where]):
+        if num_rows(lines, width) <= height:
+            return lines
+    room = max(height - num_rows([first.line, where], width), 3)
+    return [first.line, *first.told[:room], where]

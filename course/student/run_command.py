@@ -1,0 +1,221 @@
+"""``course run``: the student's own pieces in the engine, what they say, and how they compare with the reference."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from course.core.terminal_text import print_wrapped
+from course.lab.lab import Lab, LabError, find_lab
+from course.lab.parts import Pieces, choose, just, needed_for_all
+from course.own_engine.requirements import check_machine, check_model
+from course.own_engine.run import NEED_PREEMPTION, SILENCE_S, Blame, Event, Outcome, find_blame, run_pieces
+from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec
+from course.student.progress import Progress, State
+from course.student.symbols import state_text
+
+DEFAULT_PROMPT = "Once upon a time"
+SILENCE_OF_LARGE_MODELS_S = 180.0
+#: What an engine of one's own pieces should reach of the reference's speed.
+ENOUGH_SPEED = 0.5
+#: In a narrower terminal it is only said whose a piece is, not until when.
+MIN_WIDTH_OF_NOTES = 50
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command was given."""
+
+    prompt: str = DEFAULT_PROMPT
+    model: str = "tiny-tales"
+    #: Just the pieces of these labs, by number.
+    lab_names: Sequence[str] = ()
+    is_strict: bool = False
+    trace: Path | None = None
+
+
+def choose_pieces(labs: Sequence[Lab], progress: Progress, wish: Wish | None = None) -> Pieces:
+    """Whose pieces run. Raises LabError for labs that do not exist, and, if strict, for labs that do not pass."""
+    wish = wish or Wish()
+
+    def passes(lab: Lab) -> bool:
+        return progress.of(lab).state is State.PASSED
+
+    if wish.lab_names:
+        wanted = [find_lab(name, list(labs)) for name in wish.lab_names]
+        for lab in wanted:
+            if progress.of(lab).state is State.NOT_STARTED:
+                raise LabError(f"Lab {lab} is not started: there is no piece of yours to run.")
+        return just(labs, wanted, passes, lambda lab: lab.starter)
+    if wish.is_strict:
+        missing = [lab for lab in needed_for_all(labs) if not passes(lab)]
+        if missing:
+            raise LabError("Not every part is yours yet. Still to pass:\n" + "\n".join(
+                f"  {lab.number}  {lab.title}: {state_text(progress.of(lab))}" for lab in missing))
+    return choose(labs, passes, lambda lab: lab.starter)
+
+
+class RunCommand:
+    """One ``course run``, shown on a console."""
+
+    def __init__(self, root: Path, labs: Sequence[Lab], progress: Progress, console: Console) -> None:
+        self.root, self.labs, self.progress, self.console = root, labs, progress, console
+        self._is_telling = False
+        #: To be told when the tale is over.
+        self._advice = ""
+        #: Shown while something is computed that prints nothing.
+        self._status = console.status("")
+
+    def run(self, wish: Wish) -> int:
+        check_machine()
+        check_model(wish.model)
+        _check_target(wish.trace)
+        self._test_what_changed()
+        pieces = choose_pieces(self.labs, self.progress, wish)
+        show_whose(pieces, self.console)
+        for lab in pieces.labs:
+            if (row := self.progress.of(lab)).state is not State.PASSED:
+                self.console.print(f"Lab {lab.number} is {state_text(row)}; it is put in because you asked for it.")
+        if not pieces.labs:
+            self.console.print("\nNo piece is yours yet. From lab 2.1 on, a lab that passes is put in.")
+        self.console.print()
+        outcome = self._run(pieces, wish, _without_standstill(self.spec(wish, is_own=bool(pieces.labs)), pieces))
+        if outcome.problem is None:
+            self._show_success(pieces, outcome, wish)
+            return 0
+        self._show_problem(pieces, outcome, wish)
+        return 1
+
+    def _test_what_changed(self) -> None:
+        """Verdicts come from the last tests; a file that was changed since is tested now."""
+        for lab in self.labs:
+            if lab.parts and self.progress.remembered(lab).is_outdated:
+                with self.console.status(f"Testing lab {lab}, which has changed …"):
+                    self.progress.of(lab)
+
+    def spec(self, wish: Wish, is_own: bool = True) -> Spec:
+        """Another model than the small one just tells its tale, and so does an engine with no piece of one's own."""
+        is_small = wish.model == "tiny-tales" and is_own
+        return Spec(model=wish.model, prompt=wish.prompt,
+                    trace=None if wish.trace is None else str(wish.trace.resolve()),
+                    workloads=(*WORKLOADS, *[CAPSTONE] * wish.is_strict) if is_small else (), measures_speed=is_small)
+
+    def _run(self, pieces: Pieces, wish: Wish, spec: Spec) -> Outcome:
+        self.console.print(Text(wish.prompt, style="bold"), end="")
+        self._is_telling = True
+        try:
+            return run_pieces(self.root, pieces, spec, self._show_event,
+                              SILENCE_S if wish.model == "tiny-tales" else SILENCE_OF_LARGE_MODELS_S)
+        finally:
+            self._status.stop()
+            self._end_tale()
+            if self._advice:
+                print(self._advice, file=sys.stderr, flush=True)
+
+    def _show_event(self, event: Event) -> None:
+        match event["event"]:
+            case "text":
+                self.console.print(Text(event["text"]), end="", soft_wrap=True)
+            case "advice":
+                self._advice = event["text"]
+            case "begin" if event["what"] not in ("the tale", "loading"):
+                self._end_tale()
+                self._status.start()
+                self._status.update(f"Comparing with the reference: {event['what']} …")
+
+    def _end_tale(self) -> None:
+        if self._is_telling:
+            self.console.print("\n")
+        self._is_telling = False
+
+    def _show_success(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
+        num_tokens = sum(outcome.equal.values())
+        self.console.print(Text.assemble(("✓ ", "green"), f"{num_tokens} tokens, all as the reference's: "
+                                         f"{', '.join(outcome.equal)}."))
+        for lab in pieces.labs:
+            if lab.waits and outcome.speed is not None:
+                self.console.print(f"  “preempts” was left out: when memory runs out, your {', '.join(lab.parts)} "
+                                   f"of lab {lab.number} only waits.")
+        if outcome.speed is not None:
+            mine, reference = outcome.speed
+            what = "the capstone's 32 requests" if wish.is_strict else "8 requests at once"
+            print_wrapped(self.console, f"Speed: {mine:.0f} tokens/s, the reference {reference:.0f}: "
+                          f"{mine / reference:.2f}× ({what}, the best of 3 rounds in turns; on a busy machine this is "
+                          "noise).", indent=2)
+        if wish.is_strict and outcome.speed is not None:
+            verdict = "done" if outcome.speed[0] >= ENOUGH_SPEED * outcome.speed[1] else "not yet"
+            self.console.print(f"  The capstone asks for {ENOUGH_SPEED} at least: {verdict}.")
+        if wish.trace is not None:
+            is_drawn = wish.trace.suffix.lower() in (".svg", ".png")
+            how = "" if is_drawn else f"; to see it: mini-vllm trace {shlex.quote(str(wish.trace))}"
+            self.console.print(Text(f"  Every step is in {wish.trace}{how}"), soft_wrap=True)
+        if wish.is_strict:
+            self.console.print()
+            print_wrapped(self.console, "Every part of this engine is your own: it is your vLLM. What you have now "
+                          "stands in phase-05-mlx-engine/capstone/README.md.")
+            return
+        latest = max(pieces.labs, key=self.labs.index, default=None)
+        if latest is not None and latest.now:
+            self.console.print()
+            print_wrapped(self.console, latest.now)
+
+    def _show_problem(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
+        problem = outcome.problem
+        assert problem is not None
+        self.console.print(Text.assemble(("✗ ", "red"), f"Something is wrong: {problem.sentence()}."))
+        if not pieces.labs:
+            self.console.print("  All parts are the reference's: this is a fault of the course or of this machine.")
+            return
+        own = [lab for lab in self.labs if pieces.files.get(lab.number) == lab.starter]
+        if len(own) == 1:  # nobody else can be to blame
+            self._show_culprit(own[0])
+            return
+        with self.console.status("Putting your pieces in one at a time …"):
+            blame = find_blame(self.root, pieces, self.spec(wish), problem, self.labs)
+        self._show_blame(blame)
+
+    def _show_blame(self, blame: Blame) -> None:
+        if len(blame.labs) == 1:
+            self._show_culprit(blame.labs[0], f": with the reference's for all others, {blame.problem.sentence()}")
+            return
+        numbers = ", ".join(lab.number for lab in blame.labs)
+        self.console.print(Text(f"  Each piece works alone. Together, those of labs {numbers} do not: "
+                                f"{blame.problem.sentence()}."))
+
+    def _show_culprit(self, lab: Lab, how: str = "") -> None:
+        self.console.print(Text(f"  It is your {', '.join(lab.parts)} of lab {lab.number}, {lab.title}{how}."))
+        self.console.print(f"  Its tests: course test {lab.number}. Just this piece: course run --lab {lab.number}")
+
+
+def _check_target(trace: Path | None) -> None:
+    """Raises LabError if no trace can be written there."""
+    if trace is not None:
+        from mini_vllm.pictures.recorded import check_run_target  # here, since it costs time and is needed rarely
+        try:
+            check_run_target(trace)
+        except ValueError as error:
+            raise LabError(str(error)) from None
+
+
+def _without_standstill(spec: Spec, pieces: Pieces) -> Spec:
+    """A scheduler that only waits comes to a stop where somebody must give way. That is no mistake, and not tried."""
+    if not any(lab.waits for lab in pieces.labs):
+        return spec
+    return replace(spec, workloads=tuple(name for name in spec.workloads if name not in NEED_PREEMPTION))
+
+
+def show_whose(pieces: Pieces, console: Console, title: str = "Your engine") -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for seat in pieces.seats:
+        whose = "the reference’s" if seat.lab is None else f"yours, lab {seat.lab.number}"
+        notes = [Text(seat.note, "dim")] if console.width >= MIN_WIDTH_OF_NOTES else []
+        table.add_row(Text(seat.slot), Text(whose, style="" if seat.lab is None else "green"), *notes)
+    console.print(f"[bold]{title}[/]")
+    console.print(table)

@@ -1,0 +1,58 @@
+"""``course serve``: the student's pieces are what the server is given, and a piece that does not fit is told before."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from course.cli import make_parser
+from course.lab.lab import LabError, discover
+from course.student.serve_command import OwnServer
+from mini_vllm.block_pool import BlockPool
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The settings that the server would have been started with."""
+    settings = []
+    monkeypatch.setattr("mini_vllm.server.serving.serve", lambda given, say: (settings.append(given), say("http://x:1")))
+    return settings
+
+
+def own(*numbers, **files):
+    console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+    return OwnServer(discover(), console, lambda lab: lab.number in numbers,
+                     lambda lab: files.get(f"lab_{lab.number.replace('.', '_')}", lab.solution))
+
+
+def test_the_pieces_that_pass_are_served_and_it_says_where(served):
+    server = own("2.1", "4.1")
+    assert server.serve("tiny-tales", 8123) == 0
+    (settings,) = served
+    assert settings.port == 8123 and settings.models == ("tiny-tales",) and settings.host == "127.0.0.1"
+    pool = settings.parts.block_pool
+    assert pool is not BlockPool and "lab-01" in pool.__init__.__code__.co_filename
+    shown = server.console.file.getvalue()
+    assert "yours, lab 2.1" in shown and "Open http://x:1/ to see your engine" in shown
+
+
+def test_a_piece_that_breaks_is_told_before_anybody_is_served(served, tmp_path: Path):
+    broken = tmp_path / "broken.py"
+    solution = next(lab for lab in discover() if lab.number == "2.1").solution.read_text(encoding="utf-8")
+    broken.write_text(f"{solution}\nraise ArithmeticError('oh')\n", encoding="utf-8")
+    with pytest.raises(LabError, match="ArithmeticError: oh"):
+        own("2.1", lab_2_1=broken).serve("tiny-tales", 8123)
+    assert not served
+
+
+def test_the_command_is_there():
+    options = make_parser().parse_args(["serve", "--port", "9"])
+    assert options.command == "serve" and options.port == 9 and options.model == "tiny-tales"
+
+
+def test_packages_that_are_missing_are_all_named_at_once(served, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LabError, match=r"fastapi, uvicorn, prometheus_client: pip install -e \"\.\[serve\]\""):
+        own().serve("tiny-tales", 0)
+    assert not served

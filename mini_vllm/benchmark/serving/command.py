@@ -1,0 +1,131 @@
+"""``mini-vllm bench serve``: our server and mlx-lm's under the same requests, and high priority under overload."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from mini_vllm.benchmark.folding import fold
+from mini_vllm.benchmark.machine import describe_machine
+from mini_vllm.benchmark.machine_noise import look_around, print_if_any
+from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
+from mini_vllm.benchmark.results import PEER
+from mini_vllm.benchmark.serving import overload, report
+from mini_vllm.benchmark.serving.answers import Load
+from mini_vllm.benchmark.serving.arms import Arms, num_different
+from mini_vllm.benchmark.serving.servers import Server, our_server, peer_server
+from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_words
+from mini_vllm.checks import writable_file
+from mini_vllm.extras import check_installed
+from mini_vllm.fast.advice import tell_slow_blas
+from mini_vllm.models.loader import LoadedModel, load
+
+#: The rates of the tables, if none is given; the first is where the searches begin.
+DEFAULT_RATES = [4.0, 8.0]
+QUICK_CALLS = 6
+
+
+def run_serve_benchmark(arguments: argparse.Namespace) -> int:
+    """What cannot be is told before a server is started."""
+    check_installed("serve", "the server")
+    rates, parts = _check(arguments)
+    names = arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])
+    loaded = load(arguments.model)
+    if arguments.quick:
+        print(fold("quick: as little as shows that it runs; these numbers say nothing"))
+    print(fold("\n".join([f"{loaded.name}; greedy", *describe_machine()])), flush=True)
+    tell_slow_blas()
+    print_if_any(look_around().warning_before(), sys.stderr)
+    saved: dict[str, object] = {}
+    with ExitStack() as running:
+        servers = _start(arguments, loaded, running)
+        arms = Arms(servers, single_token_words(loaded.tokenizer), num_calls=_num_calls(arguments))
+        for name in names:
+            saved[name] = _measure_traffic(arms, TRAFFICS[name], rates, parts)
+        if "priority" in parts:
+            saved["priority"] = _measure_priority(arms, servers[0], arguments.quick)
+    if arguments.json:
+        report.save_json(arguments.json, loaded.name, saved)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> tuple[list[float], list[str]]:
+    rates = arguments.rate or DEFAULT_RATES
+    for rate in rates:
+        if not 0 < rate <= 10_000:
+            raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests a second")
+    if arguments.requests is not None and arguments.requests < 1:
+        raise ValueError(f"--requests is {arguments.requests}, must be at least 1")
+    if arguments.json:
+        writable_file(arguments.json)
+    parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
+    if arguments.quick and not arguments.rate:
+        rates = [20.0]
+    return rates, parts
+
+
+def _num_calls(arguments: argparse.Namespace) -> int | None:
+    requests: int | None = arguments.requests
+    return QUICK_CALLS if requests is None and arguments.quick else requests
+
+
+def _with_peer(arguments: argparse.Namespace) -> bool:
+    return not arguments.no_peer and not arguments.quick
+
+
+def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStack) -> list[Server]:
+    """Ours, and mlx-lm's if it is wanted and there."""
+    servers = [running.enter_context(our_server(str(arguments.model)))]
+    if _with_peer(arguments) and not has_peer():
+        print(without_peer(), file=sys.stderr)
+    elif _with_peer(arguments):
+        servers.append(running.enter_context(peer_server(loaded)))
+        print(fold(f"{PEER}: {' '.join(servers[1].options)}"), flush=True)
+    return servers
+
+
+def _measure_traffic(arms: Arms, traffic: Traffic, rates: list[float], parts: list[str]) -> dict[str, object]:
+    saved: dict[str, object] = {}
+    if not {"rates", "goodput"} & set(parts):
+        return saved
+    print(f"\n{fold(f'{traffic.name}: {traffic.about}')}", flush=True)
+    arms.warm_up(traffic)
+    if "rates" in parts:
+        saved["rates"] = [_measure_rate(arms, traffic, rate) for rate in rates]
+    if "goodput" in parts:
+        saved["goodput"] = _measure_goodput(arms, traffic, rates[0])
+    return saved
+
+
+def _measure_rate(arms: Arms, traffic: Traffic, rate: float) -> dict[str, object]:
+    loads = arms.at_rate(traffic, rate)
+    num_calls = next(iter(loads.values())).num_calls
+    print(f"\n{num_calls} requests at {rate:g} a second")
+    print(report.format_loads(loads), flush=True)
+    if len(loads) > 1:
+        print(f"{num_different(loads)} of {num_calls} answers differ.", flush=True)
+    return {name: load.to_dict() for name, load in loads.items()}
+
+
+def _measure_goodput(arms: Arms, traffic: Traffic, first_rate: float) -> dict[str, object]:
+    print(f"\n{fold(report.GOODPUT)}", flush=True)
+
+    def tell(name: str, load: Load) -> None:
+        print(report.format_try(name, load), flush=True)
+
+    goodputs = arms.goodputs(traffic, first_rate, tell)
+    noise = arms.noise()
+    print(fold(report.format_goodputs(goodputs, noise)), flush=True)
+    return {"goodput": {name: asdict(found) for name, found in goodputs.items()}, "ratios": report.ratios(goodputs),
+            "noise": noise.to_dict()}
+
+
+def _measure_priority(arms: Arms, server: Server, is_quick: bool) -> list[dict[str, object]]:
+    print(f"\n{fold('High priority under overload.')}", flush=True)
+    sizes = overload.QUICK if is_quick else overload.Sizes()
+    found = overload.measure_overload(arms, server, sizes)
+    for each in found:
+        print(f"\n{fold(report.format_overload(each))}", flush=True)
+    return [each.to_dict() for each in found]

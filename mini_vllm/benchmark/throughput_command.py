@@ -1,0 +1,97 @@
+"""``mini-vllm bench throughput``: the arms served in turns, their numbers printed, saved and drawn."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mini_vllm.backend import blas
+from mini_vllm.benchmark import tables
+from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparison
+from mini_vllm.benchmark.drawing import Drawing
+from mini_vllm.benchmark.folding import fold
+from mini_vllm.benchmark.machine_noise import Noise, look_around, print_if_any
+from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
+from mini_vllm.benchmark.plot import check_plot, plot_results
+from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
+from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
+from mini_vllm.checks import writable_file
+from mini_vllm.fast.advice import tell_slow_blas
+from mini_vllm.llm import progress_bar
+from mini_vllm.models.loader import load
+from mini_vllm.models.random_model import load_random
+
+ARM_OPTIONS = {"one": ONE_AT_A_TIME, "ours": BATCHED, "mlx-lm": PEER}
+DEFAULT_WORKLOADS = ["decode-16", "nano-16", "mixed-64", "long-arrival"]
+
+
+def run_throughput(arguments: argparse.Namespace) -> int:
+    """What cannot be is told before a model is loaded, and a busy machine before anything is measured."""
+    names = arguments.workload or DEFAULT_WORKLOADS
+    names = list(WORKLOADS) if "all" in names else names
+    arms = [ARM_OPTIONS[arm] for arm in dict.fromkeys(arguments.arm or ARM_OPTIONS)]
+    if not arguments.arm and not has_peer():  # asked for by name, it is an error that it is missing
+        arms.remove(PEER)
+        print(without_peer(), file=sys.stderr)
+    drawing = _check(arguments)
+    loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
+    workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
+                 for name in names]
+    print(f"{loaded.name}, BLAS: {blas.name}; {drawing}", flush=True)
+    tell_slow_blas()
+    print_if_any(look_around().warning_before(), sys.stderr)
+    results: list[BenchmarkResult] = []
+    speed_ups: dict[str, dict[str, float]] = {}
+    noise: dict[str, Noise] = {}
+    for workload in workloads:
+        print(f"\n{fold(f'{workload.name}: {workload.about}')}", flush=True)
+        comparison = Comparison(loaded, workload, arms, drawing)
+        _serve_rounds(comparison, arguments.rounds)
+        results += comparison.results()
+        speed_ups[workload.name], noise[workload.name] = comparison.speed_ups(), comparison.noise()
+        print(fold(_report(comparison, has_choice=arguments.rounds is None)), flush=True)
+    if arguments.json:
+        tables.save_json(arguments.json, loaded.name, results, speed_ups, noise)
+    if arguments.plot:
+        plot_results(results, loaded.name, arguments.plot, speed_ups, noise)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> Drawing:
+    """Raises ValueError for an option that cannot be."""
+    if arguments.rounds is not None and arguments.rounds < 1:
+        raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
+    if arguments.plot:
+        check_plot(arguments.plot)
+    if arguments.json:
+        writable_file(arguments.json)
+    return Drawing.from_arguments(arguments)
+
+
+def _serve_rounds(comparison: Comparison, num_asked: int | None) -> None:
+    """As many rounds as were asked for; if nobody asked, as many as are worth their time."""
+    while comparison.num_rounds < (num_asked or (comparison.num_rounds_worth() if comparison.num_rounds else 1)):
+        num_outputs = len(comparison.workload.items) * len(comparison.arms)
+        with progress_bar(num_outputs, sys.stderr.isatty()) as advance:
+            comparison.serve_round(advance)
+
+
+def _report(comparison: Comparison, has_choice: bool) -> str:
+    """What a workload has shown: ratios, tables, the worst gap beside a later prompt, and where the time went."""
+    results = comparison.results()
+    paragraphs = [_rounds_line(comparison, has_choice), tables.format_table(results),
+                  tables.format_speed_ups(comparison.speed_ups(), comparison.noise()), tables.format_agreement(results),
+                  "", tables.format_memory(results)]
+    paragraphs += [tables.format_gap(result) for result in results
+                   if result.worst_gap_beside_prompt_s and result.arm != ONE_AT_A_TIME]
+    paragraphs += [tables.format_profile(result) for result in results if result.profile_s]
+    return "\n".join(paragraphs)
+
+
+def _rounds_line(comparison: Comparison, has_choice: bool) -> str:
+    if comparison.num_rounds > 1:
+        return f"medians of {comparison.num_rounds} rounds"
+    if not has_choice:
+        return "one round"
+    return (f"one round, since it took {comparison.first_round_s:.0f} s (more than {CHEAP_ROUND_S:.0f}); "
+            f"--rounds {CHEAP_ROUNDS} gives medians")

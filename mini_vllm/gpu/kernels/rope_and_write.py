@@ -1,0 +1,41 @@
+"""Queries and keys turned, keys and values written: all that stands between two products and attention, in one kernel.
+
+**The pool is an input of this kernel, and the kernel writes into it.** MLX has no such thing: an array, once computed,
+does not change, and a kernel gives new ones. But a new pool a token is what must not be; and MLX's own way out, giving
+an array's memory to the operation that takes it in last, costs an operation a layer, and a copy of the whole pool if
+anything else still holds it. Writing is safe here because the order is given by other arrays than the pool:
+
+    turn(layer, heads, pool) ──▶ queries ──▶ attention(queries, pool) ──▶ … ──▶ the next token ──▶ turn(layer, …)
+
+Attention takes in the queries that this kernel gives, so it runs after it; the same layer's next step takes in a token
+that came of that attention. Whoever else touches the pool (copies of blocks) does so between steps, when everything has
+been handed to the GPU, which works it off in that order.
+"""
+
+from __future__ import annotations
+
+from mini_vllm.backend import mx
+from mini_vllm.gpu.kernels.kernel import WARP, Kernel, bits_of
+from mini_vllm.gpu.kernels.paged import PoolShape
+
+TURN = Kernel("turn", ("heads", "pool", "slots", "cosines", "sines", "weight"), ("out",))
+WARPS = 4
+
+
+def turn_and_write(heads: mx.array, pool: mx.array, slots: mx.array, cosines: mx.array, sines: mx.array,
+                   norm: tuple[mx.array, float] | None, shape: PoolShape) -> mx.array:
+    """Queries [num_tokens, num_heads, head_dim] of ``heads`` [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+
+    ``slots`` [num_tokens] of int32, ``cosines`` and ``sines`` [num_tokens, head_dim / 2] of float32, ``norm`` weights
+    [num_heads + num_kv_heads, head_dim] and epsilon.
+    """
+    num_tokens, num_heads = heads.shape[0], shape.num_kv_heads * shape.group_size
+    num_vectors = num_tokens * (num_heads + 2 * shape.num_kv_heads)
+    lanes = next(lanes for lanes in (4, 8, 16, 32) if shape.head_dim <= lanes * 8)
+    weight, eps = norm or (cosines, 0.0)
+    parameters = {"T": heads.dtype, "HEAD_DIM": shape.head_dim, "BLOCK_SIZE": shape.block_size, "WARPS": WARPS,
+                  "NORM": norm is not None, "EPS": bits_of(eps)}
+    (queries,) = TURN([heads, pool, slots, cosines, sines, weight], parameters,
+                      (-(-num_vectors * lanes // (WARPS * WARP)), 1, 1), WARPS,
+                      [((num_tokens, num_heads, shape.head_dim), heads.dtype)])
+    return queries

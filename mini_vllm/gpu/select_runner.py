@@ -1,0 +1,88 @@
+"""Whether an engine computes by the kernels, and if not, why.
+
+``MINI_VLLM_KERNELS`` is 0 for no, 1 for yes, if they agree. Without it: yes on CUDA; no on Metal, where nobody has seen
+them agree yet. ``mini-vllm doctor`` tries them and says what to set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import cache
+
+from mini_vllm.backend import mlx_build, mx
+from mini_vllm.fast import tuning
+from mini_vllm.fast.attention import FastAttention
+from mini_vllm.gpu.kernel_checks import find_fault
+from mini_vllm.gpu.kernels.paged import can_attend
+from mini_vllm.gpu.runner import GpuRunner
+from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.models.config import ModelConfig
+from mini_vllm.models.network import Model
+from mini_vllm.models.random_model import RANDOM_MODELS
+
+SWITCH = "MINI_VLLM_KERNELS"
+SWITCHED_OFF = f"switched off by {SWITCH}=0"
+NOT_SEEN_YET = f"not seen to agree on Metal yet: {SWITCH}=1 switches them on, `mini-vllm doctor` tries them"
+NO_GPU = "MLX computes on a CPU"
+COMPILING = "mini-vllm: compiling the GPU's kernels and trying them, which takes a while …"
+#: One of RANDOM_MODELS.
+USUAL_SHAPE = "qwen3-0.6b"
+
+
+def runner_class(wanted: type, attention: object, model: Model, block_size: int) -> type:
+    """The class of an engine's runner: that of a GPU in the place of the plain one, if nobody replaced a part of it and
+    its kernels agree. If they do not, that is told once."""
+    if wanted is not ModelRunner or attention is not FastAttention or why_not_here():
+        return wanted
+    fault = fault_of(_shape_of(model.config), block_size, model.model.norm.weight.dtype)
+    return ModelRunner if fault else GpuRunner
+
+
+def why_not_here() -> str:
+    """Why no engine of this process uses the kernels; empty if they may be used."""
+    asked_for = os.environ.get(SWITCH, "").strip()
+    if asked_for not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} is {asked_for!r}, must be 0 or 1")
+    if not tuning.has_gpu():
+        return NO_GPU
+    if asked_for == "0":
+        return SWITCHED_OFF
+    return NOT_SEEN_YET if mlx_build() == "metal" and asked_for != "1" else ""
+
+
+@cache
+def fault_of(config: ModelConfig, block_size: int, dtype: mx.Dtype) -> str:
+    """What is wrong with the kernels for such a model; looked for, and told, once."""
+    if not can_attend(config.head_dim, dtype) or config.hidden_size % 8:
+        fault = (f"are not made for heads of {config.head_dim} numbers of {dtype} and a width of "
+                 f"{config.hidden_size}")
+    else:
+        if sys.stderr.isatty():  # somebody who waits
+            print(COMPILING, file=sys.stderr, flush=True)
+        fault = find_fault(config, block_size, dtype)
+    if fault:
+        print(f"mini-vllm: the GPU's kernels are not used: {fault}. It goes on without them, slower.", file=sys.stderr,
+              flush=True)
+    return fault
+
+
+def try_kernels() -> tuple[str, str]:
+    """For ``doctor``: what came of trying them on a model of a usual shape, and what to do to have them; both empty
+    where there is no GPU."""
+    why_not = why_not_here()
+    if why_not == NO_GPU:
+        return "", ""
+    fault = find_fault(ModelConfig.from_dict(RANDOM_MODELS[USUAL_SHAPE]), DEFAULT_BLOCK_SIZE, mx.bfloat16)
+    if fault:
+        return f"do not use them: {fault}", ""
+    if why_not:
+        return "they agree with the simple attention, and are off", f"to switch them on: export {SWITCH}=1"
+    return "they agree with the simple attention, and are used", ""
+
+
+def _shape_of(config: ModelConfig) -> ModelConfig:
+    """Of equal shape, equal: what else a config says does not matter to the kernels, and may not be hashable."""
+    return replace(config, rope_scaling=None, sliding_layers=tuple(config.sliding_layers))

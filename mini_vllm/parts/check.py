@@ -1,0 +1,95 @@
+"""Whether a part can stand in its slot, found out before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mini_vllm.parts.interfaces import ATTENTION, JOINTS
+
+
+class PartError(ValueError):
+    """A part does not fit: the message names its class, and the method or the arguments that are wrong."""
+
+    def __init__(self, slot: str, message: str) -> None:
+        super().__init__(f"{slot}: {message}")
+        self.slot = slot
+
+
+def name_of(part: object) -> str:
+    """``BlockPool (phase-02-…/starter.py)``."""
+    name = getattr(part, "__qualname__", type(part).__qualname__)
+    module = sys.modules.get(getattr(part, "__module__", None) or type(part).__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or module is None or module.__name__.startswith("mini_vllm."):
+        return name
+    near = os.path.relpath(file)
+    return f"{name} ({file if near.startswith('..') else near})"
+
+
+def check_class(slot: str, part: type) -> None:
+    """Raise PartError unless ``part`` can be made and called as the engine does."""
+    joint = JOINTS[slot]
+    _check_arguments(slot, part, f"{name_of(part)} is made with", part, joint.made_with)
+    for method, arguments in joint.methods.items():
+        found = getattr(part, method, None)
+        call = f"{method}({', '.join(arguments)})"
+        if not callable(found) or getattr(found, "__isabstractmethod__", False):
+            raise PartError(slot, f"{name_of(part)} has no method {call}, which the engine calls")
+        _check_arguments(slot, part, f"{name_of(part)}: {method} is called with", found, ("self", *arguments))
+
+
+def check_attention(part: Callable[..., object]) -> None:
+    """Raise PartError unless it is called as ``attention.paged_attention`` is."""
+    if isinstance(part, type):
+        _check_arguments("attention", part, f"{name_of(part)} is made with", part, ())
+        called: Any = next((vars(base)["__call__"] for base in part.__mro__ if "__call__" in vars(base)), None)
+        if called is None:
+            raise PartError("attention", f"{name_of(part)} has no method __call__({', '.join(ATTENTION)}), "
+                                         "which the engine calls")
+        wanted: tuple[str, ...] = ("self", *ATTENTION)
+    else:
+        called, wanted = part, ATTENTION
+    names = _parameter_names(called)
+    if names is not None and names[:len(wanted)] != list(wanted):
+        raise PartError("attention", f"{name_of(part)} is called with ({', '.join(ATTENTION)}), "
+                                     f"but takes ({', '.join(name for name in names if name != 'self')})")
+
+
+def check_object(slot: str, made: object) -> None:
+    """Raise PartError unless an object of the part has what the engine reads of it."""
+    for attribute in JOINTS[slot].attributes:
+        if not hasattr(made, attribute):
+            raise PartError(slot, f"an object of {name_of(type(made))} has no {attribute}, which the engine reads")
+
+
+def _check_arguments(slot: str, part: type, what: str, called: Callable[..., object],
+                     arguments: tuple[str, ...]) -> None:
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # of a class written in C, say
+        return
+    given = ", ".join(name for name in arguments if name != "self")
+    taken = ", ".join(str(parameter) for name, parameter in signature.parameters.items() if name != "self")
+    try:
+        bound = signature.bind(*arguments).arguments
+    except TypeError:
+        raise PartError(slot, f"{what} ({given}), but takes ({taken})") from None
+    for name, argument in bound.items():  # bound to a name that means another one of them: the order is wrong
+        if isinstance(argument, str) and name != argument and name in arguments:
+            raise PartError(slot, f"{what} ({given}), in this order, but takes ({taken})")
+
+
+def _parameter_names(called: Callable[..., object]) -> list[str] | None:
+    """Names of the parameters that may be given by position; None where nothing is known, or any number may be."""
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters
+            if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]

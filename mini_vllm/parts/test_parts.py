@@ -1,0 +1,276 @@
+"""Parts of one's own: refused before anything runs if they cannot fit, completed if they are simpler, else used."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from mini_vllm import attention
+from mini_vllm.backend import mx
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.engine import LLMEngine
+from mini_vllm.engine_config import EngineConfig, EngineParts
+from mini_vllm.kv_cache import KVCacheManager
+from mini_vllm.parts.adapters import CopyOnWrite, Forking
+from mini_vllm.parts.check import PartError
+from mini_vllm.parts.complete_parts import fit
+from mini_vllm.parts.interfaces import JOINTS
+from mini_vllm.parts.numpy_attention import NumpyAttention
+from mini_vllm.parts.parts_file import load_parts
+from mini_vllm.prefix_tree import PrefixTree
+from mini_vllm.request import Request, SamplingParams
+from mini_vllm.scheduler import Scheduler
+
+REFERENCE = {part.name: part.default for part in fields(EngineParts)} | {"engine": LLMEngine}
+#: Not refused but given, or done without, by whom it is missing.
+GIVEN = {("block_pool", "fork_block"), ("kv_cache_manager", "fork"), ("scheduler", "preempt"), ("sampler", "sample")}
+
+
+def without(part, *names):
+    """A class like ``part`` that has no methods of these names."""
+    body = {name: value for base in reversed(part.__mro__[:-1]) for name, value in vars(base).items()
+            if name not in (*names, "__dict__", "__weakref__", "__slots__")}
+    return type(part.__name__, (), body)
+
+
+@pytest.mark.parametrize("slot, method", [(slot, method) for slot, joint in JOINTS.items() for method in joint.methods
+                                          if (slot, method) not in GIVEN])
+def test_a_part_that_lacks_a_method_is_refused_by_name(slot, method):
+    part = without(REFERENCE[slot], method)
+    with pytest.raises(PartError) as caught:
+        fit(EngineParts(**{slot: part}))
+    assert str(caught.value).startswith(f"{slot}: {part.__name__} ") and f"has no method {method}(" in str(caught.value)
+    assert caught.value.slot == slot
+
+
+@pytest.mark.parametrize("slot, method", [(slot, method) for slot, joint in JOINTS.items() for method in joint.methods])
+def test_a_method_that_takes_other_arguments_is_refused_by_name(slot, method):
+    part = type("Mine", (REFERENCE[slot],), {method: lambda self, a, b, c, d, e, f, g, h: None})
+    with pytest.raises(PartError, match=rf"^{slot}: .*Mine.*: {method} is called with \(.*but takes \(a, b, c"):
+        fit(EngineParts(**{slot: part}))
+
+
+def test_arguments_in_another_order_are_refused():
+    class Swapped(KVCacheManager):
+        def fork(self, child, parent):
+            super().fork(parent, child)
+
+    with pytest.raises(PartError, match=r"fork is called with \(parent, child\), in this order, but takes "
+                                        r"\(child, parent\)"):
+        fit(EngineParts(kv_cache_manager=Swapped))
+
+
+def test_a_class_that_is_made_otherwise_is_refused():
+    class Pool(BlockPool):
+        def __init__(self):
+            super().__init__(9)
+
+    with pytest.raises(PartError, match=r"Pool.* is made with \(num_blocks, enable_caching\), but takes \(\)"):
+        LLMEngine(EngineConfig(num_blocks=9), EngineParts(block_pool=Pool))
+
+
+def test_objects_that_lack_what_the_engine_reads_are_refused():
+    class Forgetful(Scheduler):
+        def __init__(self, *args):
+            super().__init__(*args)
+            del self.running
+
+    with pytest.raises(PartError, match=r"scheduler: an object of .*Forgetful.* has no running, which the engine "):
+        LLMEngine(EngineConfig(num_blocks=9), EngineParts(scheduler=Forgetful))
+
+
+@pytest.mark.parametrize("part, complaint", [
+    (lambda queries, k_pool, v_pool, block_table, context_len, scale: None, r"but takes \(queries, k_pool, v_pool"),
+    (type("Mute", (), {}), r"Mute.* has no method __call__\(queries, pool"),
+    (type("Greedy", (), {"__init__": lambda self, size: None}), r"Greedy.* is made with \(\), but takes \(size\)"),
+])
+def test_attention_that_is_called_otherwise_is_refused(part, complaint):
+    with pytest.raises(PartError, match=complaint):
+        fit(EngineParts(attention=part))
+
+
+def test_a_tree_that_nobody_would_ask_is_refused():
+    class Plain(KVCacheManager):
+        def __init__(self, num_blocks, block_size, enable_caching=True, *, pool_class=BlockPool):
+            super().__init__(num_blocks, block_size, enable_caching, pool_class=pool_class)
+
+    class Tree(PrefixTree):
+        pass
+
+    with pytest.raises(PartError, match=r"prefix_tree: .*Tree.* would never be asked: the kv_cache_manager, .*Plain.*, "
+                                        "takes no tree_class"):
+        fit(EngineParts(kv_cache_manager=Plain, prefix_tree=Tree))
+    engine = LLMEngine(EngineConfig(num_blocks=9), EngineParts(kv_cache_manager=Plain))
+    assert type(engine.kv_cache) is Plain and engine.kv_cache.prefix_tree is None
+
+
+def test_the_reference_fits_and_stays_as_it_is():
+    parts = EngineParts()
+    assert fit(parts) == parts
+
+
+# ---- what is given
+
+
+def test_a_pool_without_copies_is_given_them_and_keeps_its_name():
+    bare = without(BlockPool, "fork_block", "finish_copies")
+    pool_class = fit(EngineParts(block_pool=bare)).block_pool
+    assert issubclass(pool_class, bare) and issubclass(pool_class, CopyOnWrite) and pool_class.__name__ == "BlockPool"
+
+
+@pytest.fixture
+def pool():
+    class Bare(BlockPool):
+        """What it does not know, it cannot do: the copies of the reference are not asked."""
+
+        def fork_block(self, block):
+            raise AssertionError
+
+        finish_copies = fork_block
+
+    return type("Pool", (CopyOnWrite, Bare), {})(6)
+
+
+def test_given_copies_move_one_owner(pool):
+    (block,) = pool.get_new_blocks(1)
+    assert pool.fork_block(block) is block, "a private block is written where it is"
+    pool.touch([block])
+    copy = pool.fork_block(block)
+    assert (block.ref_cnt, copy.ref_cnt, pool.pending_copies, pool.num_forks) == (1, 1, [(block, copy)], 1)
+    with pytest.raises(RuntimeError, match="block 3 has no owner"):
+        pool.fork_block(pool.blocks[3])
+
+
+def test_given_copies_keep_both_sides_until_they_are_made(pool):
+    (block,) = pool.get_new_blocks(1)
+    pool.touch([block])
+    copy = pool.fork_block(block)
+    pool.free_blocks([block, copy])
+    assert pool.get_num_free_blocks() == 3, "nobody owns them, but the copy is not made"
+    with pytest.raises(RuntimeError, match="block 1 is freed 1 times, but has 0 owners"):
+        pool.free_blocks([block])
+    with pytest.raises(RuntimeError, match="block 1 has no owner"):
+        pool.fork_block(block)
+    pool.touch([block])
+    pool.finish_copies()
+    assert (block.ref_cnt, copy.ref_cnt, pool.get_num_free_blocks()) == (1, 0, 4)
+    pool.check_integrity()
+
+
+def test_a_manager_without_forks_is_given_them():
+    plain = without(KVCacheManager, "fork", "finish_step")
+    manager = fit(EngineParts(kv_cache_manager=plain)).kv_cache_manager(9, 4)
+    assert isinstance(manager, Forking)
+    parent, child = Request("parent", [1, 2, 3, 4, 5, 6]), Request("child", [1, 2, 3, 4, 5, 6])
+    manager.allocate_slots(parent, 6)
+    parent.num_computed_tokens = child.num_computed_tokens = 6
+    manager.fork(parent, child)
+    assert manager.get_block_ids("child") == manager.get_block_ids("parent") == [1, 2]
+    copies = manager.allocate_slots(child, 3)
+    assert [block.block_id for block in copies] == [3, 4] and manager.get_block_ids("child") == [1, 3, 4]
+    assert [(source.block_id, copy.block_id) for source, copy in manager.block_pool.pending_copies] == [(2, 3)]
+    manager.check_integrity()
+    manager.finish_step()
+    assert manager.block_pool.pending_copies == [] and manager.get_block_ids("parent") == [1, 2]
+    manager.check_integrity()
+
+
+def test_given_forks_leave_everything_as_it_was_where_there_is_no_room():
+    manager = type("Manager", (Forking, KVCacheManager), {})(4, 4)
+    parent, child = Request("parent", range(6)), Request("child", range(6))
+    manager.allocate_slots(parent, 6)
+    parent.num_computed_tokens = child.num_computed_tokens = 6
+    manager.fork(parent, child)
+    assert manager.allocate_slots(child, 3) is None, "a copy and a fresh block do not fit into the one that is free"
+    assert manager.get_block_ids("child") == [1, 2] and manager.block_pool.get_num_free_blocks() == 1
+    assert manager.block_pool.pending_copies == []
+
+
+def test_a_scheduler_without_preemption_still_serves_after_a_step_that_broke():
+    """Of two that share a block which the broken step was to write, the second is preempted and comes again."""
+    num_calls = 0
+
+    def breaks_once(queries, pool, block_tables, context_lens, query_starts, scale):
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls <= 2:  # the step, and its first request alone
+            raise ValueError("not now")
+        return attention.paged_attention(queries, pool, block_tables, context_lens, query_starts, scale)
+
+    scheduler = without(Scheduler, "preempt")
+    engine = LLMEngine(EngineConfig(num_blocks=30, block_size=4),
+                       EngineParts(scheduler=scheduler, attention=breaks_once))
+    names = [engine.add_request({"prompt_token_ids": list(range(10, 20))}, SamplingParams(max_tokens=3, temperature=0))
+             for _ in range(2)]
+    outputs = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    assert outputs[names[0]].error == "ValueError: not now" and outputs[names[1]].error is None
+    assert len(outputs[names[1]].token_ids) == 3 and engine.scheduler.num_preemptions == 1
+
+
+def test_a_runner_that_cannot_look_ahead_is_not_asked_to():
+    class Runner(REFERENCE["model_runner"]):
+        step_ahead = property()  # hasattr says no
+
+    engine = LLMEngine(EngineConfig(num_blocks=9, enable_lookahead=True), EngineParts(model_runner=Runner))
+    assert engine.lookahead.max_requests == 0
+
+
+# ---- attention in numpy
+
+
+def test_numpy_attention_sees_the_blocks_of_the_requests_and_no_others():
+    seen = {}
+
+    def ragged(queries, k_pool, v_pool, block_tables, query_lens, context_lens):
+        seen.update(k=k_pool, v=v_pool, tables=block_tables, lens=(query_lens, context_lens))
+        return np.zeros(queries.shape)
+
+    pool = mx.arange(40 * 2 * 4 * 8).reshape(40, 2, 4, 8).astype(mx.float32)
+    out = NumpyAttention(ragged)(mx.zeros((3, 2, 8)), pool, [[17, 3, 0], [17, 30, 8]], [7, 10], [0, 1, 3], 8 ** -0.5)
+    assert out.shape == (3, 2, 8) and seen["lens"] == ([1, 2], [7, 10])
+    assert seen["tables"] == [[2, 0], [2, 3, 1]], "the blocks 3, 8, 17 and 30, by their places in the small pool"
+    assert np.array_equal(seen["k"], np.asarray(pool)[[3, 8, 17, 30], :1])
+    assert np.array_equal(seen["v"], np.asarray(pool)[[3, 8, 17, 30], 1:])
+
+
+def test_numpy_attention_says_what_it_cannot_do():
+    attend = NumpyAttention(lambda *args: pytest.fail("it was called"))
+    arguments = (mx.zeros((1, 2, 8)), mx.zeros((4, 2, 4, 8)), [[1]], [1], [0, 1])
+    with pytest.raises(ValueError, match="no sliding window, and the model has one of 16 tokens"):
+        attend(*arguments, 8 ** -0.5, window=16)
+    with pytest.raises(ValueError, match=r"scales by 1 / sqrt\(8\), and the model by 0.5"):
+        attend(*arguments, 0.5)
+
+
+# ---- files of parts
+
+
+def test_a_file_may_say_its_parts(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from mini_vllm.attention import paged_attention\nfrom mini_vllm.engine_config import EngineParts\n"
+                    "parts = EngineParts(attention=paged_attention)\n")
+    assert load_parts(path) == EngineParts(attention=attention.paged_attention)
+
+
+def test_a_file_may_just_have_classes_of_its_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("from mini_vllm.block_pool import BlockPool as Reference\n"
+                    "from mini_vllm.scheduler import Scheduler\n\nclass BlockPool(Reference):\n    pass\n")
+    parts = load_parts(path)
+    assert parts.block_pool.__name__ == "BlockPool" and parts.block_pool is not BlockPool
+    assert parts.scheduler is Scheduler, "what the file only imports is not its own"
+
+
+@pytest.mark.parametrize("text, complaint", [
+    ("x = 1\n", r"has no parts: it must define parts = EngineParts\(...\), or one of BlockPool, "),
+    ("parts = 3\n", "parts is a int, must be an EngineParts"),
+    ("1 / 0\n", "cannot be run: ZeroDivisionError: division by zero"),
+    ("def\n", "cannot be run: SyntaxError"),
+])
+def test_a_file_without_parts_is_refused(tmp_path, text, complaint):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        load_parts(path)

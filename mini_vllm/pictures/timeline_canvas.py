@@ -1,0 +1,120 @@
+"""The canvas of a timeline: its sizes, chosen for what is to be shown, and what all of its panels share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from mini_vllm.pictures.canvas import Canvas
+from mini_vllm.pictures.elements import cut, round_up, sans_width, shorten
+from mini_vllm.pictures.palette import ON_COLOUR
+from mini_vllm.pictures.picture import Picture
+from mini_vllm.pictures.request_colours import Cast
+from mini_vllm.trace.history import AGAIN, PROMPT, History, leader_of, sample_of
+from mini_vllm.trace.summary import duration_s
+
+MARGIN = 16
+#: A picture without a width of its own has this one, as far as its cells can be stretched or shrunk to it.
+WIDTH = 960
+MIN_WIDTH, MAX_WIDTH = 480, 10_000
+MIN_CELL, MAX_CELL = 2.0, 56.0
+#: Of the letters of a row, and of the columns beside it.
+SIZE, COLUMN = 11, 38
+
+
+class Sheet(Canvas):
+    """Each panel is drawn under the last one; ``y`` is where the next begins.
+
+    ``left`` to ``end`` are the steps, ``cell`` wide each; ``row`` is the height of a request.
+    """
+
+    def __init__(self, history: History, width: int | None = None, has_times: bool = True) -> None:
+        """``width``: of the whole picture, in pixels. None: by the number of steps. ``has_times``: if there are any."""
+        super().__init__()
+        self.history, self.header = history, history.trace.header
+        self.cast = Cast.of_trace(history.trace)
+        #: Samples of one prompt stand side by side.
+        self.rows = sorted(history.rows, key=self._place)
+        self.has_times = has_times and duration_s(history) > 0
+        self.has_found = any(history.found.get(request_id) for request_id in self.rows)
+        self.labels = self._labels(0.18 * (width or WIDTH))
+        widest = max((sans_width(label, SIZE) for label in self.labels.values()), default=0)
+        columns = COLUMN * (1 + self.has_found)
+        self.left = MARGIN + max(22 + math.ceil(1.04 * widest) + columns, 124) + 6
+        beside = (66 if self.has_times else 10) + MARGIN
+        num_steps = len(history.shown)
+        cell = ((width or WIDTH) - self.left - beside) / num_steps
+        self.cell = cell if width else min(max(math.floor(4 * cell) / 4, MIN_CELL), MAX_CELL)
+        self.end = self.left + self.cell * num_steps
+        self.width = width or max(math.ceil(self.end + beside), 560)
+        self.row = min(max(600 // max(len(self.rows), 1), 11), 24)
+        #: The most tokens of one cell.
+        self.most = max((run.num_tokens for runs in history.rows.values() for run in runs
+                         if run.kind in (PROMPT, AGAIN)), default=1)
+        #: A step in this many has its number written.
+        self.tick = round_up(34 / self.cell)
+        self.y: float = MARGIN
+
+    def _place(self, request_id: str) -> tuple[int, int]:
+        """Where the request's first sample stands, and which sample it is."""
+        order = list(self.history.rows)
+        leader = leader_of(request_id, self.history.rows)
+        return order.index(leader), sample_of(request_id, self.history.rows) or 0
+
+    def _labels(self, room: float) -> dict[str, str]:
+        """The first words of each prompt, or the id; nothing where the id is its own letter."""
+        labels = {}
+        for request_id in self.rows:
+            names, sample = self.history.names, sample_of(request_id, self.history.rows)
+            name = names.get(request_id) or names.get(leader_of(request_id, self.history.rows))
+            number = "" if name is None or sample is None else f" #{sample + 1}"
+            text = shorten(request_id) if name is None else name
+            labels[request_id] = "" if text == self.cast.letter(request_id) else \
+                cut(text, SIZE, room - sans_width(number, SIZE)) + number
+        return labels
+
+    def x(self, step: int) -> float:
+        return self.left + (step - self.history.shown.start) * self.cell
+
+    def ticks(self, every: int) -> Iterable[int]:
+        shown = self.history.shown
+        return range(-(-shown.start // every) * every, shown.stop, every)
+
+    # ---- what panels share
+
+    def heading(self, text: str, *under: str) -> None:
+        """The name of a panel, left of it, and what is to be said of it."""
+        self.text(MARGIN, self.y + 8, text, 10, "ink", font_weight="bold")
+        for number, line in enumerate(under, 1):
+            self.text(MARGIN, self.y + 8 + 13 * number, line, 10)
+
+    def number(self, y: float, text: str) -> None:
+        """On the axis left of a panel."""
+        self.text(self.left - 6, y, text, 9, text_anchor="end")
+
+    def rule(self, y: float, paint: str = "line") -> None:
+        self.add("path", d=f"M{self.left:g} {y:g}H{self.end:g}", stroke=paint)
+
+    def chip(self, request_id: str, x: float, middle: float, size: float) -> None:
+        """The letter of a request on its colour."""
+        letter = self.cast.letter(request_id)
+        self.add("rect", x=x, y=middle - size / 2, width=size, height=size, rx=2.5, fill=self.cast.paint(request_id),
+                 stroke="line", stroke_width=0.75)
+        fits = min(size * 0.72, size * 0.9 / max(sans_width(letter, 1), 0.1))
+        self.text(x + size / 2, middle + 0.36 * fits, letter, round(fits, 1), ON_COLOUR, text_anchor="middle",
+                  font_weight="bold", pointer_events="none")
+
+    def draw_grid(self, height: float) -> None:
+        every = self.tick if self.cell < 12 else 1
+        lines = "".join(f"M{self.x(index):g} {self.y:g}v{height:g}" for index in self.ticks(every))
+        self.add("rect", x=self.left, y=self.y, width=self.end - self.left, height=height, fill="none", stroke="grid")
+        self.add("path", d=lines, stroke="grid", shape_rendering="crispEdges")
+
+    def draw_step_numbers(self, y: float) -> None:
+        self.text(MARGIN, y, "step", 10, "ink", font_weight="bold")
+        for index in self.ticks(self.tick):
+            self.text(self.x(index) + self.cell / 2, y, str(index), 10, "ink", text_anchor="middle")
+
+    def to_picture(self, label: str, look: str) -> Picture:
+        height = math.ceil(self.y + MARGIN)
+        return Picture(self.to_svg(self.width, height, label), self.width, height, label, look)

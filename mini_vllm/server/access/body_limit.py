@@ -1,0 +1,181 @@
+"""Bodies of requests, no larger and no more intricate than allowed.
+
+    read (408, 413, 503) ──▶ wait for a turn ──▶ has the client left? ──▶ check the shape (400) ──▶ the application
+
+Bytes are counted as they arrive, whatever the client announced. Before a body is parsed, its values are counted: a list
+of 600,000 empty objects fits into 2 MB, and parsing and validating it would keep the event loop from all other callers.
+One body is parsed in each turn of the event loop, so that other callers are served between two large ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mini_vllm.server.access.concurrency_limit import RETRY_AFTER_S
+from mini_vllm.server.access.rate_limits import ByteBudget
+from mini_vllm.server.access.request_checks import WITH_BODY
+from mini_vllm.server.errors import ApiError, retry_later
+
+#: How much more than allowed is read and thrown away. A client that is still sending when the connection closes sees
+#: a reset instead of the 413.
+MAX_DISCARDED_BYTES = 256 * 2**20
+#: How long a client may take to send a body.
+BODY_S = 60.0
+#: What all large bodies may hold together, from when they are read until they are answered. A small body is always
+#: taken: the number of connections bounds those.
+MAX_HELD_BYTES, SMALL_BYTES = 64 * 2**20, 2**16
+#: How many values in lists and objects a body may contain (a prompt of token ids has many), how many lists and objects,
+#: and how many quotation marks, escaped ones included.
+MAX_VALUES, MAX_CONTAINERS, MAX_QUOTES = 2**18, 2**14, 2**17
+#: A number of thousands of digits takes long to read, and none is needed.
+MAX_DIGITS = 399
+ZEROS = bytes.maketrans(b"123456789", b"000000000")
+
+
+class BodyBound:
+    """ASGI middleware: reads the body whole, and hands it on in one piece."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_held_bytes: int = MAX_HELD_BYTES) -> None:
+        self.app, self.max_body_bytes = app, max_body_bytes
+        self.budget = ByteBudget(max_held_bytes)
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in WITH_BODY:  # those without have none: see ``guard.py``
+            return await self.app(scope, receive, send)
+        upload = _Upload(self.max_body_bytes, self.budget)
+        later: _Later | None = None
+        try:
+            try:
+                num_bytes = dict(scope["headers"]).get(b"content-length", b"")
+                body = await asyncio.wait_for(upload.read(receive, num_bytes), BODY_S)
+                if body is None:  # the client has left
+                    return
+                later = _Later(body, receive)
+                async with self._turn:
+                    await asyncio.sleep(0)
+                if later.has_left:
+                    return
+                check_shape(body)
+            except asyncio.TimeoutError:
+                error = ApiError(408, f"the body did not arrive within {BODY_S:g} s", code="body_too_slow",
+                                 headers={"Connection": "close"})
+                return await error.to_response()(scope, receive, send)
+            except ApiError as error:
+                return await error.to_response()(scope, receive, send)
+            await self.app(scope, later, send)
+        finally:
+            upload.let_go()
+            if later is not None:
+                later.cancel()
+
+
+class _Upload:
+    """The body of one request while it arrives, and what it holds of the budget."""
+
+    def __init__(self, max_bytes: int, budget: ByteBudget) -> None:
+        self._max_bytes, self._budget = max_bytes, budget
+        self._parts: list[bytes] = []
+        self._num_held = 0
+
+    async def read(self, receive: Receive, content_length: bytes) -> bytes | None:
+        """The whole body; None if the client leaves before it is there. What cannot be kept is read all the same, so
+        that its client hears of it."""
+        limit, most = self._max_bytes, self._max_bytes + MAX_DISCARDED_BYTES
+        if content_length.isdigit() and int(content_length[:20]) > most:
+            raise self._too_large(int(content_length[:20]))
+        num_bytes, is_last, is_kept = 0, False, True
+        while not is_last and num_bytes <= most:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part, is_last = message.get("body", b""), not message.get("more_body", False)
+            num_bytes += len(part)
+            is_kept = is_kept and num_bytes <= limit and (num_bytes <= SMALL_BYTES or self._hold(len(part)))
+            if is_kept:
+                self._parts.append(part)
+            else:
+                self.let_go()
+        if num_bytes > limit:
+            raise self._too_large(num_bytes)
+        if not is_kept:
+            raise retry_later(503, f"the bodies of all requests in flight have more than {self._budget.most} bytes; "
+                              "ask again later", "too_many_bytes", RETRY_AFTER_S)
+        body, self._parts = b"".join(self._parts), []
+        return body
+
+    def let_go(self) -> None:
+        self._budget.give_back(self._num_held)
+        self._num_held = 0
+        self._parts.clear()
+
+    def _hold(self, num_bytes: int) -> bool:
+        is_held = self._budget.take(num_bytes)
+        self._num_held += num_bytes if is_held else 0
+        return is_held
+
+    def _too_large(self, num_bytes: int) -> ApiError:
+        return ApiError(413, f"the body has {num_bytes} bytes or more, the bound is {self._max_bytes}",
+                        code="body_too_large", headers={"Connection": "close"})
+
+
+def check_shape(body: bytes) -> None:
+    """Raise ApiError if parsing ``body`` as JSON would take long. It takes a few hundredths of a second to find out,
+    whatever the body is: every step is one pass over it."""
+    num_quotes = body.count(b'"')
+    if num_quotes > MAX_QUOTES:
+        raise _too_intricate(num_quotes, "quotation marks", MAX_QUOTES)
+    if (body.count(b",") <= MAX_VALUES and body.count(b"[") + body.count(b"{") <= MAX_CONTAINERS
+            and not has_long_number(body)):
+        return
+    structure = without_texts(body)  # commas, brackets and digits in texts cost nothing
+    if has_long_number(structure):
+        raise ApiError(400, f"the body has a number of {MAX_DIGITS + 1} digits or more", code="body_too_intricate")
+    for num, what, most in ((structure.count(b","), "values", MAX_VALUES),
+                            (structure.count(b"[") + structure.count(b"{"), "lists and objects", MAX_CONTAINERS)):
+        if num > most:
+            raise _too_intricate(num, what, most)
+
+
+def has_long_number(body: bytes) -> bool:
+    """A pattern would begin again at each digit."""
+    return b"0" * (MAX_DIGITS + 1) in body.translate(ZEROS)
+
+
+def without_texts(body: bytes) -> bytes:
+    """JSON without what is between quotation marks. A text without an end reaches to the end of the body."""
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b'"'.join(unescaped.split(b'"')[::2])
+
+
+def _too_intricate(num: int, what: str, most: int) -> ApiError:
+    return ApiError(400, f"the body has {num} {what}, the bound is {most}", code="body_too_intricate")
+
+
+class _Later:
+    """``receive`` for the application: the body, then whatever the connection says. That is listened to from the
+    start, so that it is known whether a client has left."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+        self._next: asyncio.Future[Message] | None = asyncio.ensure_future(receive())
+
+    @property
+    def has_left(self) -> bool:
+        return self._next is not None and self._next.done() and self._next.result()["type"] == "http.disconnect"
+
+    def cancel(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    async def __call__(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if self._next is not None:
+            message, self._next = await self._next, None
+            return message
+        return await self._receive()

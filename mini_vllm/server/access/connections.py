@@ -1,0 +1,181 @@
+"""Connections: how many there may be, and how long one may keep the server waiting.
+
+Connecting needs no key, and a connection takes a file descriptor. So a connection is closed if the head of a request
+has not arrived within ``HEAD_S``, or if its client has read nothing of an answer for ``WRITE_S``. When there are more
+connections than file descriptors allow, with some to spare for models and processes, the one that has kept the server
+waiting for longest makes room for the new one.
+
+Bytes are parsed in pieces of ``PIECE_BYTES``, and a body may not come in tiny chunks: h11 takes as long for a chunk of
+one byte as for one of thousands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mini_vllm.server.errors import ApiError
+
+HEAD_S = 10.0
+#: How long a write may stand still, and how much of what was written the system keeps. A slow client's reading is seen
+#: in steps, of a hundred kilobytes or more over loopback: docs/serving.md has the rates that follow from it.
+WRITE_S, SEND_BUFFER_BYTES = 60.0, 2**16
+#: How many chunks of a body may be of any size. If there are more, they must have so many bytes on average.
+NUM_FREE_CHUNKS, MIN_CHUNK_BYTES = 256, 256
+PIECE_BYTES = 2**14
+#: How often the log may say the same.
+LOG_EVERY_S = 60.0
+#: asyncio accepts this many connections before it looks at any of them.
+NUM_ACCEPTED_AT_ONCE = 32
+MAX_CONNECTIONS = 8192
+
+
+def max_connections() -> int:
+    """Return how many connections there may be: half of what the process may open."""
+    try:
+        import resource
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except (ImportError, OSError, ValueError):
+        limit = 256
+    return MAX_CONNECTIONS if limit < 0 else max(8, min(MAX_CONNECTIONS, limit // 2))
+
+
+class CountingParser(h11.Connection):
+    """h11's half of a connection. It knows how much was written, and refuses a body that comes in tiny chunks."""
+
+    num_written = num_chunks = num_chunked_bytes = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.num_chunks = self.num_chunked_bytes = 0
+        elif isinstance(event, h11.Data):
+            self.num_chunks += event.chunk_start
+            self.num_chunked_bytes += len(event.data)
+            if self.num_chunks > max(NUM_FREE_CHUNKS, self.num_chunked_bytes / MIN_CHUNK_BYTES):
+                raise h11.RemoteProtocolError("tiny chunks")
+        return event
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        parts = super().send_with_data_passthrough(event)
+        self.num_written += sum(map(len, parts or ()))
+        return parts
+
+
+class BoundedConnection(H11Protocol):
+    """One connection of uvicorn's, with limits on its silence, on its work, and on the number of its kind."""
+
+    conn: CountingParser
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = CountingParser(h11.SERVER)
+        #: Since when the server waits for this client, and how much the client had read by then.
+        self.waits_since_s = 0.0
+        self._num_read = 0
+        self._head_limit: asyncio.TimerHandle | None = None
+
+    @property
+    def has_request(self) -> bool:
+        """Whether the head of a request has arrived that is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def has_whole_request(self) -> bool:
+        """Whether its body has arrived, too: a client may send half of one and wait."""
+        return self.has_request and not self.cycle.more_body
+
+    @property
+    def num_unread(self) -> int:
+        """Bytes that were written for the client and that the system has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.waits_since_s = self.loop.time()
+        self._limit_the_head()
+        if len(self.connections) > max_connections():
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget_the_limit()
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE_BYTES):
+            if not self.transport.is_closing():
+                super().data_received(data[start:start + PIECE_BYTES])
+        if self.has_request:
+            self._forget_the_limit()
+        elif self._head_limit is None and not self.transport.is_closing():
+            self._limit_the_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what is not HTTP. A client that has its answer already gets no second one."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return self.transport.abort()
+        if self.conn.num_chunks > NUM_FREE_CHUNKS:
+            msg = f"the body has {self.conn.num_chunks} chunks of less than {MIN_CHUNK_BYTES} bytes on average; send " \
+                  "larger ones"
+        answer = ApiError(400, msg, code="invalid_http", headers={"Connection": "close"}).to_response()
+        for event in (h11.Response(status_code=400, headers=answer.raw_headers, reason=b"Bad Request"),
+                      h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def look(self, now_s: float) -> None:
+        """Note whether the client has read anything since the last look. Close the connection if it has read nothing
+        for ``WRITE_S``."""
+        num_read = self.conn.num_written - self.num_unread
+        if num_read != self._num_read or self.has_whole_request and not self.num_unread:
+            self._num_read, self.waits_since_s = num_read, now_s
+        elif self.num_unread and now_s - self.waits_since_s > WRITE_S:
+            self.transport.abort()
+
+    def _limit_the_head(self) -> None:
+        self._head_limit = self.loop.call_later(HEAD_S, self._close_if_silent)
+
+    def _forget_the_limit(self) -> None:
+        if self._head_limit is not None:
+            self._head_limit.cancel()
+            self._head_limit = None
+
+    def _close_if_silent(self) -> None:
+        self._head_limit = None
+        if not self.has_request:
+            self.transport.abort()
+
+    def _make_room(self) -> None:
+        """Close the connection that has kept the server waiting for longest; if none does, this one."""
+        waiting = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self and (
+            each.num_unread or not each.has_whole_request and not each.transport.is_closing())]
+        min(waiting, key=lambda each: each.waits_since_s, default=self).transport.abort()
+        log.warning("more than %d connections are open: the one that was waited for longest is closed for each new one",
+                    max_connections())
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a message through, and the same one again only after a while, whatever its arguments are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        key, now_s = str(record.msg)[:40], time.monotonic()
+        if now_s - self._last_s.get(key, -LOG_EVERY_S) < LOG_EVERY_S:
+            return False
+        self._last_s = {**self._last_s, key: now_s} if len(self._last_s) < 100 else {key: now_s}
+        return True
+
+
+once_in_a_while = OnceInAWhile()
+log = logging.getLogger("mini_vllm.server.access.connections")
+log.addFilter(once_in_a_while)

@@ -1,0 +1,159 @@
+"""Outputs of the engine as OpenAI's API has them: whole answers, and the events of a stream.
+
+A stream has an event for every text that grew, dozens of clients share one event loop, and the engine waits for the
+same interpreter. So what is the same in every event is written once, and the rest is put in between; no model of
+pydantic's is made, and no dict.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+from mini_vllm.request import CompletionOutput, RequestOutput, Usage
+from mini_vllm.server.api.logprobs import TOKENS_PER_PIECE, chat_logprobs, text_logprobs
+
+DONE = b"data: [DONE]\n\n"
+#: The finish reasons that OpenAI does not have, as it would say them.
+FINISH_REASONS = {"kv_cache_full": "length"}
+
+
+class Answers(ABC):
+    """The answer to one request: ``n`` choices for each of its prompts, numbered through."""
+
+    PREFIX: str
+    OBJECT: str
+    CHUNK: str
+
+    def __init__(self, model: str, n: int, *, has_cache: bool = True, include_usage: bool = False) -> None:
+        self.id = f"{self.PREFIX}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+        self.model, self.n, self.has_cache, self.include_usage = model, n, has_cache, include_usage
+        #: Texts whose end was told, and how many characters of each had log-probabilities.
+        self._ended: set[int] = set()
+        self._offsets: Counter[int] = Counter()
+        #: What every event begins and ends with.
+        self._head = (f'data: {{"id":"{self.id}","object":"{self.CHUNK}","created":{self.created},'
+                      f'"model":{quoted(model)},"choices":[{{"index":')
+        self._tail = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
+
+    # ---- whole
+
+    def whole(self, outputs: Sequence[RequestOutput]) -> Iterator[str]:
+        """The answer, of the last output of every prompt: one JSON object, in pieces that take little time each."""
+        yield (f'{{"id":"{self.id}","object":"{self.OBJECT}","created":{self.created},"model":{quoted(self.model)},'
+               '"choices":[')
+        separator = ""
+        for index, output in enumerate(outputs):
+            for each in output.outputs:
+                yield f'{separator}{{"index":{self.n * index + each.index},'
+                yield from self._choice(each)
+                yield f',"finish_reason":{_reason(each)}}}'
+                separator = ","
+        yield f'],"usage":{json.dumps(self._usage(output.usage for output in outputs), separators=(",", ":"))}}}'
+
+    @abstractmethod
+    def _choice(self, output: CompletionOutput) -> Iterator[str]:
+        """What this kind of answer says of one text, as the inside of a JSON object."""
+
+    def _usage(self, usages: Iterable[Usage]) -> dict[str, object]:
+        sums: Counter[str] = Counter()
+        for usage in usages:
+            sums.update(prompt=usage.prompt_tokens, output=usage.completion_tokens,
+                        cached=usage.prompt_tokens_details.cached_tokens)
+        told: dict[str, object] = {"prompt_tokens": sums["prompt"], "completion_tokens": sums["output"],
+                                   "total_tokens": sums["prompt"] + sums["output"]}
+        return {**told, "prompt_tokens_details": {"cached_tokens": sums["cached"]}} if self.has_cache else told
+
+    # ---- in events
+
+    def opening(self, num_prompts: int) -> Iterator[str]:
+        """What stands before the first event."""
+        return iter(())
+
+    def events(self, prompt_index: int, delta: RequestOutput) -> Iterator[str]:
+        """An event for each text of a prompt that grew or ended, or several if it has many log-probabilities. ``delta``
+        has only what is new."""
+        for each in delta.outputs:
+            index, has_ended = self.n * prompt_index + each.index, each.finish_reason is not None
+            if index in self._ended or not (has_ended or each.text or each.logprobs):
+                continue  # its siblings may go on for long
+            if has_ended:
+                self._ended.add(index)
+            *parts, last = _parts(each)
+            for part in parts:
+                yield f'{self._head}{index},{self._delta(index, part)},"finish_reason":null{self._tail}'
+            yield f'{self._head}{index},{self._delta(index, last)},"finish_reason":{_reason(each)}{self._tail}'
+
+    @abstractmethod
+    def _delta(self, index: int, output: CompletionOutput) -> str:
+        """What this kind of event says of one text, as the inside of a JSON object."""
+
+    def closing(self, usages: Iterable[Usage]) -> bytes:
+        """What stands after the last event."""
+        if not self.include_usage:
+            return DONE
+        last: dict[str, object] = {"id": self.id, "object": self.CHUNK, "created": self.created, "model": self.model,
+                                   "choices": [], "usage": self._usage(usages)}
+        return event(last) + DONE
+
+
+def event(content: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(content, separators=(',', ':'))}\n\n".encode()
+
+
+def _reason(output: CompletionOutput) -> str:
+    """As JSON."""
+    reason = output.finish_reason
+    return "null" if reason is None else f'"{FINISH_REASONS.get(reason, reason)}"'
+
+
+def _parts(output: CompletionOutput) -> list[CompletionOutput]:
+    """``output`` in parts of not too many log-probabilities each. The first has the text: tokens and characters need
+    not come together."""
+    if not output.logprobs or len(output.logprobs) <= TOKENS_PER_PIECE:
+        return [output]
+    return [replace(output, text="" if start else output.text, logprobs=output.logprobs[start:start + TOKENS_PER_PIECE])
+            for start in range(0, len(output.logprobs), TOKENS_PER_PIECE)]
+
+
+class TextAnswers(Answers):
+    """Of /v1/completions."""
+
+    PREFIX, OBJECT, CHUNK = "cmpl", "text_completion", "text_completion"
+
+    def _choice(self, output: CompletionOutput) -> Iterator[str]:
+        yield f'"text":{quoted(output.text)},"logprobs":'
+        yield from text_logprobs(output.logprobs, 0) if output.logprobs is not None else ("null",)
+
+    def _delta(self, index: int, output: CompletionOutput) -> str:
+        if not output.logprobs:
+            return f'"text":{quoted(output.text)},"logprobs":null'
+        logprobs = "".join(text_logprobs(output.logprobs, self._offsets[index]))
+        self._offsets[index] += sum(len(entry.text or "") for entry in output.logprobs)
+        return f'"text":{quoted(output.text)},"logprobs":{logprobs}'
+
+
+class ChatAnswers(Answers):
+    """Of /v1/chat/completions."""
+
+    PREFIX, OBJECT, CHUNK = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def _choice(self, output: CompletionOutput) -> Iterator[str]:
+        yield f'"message":{{"role":"assistant","content":{quoted(output.text)},"refusal":null}},"logprobs":'
+        yield from chat_logprobs(output.logprobs) if output.logprobs is not None else ("null",)
+
+    def opening(self, num_prompts: int) -> Iterator[str]:
+        role = '"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null'
+        return (f"{self._head}{index},{role}{self._tail}" for index in range(num_prompts * self.n))
+
+    def _delta(self, index: int, output: CompletionOutput) -> str:
+        logprobs = "".join(chat_logprobs(output.logprobs)) if output.logprobs else "null"
+        return f'"delta":{{"content":{quoted(output.text)}}},"logprobs":{logprobs}'

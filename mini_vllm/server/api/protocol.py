@@ -1,0 +1,144 @@
+"""What a request may say. The schema at /openapi.json is made of these classes.
+
+Types are strict: ``"max_tokens": "5"`` is refused. So is a field that is not known, as OpenAI's own server does: a
+misspelt one would do nothing, silently. Fields of OpenAI's that cannot be served here are known, and may have the value
+that asks for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from mini_vllm.server.api.field_checks import (
+    MAX_MESSAGES,
+    AllowedTokenIds,
+    BadWords,
+    BoundedModel,
+    Content,
+    LogitBias,
+    Messages,
+    Metadata,
+    PriorityName,
+    Prompt,
+    Stop,
+    StopTokenIds,
+)
+
+#: Fields that cannot be served, and what they may be beside null.
+UNSERVED: dict[str, list[Any]] = {
+    "echo": [False], "suffix": [], "best_of": [1], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
+    "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]], "audio": [],
+    "prediction": [], "web_search_options": [],
+    # Routers for vLLM and SGLang add these.
+    "no_stop_trim": [False], "return_hidden_states": [False], "continue_final_message": [False],
+    "separate_reasoning": [False, True], "stream_reasoning": [False, True], "include_reasoning": [False, True],
+}
+
+
+def _unserved(name: str) -> Any:
+    return Field(None, json_schema_extra={"enum": [None, *UNSERVED[name]]})
+
+
+class StreamOptions(BoundedModel):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class GenerationRequest(BoundedModel):
+    """What both kinds of requests may say."""
+
+    model: str
+    n: int | None = Field(None, ge=1, le=128)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: LogitBias | None = None
+    seed: int | None = Field(None, ge=-2**63, le=2**63 - 1)
+    stop: Stop = None
+    #: Not OpenAI's, but vLLM's, or this server's own.
+    priority: PriorityName = None
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0)
+    min_tokens: int | None = Field(None, ge=0)
+    ignore_eos: bool | None = None
+    stop_token_ids: StopTokenIds | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    bad_words: BadWords | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    #: Known, and of no effect.
+    user: str | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    no_stop_trim: Any = _unserved("no_stop_trim")
+    return_hidden_states: Any = _unserved("return_hidden_states")
+
+    @field_validator(*UNSERVED, mode="before", check_fields=False)
+    @classmethod
+    def _refuse_unserved(cls, value: object, info: Any) -> object:
+        neutral = UNSERVED[info.field_name]
+        if value is not None and not any(type(value) is type(each) and value == each for each in neutral):
+            raise PydanticCustomError("unserved", "which is not served here; leave it out")
+        return value
+
+
+class CompletionRequest(GenerationRequest):
+    """To continue a text, or several."""
+
+    prompt: Prompt
+    #: For every token, and so many of the likeliest in its place.
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: Any = _unserved("echo")
+    suffix: Any = _unserved("suffix")
+    best_of: Any = _unserved("best_of")
+
+
+class Message(BoundedModel):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    name: str | None = None
+    refusal: None = None
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(GenerationRequest):
+    """To answer a conversation."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Messages]
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: Any = _unserved("tools")
+    tool_choice: Any = _unserved("tool_choice")
+    functions: Any = _unserved("functions")
+    function_call: Any = _unserved("function_call")
+    response_format: Any = _unserved("response_format")
+    modalities: Any = _unserved("modalities")
+    audio: Any = _unserved("audio")
+    prediction: Any = _unserved("prediction")
+    web_search_options: Any = _unserved("web_search_options")
+    separate_reasoning: Any = _unserved("separate_reasoning")
+    stream_reasoning: Any = _unserved("stream_reasoning")
+    include_reasoning: Any = _unserved("include_reasoning")
+    continue_final_message: Any = _unserved("continue_final_message")
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+
+
+FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields})

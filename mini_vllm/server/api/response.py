@@ -1,0 +1,150 @@
+"""The way of one request: a seat, a model, its outputs, an answer; and what happens if its client leaves.
+
+    accept ──▶ seat (429) ──▶ lease of the model (404, 503) ──▶ prompts read (400) ──▶ outputs ──▶ outbox
+                                                                                                    │
+       the connection is watched meanwhile: if it closes, all of this is cancelled       answer, or events
+
+The status of a stream is not sent before its first output is there, so whatever is refused has its own status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mini_vllm.async_engine import EngineBusyError
+from mini_vllm.engine_thread import EngineStoppedError
+from mini_vllm.models.prompts import PromptTokens
+from mini_vllm.sampling.by_rules import NO_TOKEN_LEFT
+from mini_vllm.server.access.caller import Caller
+from mini_vllm.server.access.concurrency_limit import RETRY_AFTER_S
+from mini_vllm.server.api.answers import Answers
+from mini_vllm.server.api.logprobs import check_num_logprobs
+from mini_vllm.server.api.params import check_stream_options, priority_of, refused, sampling_params
+from mini_vllm.server.api.prompt_outputs import Batch, Outbox, Work
+from mini_vllm.server.api.prompt_readers import Readers
+from mini_vllm.server.api.protocol import GenerationRequest
+from mini_vllm.server.api.response_writers import EventWriter, WholeWriter, Writer
+from mini_vllm.server.errors import ApiError, retry_later
+from mini_vllm.server.metrics import Metrics, RequestMeter
+from mini_vllm.server.models.loaded_model import ServedModel
+from mini_vllm.server.models.model_registry import ModelShelf
+
+log = logging.getLogger("mini_vllm.server")
+
+FAILED = "the model failed while it computed this request; the server's log says how, under "
+
+
+class EngineResponse(Response, ABC):
+    """The answer to a request that the engine computes. It is worked out while it is sent."""
+
+    #: The field that holds the prompt, for errors.
+    PROMPT: str
+    ANSWERS: type[Answers]
+
+    def __init__(self, body: GenerationRequest, caller: Caller, shelf: ModelShelf, metrics: Metrics,
+                 readers: Readers) -> None:
+        """Raises ApiError for what is wrong whatever the model is."""
+        super().__init__()
+        check_stream_options(body)
+        self.request, self.caller, self.shelf, self.metrics, self.readers = body, caller, shelf, metrics, readers
+        self.priority = priority_of(body, caller)
+
+    @property
+    @abstractmethod
+    def num_prompts(self) -> int:
+        """How many texts are to be continued, each ``n`` times."""
+
+    @abstractmethod
+    async def read_prompts(self, served: ServedModel) -> Sequence[PromptTokens]:
+        """Their tokens. Raises ValueError for what is no prompt, or too long."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.create_task(self._answer(send))
+        watch = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()  # of no effect if it is done
+            watch.cancel()
+            await asyncio.wait({work, watch})
+        if not work.cancelled():
+            work.result()
+
+    async def _answer(self, send: Send) -> None:
+        """Errors before the first byte are raised; later ones are the stream's last event."""
+        body, options = self.request, self.request.stream_options
+        answers = self.ANSWERS(body.model, body.n or 1, include_usage=bool(options and options.include_usage))
+        writer: Writer = EventWriter(answers, send, self.num_prompts) if body.stream else WholeWriter(answers, send)
+        with self.metrics.request(body.model if body.model in self.shelf.names() else "") as meter:
+            try:
+                await self._deliver(answers, writer, meter)
+            except (ValueError, EngineBusyError, EngineStoppedError, ApiError) as error:
+                told = self._told(error)
+                if not writer.has_started:
+                    raise told from error
+                meter.note_failure(told.status)
+                await writer.fail(told)
+
+    async def _deliver(self, answers: Answers, writer: Writer, meter: RequestMeter) -> None:
+        """Write what is computed. A client that reads slowly keeps neither seats nor the model: they are free as soon
+        as the engine is done."""
+        outbox = Outbox()
+        computing = asyncio.create_task(self._compute(answers, outbox))
+        try:
+            async with aclosing(outbox.batches(computing)) as batches:
+                async for batch in batches:
+                    _check(batch, answers.id)
+                    meter.note(batch)
+                    await writer.write(batch)
+        finally:
+            computing.cancel()  # of no effect if it is done
+            await asyncio.gather(computing, return_exceptions=True)
+        await writer.end()
+
+    async def _compute(self, answers: Answers, outbox: Outbox) -> None:
+        body = self.request
+        seats = self.shelf.seats(body.model)
+        num_texts = self.num_prompts * (body.n or 1)
+        self.caller.pay_for(num_texts)
+        with seats.taken(num_texts, self.priority, self.caller.name):
+            async with self.shelf.lease(body.model) as served:
+                answers.has_cache = served.config.enable_prefix_caching
+                params = sampling_params(body, served.sampling_defaults)
+                check_num_logprobs(params, num_texts, served.prompts.max_model_len)
+                work = Work(await self.read_prompts(served), params, self.priority, self.caller.extra_keys, answers.id)
+                await work.run(served, outbox)
+
+    def _told(self, error: Exception) -> ApiError:
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, ValueError):
+            return refused(error, self.PROMPT)
+        if isinstance(error, EngineBusyError):
+            return retry_later(429, f"the engine is {error}; ask again later", "queue_full", RETRY_AFTER_S)
+        return retry_later(503, "the model is being stopped or started anew; ask again", "model_stopped", RETRY_AFTER_S)
+
+
+def _check(batch: Batch, answer_id: str) -> None:
+    """Raises ApiError if an output is no answer: it failed, or somebody ended it."""
+    for _, output in batch:
+        if output.error is not None and output.error.endswith(NO_TOKEN_LEFT):
+            raise refused(ValueError(NO_TOKEN_LEFT), "prompt")  # its client is to blame, so the log says nothing
+        if output.error is not None:
+            log.error("%s failed: %s", answer_id, output.error)
+            raise ApiError(500, f"{FAILED}{answer_id}", code="computation_failed")
+        if any(each.finish_reason == "abort" for each in output.outputs):
+            raise retry_later(503, "the model was started anew while it computed this; ask again", "aborted",
+                              RETRY_AFTER_S)
+
+
+async def _until_gone(receive: Receive) -> None:
+    """The body has been read, so the next that comes is the end of the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

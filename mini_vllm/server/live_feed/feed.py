@@ -1,0 +1,110 @@
+"""The engine's listener: while somebody watches, each of its steps becomes an event that all of them get.
+
+    feed = LiveFeed()
+    engine = AsyncLLMEngine(make_engine=lambda: engine_of(config, trace=feed))
+    watcher = Watcher()
+    await engine.call(lambda inner: feed.open(watcher, inner))      # the whole picture, then a message a step
+    messages = await watcher.next(timeout_s=0.5)
+
+All of it runs in the engine's thread, between or inside of steps, and never waits for anybody. While nobody watches,
+a step costs a comparison.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.request import Request
+from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.server.live_feed.steps import LiveTrace
+from mini_vllm.server.live_feed.watcher import Watcher
+from mini_vllm.server.live_feed.window import Window
+from mini_vllm.trace.recorder import NoTrace
+
+if TYPE_CHECKING:
+    from mini_vllm.engine_room.frame import EngineFrame
+
+
+class LiveFeed(NoTrace):
+    """Hand it to an engine as its ``trace``. A feed belongs to one engine at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._model = ""
+        self._text_of: Callable[[Request], str] = lambda request: ""
+        self._watchers: list[Watcher] = []
+        self._trace: LiveTrace | None = None
+        self._window = Window()
+        self._num_steps = 0
+        #: Whether the step that is being computed is told.
+        self._is_told = False
+        self._scheduler: Scheduler | None = None
+
+    @property
+    def num_watchers(self) -> int:
+        return len(self._watchers)
+
+    @property
+    def is_watched(self) -> bool:
+        """May be asked in any thread."""
+        return any(not watcher.is_gone for watcher in self._watchers)
+
+    def introduce(self, model: str, text_of: Callable[[Request], str]) -> None:
+        """Another engine than before has another pool: nothing of the last one holds."""
+        self._model, self._text_of, self._trace, self._window, self._num_steps = model, text_of, None, Window(), 0
+
+    # ---- watching; to be called between two steps
+
+    def open(self, watcher: Watcher, engine: EngineFrame) -> None:
+        """Tell ``watcher`` everything, then whatever happens. For one that is behind, the same again."""
+        if self._trace is None:
+            decode = engine.tokenizer.decode  # not the engine: in a circle, it would outlive its last owner
+            self._trace = LiveTrace(lambda token_id: decode([token_id]), self._clock)
+            self._trace.introduce(self._model, self._text_of)
+        self.look(engine.scheduler)
+        header = {**self._trace.header, "aging_rate": engine.config.aging_rate}
+        watcher.tell_anew({"type": "snapshot", "header": header, **self._window.to_json()})
+        if watcher not in self._watchers:
+            self._watchers.append(watcher)
+
+    def look(self, scheduler: Scheduler) -> None:
+        """Requests come and are aborted between steps, too. Who watches calls this when nothing else is heard."""
+        event = self._trace.look(scheduler) if self._trace is not None else None
+        if event is not None:
+            self._tell(event)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._window.add(event)
+        for watcher in self._watchers:
+            watcher.tell({"type": "event", **event})
+
+    # ---- listening
+
+    def start_step(self, scheduler: Scheduler) -> None:
+        self._num_steps += 1
+        self._is_told = bool(self._watchers) and self._has_watchers() and self._trace is not None
+        if self._is_told and self._trace is not None:
+            self._scheduler = scheduler
+            self._trace.start_step(scheduler)
+
+    def _has_watchers(self) -> bool:
+        self._watchers = [watcher for watcher in self._watchers if not watcher.is_gone]
+        return bool(self._watchers)
+
+    def record_plan(self, scheduler: Scheduler, plan: SchedulerOutput) -> None:
+        if self._is_told and self._trace is not None:
+            self._trace.record_plan(scheduler, plan)
+
+    def record_computed(self) -> None:
+        if self._is_told and self._trace is not None:
+            self._trace.record_computed()
+
+    def end_step(self, plan: SchedulerOutput, sampled: Collection[str]) -> None:
+        """After the last step for now, it is also told that the blocks have come home."""
+        scheduler, self._scheduler = self._scheduler, None
+        if self._is_told and self._trace is not None and scheduler is not None:
+            self._tell(self._trace.finish_step(plan, sampled, self._num_steps - 1))
+            if not scheduler.has_unfinished_requests():
+                self.look(scheduler)

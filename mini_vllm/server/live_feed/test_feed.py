@@ -1,0 +1,215 @@
+"""What a page is told: everything once, then what changes; and the engine never waits for it."""
+
+import asyncio
+import dataclasses
+import gc
+import json
+import weakref
+
+import pytest
+
+from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.engine import LLMEngine, engine_of
+from mini_vllm.engine_config import EngineConfig
+from mini_vllm.pictures.tree import draw_tree
+from mini_vllm.request import Priority, SamplingParams
+from mini_vllm.server.live_feed.feed import LiveFeed
+from mini_vllm.server.live_feed.watcher import Watcher
+from mini_vllm.server.live_feed.window import Window
+from mini_vllm.trace.recorder import StepTrace
+
+GREEDY = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+
+
+@pytest.fixture
+def config(shallow):
+    return EngineConfig(model=shallow("llama3"), num_blocks=40, block_size=4, max_num_seqs=8,
+                        max_num_batched_tokens=16, enable_lookahead=False)
+
+
+class Page:
+    """What a page makes of its messages: tables, blocks and keys as they are now."""
+
+    def __init__(self):
+        self.tables, self.blocks, self.keys, self.steps, self.requests, self.waiting = {}, {}, {}, [], {}, []
+
+    def hear(self, messages):
+        for message in map(json.loads, map(json.dumps, messages)):  # only what JSON can say
+            if message["type"] == "snapshot":
+                self.__init__()
+                self.header = message["header"]
+                self._take(message["base"])
+                for event in message["events"]:
+                    self._take(event)
+            else:
+                self._take(message)
+        return self
+
+    def _take(self, event):
+        self.tables = {name: table for name, table in {**self.tables, **event["tables"]}.items() if table}
+        self.blocks |= {block_id: [ref_cnt, bool(found)] for block_id, ref_cnt, found in event["blocks"]}
+        self.keys |= {key[0]: key[1:] for key in event["keys"]}
+        self.requests |= event["arrived"]
+        self.waiting = event.get("waiting", [])
+        for request_id in event.get("finished", ()):
+            self.requests.pop(request_id, None)
+        if event.get("step") is not None:
+            self.steps.append(event["step"])
+
+    def check(self, engine):
+        """It shows what is."""
+        pool = engine.kv_cache.block_pool
+        shown = {block.block_id: self.blocks.get(block.block_id, [0, False]) for block in pool.blocks[1:]}
+        assert shown == {block.block_id: [block.ref_cnt, block.block_hash is not None] for block in pool.blocks[1:]}
+        assert self.tables == {name: engine.kv_cache.get_block_ids(name) for name in self.tables}
+        assert {name for name in engine.scheduler.requests if engine.kv_cache.get_block_ids(name)} == set(self.tables)
+        assert set(self.requests) == set(engine.scheduler.requests)
+        assert self.waiting == [request.request_id for request in engine.scheduler.waiting]
+        assert {block_id for block_id, (key, *_) in self.keys.items() if key is not None} == \
+            {block.block_id for block in pool.blocks if block.block_hash is not None}
+
+
+async def read(watcher):
+    await asyncio.sleep(0)
+    return await watcher.next(0.001)
+
+
+def run(config, script, **options):
+    """``script(engine, feed, page, update)``, over an engine that is told of."""
+    async def main():
+        feed = LiveFeed()
+        engine, watcher, page = LLMEngine(config, trace=feed), Watcher(**options), Page()
+        feed.open(watcher, engine)
+
+        async def update():
+            for _ in range(3):  # what was posted to the loop comes in its next rounds
+                page.hear(await read(watcher))
+            return page
+
+        await script(engine, feed, watcher, update)
+    asyncio.run(main())
+
+
+def test_the_page_shows_what_is_after_every_step_and_when_all_have_gone(config):
+    async def script(engine, feed, watcher, update):
+        for number, length in enumerate((30, 9, 30, 3)):
+            engine.add_request([7] * length, GREEDY, f"r{number}", Priority(number % 3))
+        engine.add_request([5] * 6, SamplingParams(n=3, max_tokens=5, seed=1), "many")
+        num_steps = 0
+        while engine.has_unfinished_requests():
+            engine.step()
+            num_steps += 1
+            page = await update()
+            if engine.has_unfinished_requests():
+                feed.look(engine.scheduler)
+                (await update()).check(engine)
+        page.check(engine)
+        assert page.steps == list(range(num_steps)) and not page.tables and not page.requests
+        assert page.header["num_blocks"] == 18 and page.header["aging_rate"] == 0.1
+        assert engine.metrics().num_evictions and engine.metrics().num_preemptions, "the pool is too large to tell"
+
+    run(dataclasses.replace(config, num_blocks=18), script)
+
+
+def test_between_steps_arrivals_and_aborts_are_told_when_asked_for_and_else_nothing(config):
+    async def script(engine, feed, watcher, update):
+        await update()
+        engine.add_request([7] * 9, GREEDY, "low", Priority.LOW)
+        feed.look(engine.scheduler)
+        page = await update()
+        assert page.requests["low"][0] == 2 and page.waiting == ["low"] and page.steps == []
+        feed.look(engine.scheduler)
+        assert await read(watcher) == [], "nothing has changed"
+        engine.step()
+        engine.abort_request("low")
+        feed.look(engine.scheduler)
+        (await update()).check(engine)
+        assert not page.requests and page.steps == [0]
+
+    run(config, script)
+
+
+def test_who_comes_later_is_told_all_that_holds_and_the_last_steps(config):
+    async def script(engine, feed, watcher, update):
+        feed._window = Window(num_events=5)
+        for number in range(4):
+            params = SamplingParams(max_tokens=30 if number else 2, temperature=0, ignore_eos=True)
+            engine.add_request([number + 1] * 12, params, f"r{number}")
+        for _ in range(12):
+            engine.step()
+        late, page = Watcher(), Page()
+        feed.open(late, engine)
+        (message,) = await late.next(1)
+        page.hear([message]).check(engine)
+        assert len(message["events"]) == 5 and page.steps[-1] == 11
+        assert set(message["base"]["prompts"]) == {"r1", "r2", "r3"}, "of those that have ended nothing is kept"
+        assert all(most >= 12 and found == 0 for most, found in message["base"]["computed"].values())
+
+    run(config, script)
+
+
+def test_who_reads_slowly_is_told_everything_anew_and_the_engine_does_not_wait(config):
+    async def script(engine, feed, watcher, update):
+        engine.add_request([7] * 9, SamplingParams(max_tokens=30, temperature=0, ignore_eos=True), "a")
+        for _ in range(20):
+            engine.step()
+        await asyncio.sleep(0)
+        assert watcher.is_behind and await watcher.next(0.001) == []
+        feed.open(watcher, engine)
+        (await update()).check(engine)
+        assert not watcher.is_behind and feed.num_watchers == 1
+        engine.step()
+        (await update()).check(engine)
+
+    run(config, script, max_behind=8)
+
+
+def test_while_nobody_watches_nothing_is_recorded(config, monkeypatch):
+    async def script(engine, feed, watcher, update):
+        watcher.is_gone = True
+        monkeypatch.setattr(StepTrace, "record_plan", lambda *_: pytest.fail("somebody listens"))
+        engine.add_request([7] * 9, GREEDY, "a")
+        engine.step()
+        assert feed.num_watchers == 0
+        monkeypatch.undo()
+        feed.open(watcher, engine)
+        page = await update()
+        page.check(engine)
+        engine.step()
+
+    run(config, script)
+
+
+def test_the_keys_are_the_tree_that_the_notebooks_draw(config):
+    async def script(engine, feed, watcher, update):
+        for tail in ([1, 2, 3], [4, 5, 6, 7, 8]):
+            engine.add_request([*b"once upon a time ", *tail], GREEDY)
+            while engine.has_unfinished_requests():
+                engine.step()
+        page = await update()
+        nodes = {block_id: key for block_id, key in page.keys.items() if key[0] is not None}
+        first_of = {key: block_id for block_id, (key, *_) in sorted(nodes.items(), reverse=True)}
+        pool = engine.kv_cache.block_pool
+        for block_id, (_, parent, text) in nodes.items():
+            key = pool.blocks[block_id].block_hash
+            assert (parent is None) == (key.parent is None)
+            if parent is not None:
+                assert pool.blocks[first_of[parent]].block_hash == key.parent
+            svg = draw_tree(pool, text_of=lambda token: engine.tokenizer.decode([token])).svg
+            assert f'data-block="{block_id}"' in svg and text.split(" ")[0] in svg
+
+    run(config, script)
+
+
+def test_an_engine_that_is_told_of_does_not_outlive_its_owner(config):
+    async def main():
+        feed = LiveFeed()
+        async with AsyncLLMEngine(make_engine=lambda: engine_of(config, trace=feed)) as engine:
+            watcher = Watcher()
+            await engine.call(lambda inner: feed.open(watcher, inner))
+            outputs = [output async for output in engine.generate([1, 2, 3], GREEDY)]
+            return outputs[-1].finished, await engine.call(weakref.ref), feed
+
+    is_finished, engine, feed = asyncio.run(main())
+    gc.collect()
+    assert is_finished and engine() is None and feed is not None

@@ -1,0 +1,1 @@
+"""The models of a server: loaded when asked for, and let go when another needs their memory."""

@@ -1,0 +1,137 @@
+"""A model that is loaded: its engine, and what a server must know to talk to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.async_engine import AsyncLLMEngine
+from mini_vllm.engine import LLMEngine, engine_of
+from mini_vllm.engine_config import EngineConfig, EngineParts, parse_memory
+from mini_vllm.engine_room.sizes import kv_cache_bytes
+from mini_vllm.models.loader import load
+from mini_vllm.models.prompts import PromptReader
+from mini_vllm.models.resolve_name import find_model
+from mini_vllm.models.tokenizer import Tokenizer
+from mini_vllm.server.models.chat_templates import ChatTemplate
+from mini_vllm.trace.recorder import NoTrace
+
+log = logging.getLogger("mini_vllm.server")
+
+#: Name, size and time of change of each file.
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+class MemoryLimitError(ValueError):
+    """A model would take more memory than the server may use."""
+
+    def __init__(self, message: str, num_bytes: int) -> None:
+        super().__init__(message)
+        #: What it would take.
+        self.num_bytes = num_bytes
+
+
+@dataclass
+class ServedModel:
+    """One engine, with a prefix cache of its own."""
+
+    name: str
+    config: EngineConfig
+    engine: AsyncLLMEngine
+    #: What it tells of its steps; the live page listens there.
+    feed: NoTrace
+    prompts: PromptReader
+    #: How its makers would have it sampled: fields of SamplingParams.
+    sampling_defaults: Mapping[str, Any]
+    #: Weights and KV cache.
+    num_bytes: int
+    #: None if it has none.
+    chat_template: ChatTemplate | None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prompts.tokenizer
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.chat_template is not None
+
+    async def end(self) -> None:
+        """End its engine and the process of its template. Requests in flight end with what they have."""
+        if self.chat_template is not None:
+            await self.chat_template.close()
+        await self.engine.shutdown(drain=False)
+
+    @classmethod
+    async def start(cls, name: str, config: EngineConfig, parts: EngineParts | None, feed: NoTrace,
+                    max_num_requests: int, max_bytes: int | None = None,
+                    tokenizer: Tokenizer | None = None) -> ServedModel:
+        """Load it, with ``tokenizer`` if that was read before. Raises EngineStoppedError, with the cause, if that
+        cannot be, or if weights and KV cache would take more than ``max_bytes``; nothing is left running then. If it
+        is cancelled, its thread ends once the model is loaded: a thread that reads files cannot be stopped."""
+        engine = AsyncLLMEngine(max_num_requests=max_num_requests,
+                                make_engine=partial(_make_engine, config, parts, feed, max_bytes, tokenizer))
+        try:
+            prompts, defaults, num_bytes = await engine.call(_facts)
+        except asyncio.CancelledError:
+            ending = asyncio.ensure_future(engine.shutdown(drain=False))
+            await asyncio.sleep(0)  # until the thread has been told to end
+            ending.cancel()
+            raise
+        except BaseException:
+            await engine.shutdown(drain=False)
+            raise
+        template = None if prompts.tokenizer.chat_template is None else ChatTemplate(prompts.tokenizer)
+        return cls(name, config, engine, feed, prompts, defaults, num_bytes, template)
+
+
+def _make_engine(config: EngineConfig, parts: EngineParts | None, feed: NoTrace, max_bytes: int | None,
+                 tokenizer: Tokenizer | None) -> LLMEngine:
+    """Raise MemoryLimitError before the KV cache is allocated, if there is no memory for it."""
+    loaded = load(config.model, tokenizer)
+    kv_bytes = kv_cache_bytes(config, loaded)
+    num_bytes = loaded.num_bytes + kv_bytes
+    if max_bytes is not None and num_bytes > max_bytes:
+        raise MemoryLimitError(f"it takes {loaded.num_bytes / 1e6:.0f} MB for weights and {kv_bytes / 1e6:.0f} MB for "
+                               f"its KV cache; {max_bytes / 1e6:.0f} MB are left of the server's limit", num_bytes)
+    return engine_of(config, parts, loaded, feed)
+
+
+def _facts(engine: LLMEngine) -> tuple[PromptReader, Mapping[str, Any], int]:
+    pools = engine.runner.cache.pools
+    return engine.prompts, engine.loaded.sampling_defaults, engine.loaded.num_bytes + sum(pool.nbytes for pool in pools)
+
+
+def estimated_bytes(config: EngineConfig) -> int:
+    """What a model will take, before it is loaded: its files, and all that its KV cache may have."""
+    path = find_model(config.model)
+    files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+    kv_bytes = parse_memory(config.kv_memory) if config.num_blocks is None else 0
+    return sum(file.stat().st_size for file in files) + kv_bytes
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Names, sizes and times of a model's files: while it stays the same, so do they."""
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    states = [(file, file.stat()) for file in files if file.is_file()]
+    return tuple((file.name, state.st_size, state.st_mtime_ns) for file, state in states)
+
+
+def public_names(models: tuple[str, ...]) -> dict[str, str]:
+    """Name in the API → where it is loaded from. A path is known by its last part: where it lies is nobody's business.
+
+    Raises ValueError for two of the same name.
+    """
+    names: dict[str, str] = {}
+    for model in models:
+        path = Path(model).expanduser()
+        name = path.resolve().name if path.exists() else model
+        if names.get(name, model) != model:
+            raise ValueError(f"two models are called {name!r}: {names[name]} and {model}; rename one")
+        names[name] = model
+    return names
