@@ -17,9 +17,18 @@ STEPS = {"steps": [{"num_requests": 64, "context": 4096, "ours_ms": 8.95, "peer_
                                   "floor_ms": None}]}}
 
 
+WORKLOADS = {"workloads": [{"ours": {"workload": "nano-64", "output_tokens_per_s": 9035.9, "between_tokens_s":
+                                     {"50": 0.004, "100": 0.03}}, "peer": {"output_tokens_per_s": 807.4},
+                            "ratio": 11.19}]}
+COMMAND = {"machine": MACHINE, "command": "python -m mini_vllm.benchmark pool",
+           "printed": ["a table", "In short: it costs 1.0 times as much", "", "In short: and its checks 1.1 times"]}
+
+
 @pytest.fixture
 def folder(tmp_path):
-    for name, result in (("a.json", RESULT), ("gpu.json", STEPS)):
+    silent = {**COMMAND, "printed": ["a table"]}
+    for name, result in (("a.json", RESULT), ("gpu.json", STEPS), ("whole.json", WORKLOADS), ("pool.json", COMMAND),
+                         ("silent.json", silent)):
         (tmp_path / name).write_text(json.dumps(result))
     return tmp_path
 
@@ -48,13 +57,21 @@ def test_a_table_of_steps(folder):
                           "| 1, weights of 4 bits | 512 | 2.50 |  |  |  |"]
 
 
+def test_a_table_of_workloads_and_one_of_commands(folder):
+    assert tables.filled(page("gpu-workloads whole.json"), folder).splitlines()[4] == (
+        "| `nano-64` | 9036 | 807 | 11.2 times | 7.5 times the median: 30 ms |")
+    assert tables.filled(page("commands pool.json"), folder).splitlines()[4] == (
+        "| `pool` | it costs 1.0 times as much; and its checks 1.1 times | 2 cores of Neoverse-N1, nvpl, abc |")
+
+
 def test_writing_twice_changes_nothing(folder):
     once = tables.filled(page("throughput a.json"), folder)
     assert once != page("throughput a.json") and tables.filled(once, folder) == once
 
 
 @pytest.mark.parametrize("words, complaint", [("no a.json", "there is no table 'no'"), ("throughput", "no file"),
-                                              ("throughput b.json", "b.json is not in")])
+                                              ("throughput b.json", "b.json is not in"),
+                                              ("commands silent.json", "no line begins with 'In short: '")])
 def test_a_table_that_cannot_be_made_is_told(folder, words, complaint):
     with pytest.raises(ValueError, match=complaint):
         tables.filled(page(words), folder)
