@@ -14,8 +14,8 @@ distribution, and take the largest sum. Token i wins with the probability softma
 position, token) and of nothing else: there is no generator whose state a preemption or a failed step would have to
 restore. And a draw bears rounding. A batch computes the same logits as a request alone but for the order of sums,
 about 1e-6 in float32; that changes the winner only if the two largest sums are as near as that. Of 25,600 draws none
-changed (``python -m mini_vllm.benchmark seeds``). Inverse CDF, one number thrown at a line of all tokens, has an edge a
-token, and rounding moves all of them: 6 of 25,600 changed (``python -m mini_vllm.fuzz sampler --cases 100``).
+changed (``python tools/measure seeds``). Inverse CDF, one number thrown at a line of all tokens, has an edge a
+token, and rounding moves all of them: 6 of 25,600 changed (``python tools/fuzz sampler --cases 100``).
 """
 
 from __future__ import annotations

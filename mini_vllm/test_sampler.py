@@ -11,13 +11,13 @@ import random
 
 import numpy as np
 import pytest
+from fuzz.sampler import chi_square_bound
+from fuzz.sampler_reference import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mini_vllm.backend import mx
 from mini_vllm.conftest import examples
-from mini_vllm.fuzz.sampler import chi_square_bound
-from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler, gumbel_noise
 from mini_vllm.sampling.bad_words import BadWords

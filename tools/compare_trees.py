@@ -7,7 +7,7 @@
 Each tree has a process of its own, and only one of them works at a time. They are started anew for every round: where a
 process happens to have its threads and its memory can make it 1.1 times as fast as another, for as long as it lives.
 Besides those of ``bench throughput``
-there are two workloads: ``single``, one request of 128 tokens, and ``prefix``, the four of ``benchmark prefix``.
+there are two workloads: ``single``, one request of 128 tokens, and ``prefix``, prompts that share 1024 of 1100 tokens.
 """
 
 from __future__ import annotations
@@ -104,25 +104,37 @@ def serve_lines(model: str) -> None:
 
 
 def _seconds(loaded: Any, name: str) -> float:
-    from mini_vllm.benchmark import single
-    from mini_vllm.benchmark.drawing import GREEDY
-    from mini_vllm.benchmark.prefix import FULL, Workloads
-    from mini_vllm.benchmark.prefix_servers import OurServer
-    from mini_vllm.benchmark.results import BATCHED
+    """Only what trees of many ages have is imported."""
+    if name == "single":
+        prompt = loaded.tokenizer.encode("Once upon a time there was a little girl who lived at the edge of the forest")
+        return _serve(loaded, [[prompt]], num_tokens=128)
+    if name == "prefix":
+        ids = [token % 1000 + 1 for token in range(1024)]
+        prompts = [ids + [token * (request + 7) % 1000 + 1 for token in range(76)] for request in range(17)]
+        # all at once, then one after the other, then all at once when one has come before
+        return sum(_serve(loaded, turns, num_tokens=16) for turns in (
+            [prompts[:16]], [[prompt] for prompt in prompts[:16]], [prompts[16:], prompts[:16]]))
     from mini_vllm.benchmark.throughput import serve
     from mini_vllm.benchmark.workloads import make_workload
-    from mini_vllm.engine import LLMEngine
-    from mini_vllm.engine_config import EngineConfig
-    if name == "single":
-        engine = LLMEngine(EngineConfig(num_blocks=64), loaded=loaded)
-        return single._ours(engine, loaded.tokenizer.encode(single.PROMPT), GREEDY, single.NUM_TOKENS)[0]
-    if name == "prefix":
-        config = EngineConfig(num_blocks=FULL.num_requests * 36 + 1)
-        return sum(run(OurServer(LLMEngine(config, loaded=loaded), GREEDY)).seconds
-                   for run in Workloads(loaded.config.vocab_size, FULL).by_name.values())
     workload = make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
     start_s = time.perf_counter()
-    serve(loaded, workload, BATCHED, lambda num_finished, num_tokens: None)
+    serve(loaded, workload, "mini_vllm", lambda num_finished, num_tokens: None)
+    return time.perf_counter() - start_s
+
+
+def _serve(loaded: Any, turns: Sequence[Sequence[list[int]]], num_tokens: int) -> float:
+    """By a new engine, one turn after the other, the prompts of each at once."""
+    from mini_vllm.engine import LLMEngine
+    from mini_vllm.engine_config import EngineConfig
+    from mini_vllm.request import SamplingParams
+    engine = LLMEngine(EngineConfig(num_blocks=600), loaded=loaded)
+    params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
+    start_s = time.perf_counter()
+    for prompts in turns:
+        for prompt in prompts:
+            engine.add_request(prompt, params)
+        while engine.has_unfinished_requests():
+            engine.step()
     return time.perf_counter() - start_s
 
 

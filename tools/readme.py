@@ -41,8 +41,8 @@ SHORTENED = {
     "mini-vllm bench gpu": "--quick --no-peer",  # without a GPU, mlx-lm's arms would take minutes
     "mini-vllm serve": "--port 0",
     "course serve": "--port 0",
-    "python -m mini_vllm.fuzz": "--seconds 1",
-    "python -m mini_vllm.benchmark": "--quick",
+    "python tools/fuzz": "--seconds 1",
+    "python tools/measure": "--quick",
     "course check": "1.2",
     "pytest phase-02-paged-attention/labs": "-k task_1 -p no:nbval",
     "pytest phase-02-paged-attention/labs/lab-01-block-allocator": "-p no:nbval",
@@ -67,7 +67,7 @@ WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
            "course grade submissions --out grades --lab 1.2": (
                "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
 #: Commands that need a model which is fetched once; they run where it is here.
-NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python -m mini_vllm.benchmark quiz")
+NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python tools/measure quiz")
 #: It is looked up, not run: it takes minutes, or runs this.
 BY_NAME = ("make test",)
 #: What is silent when all is well.

@@ -88,8 +88,8 @@ def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def commands(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What ``python -m mini_vllm.benchmark NAME`` prints in short, a row for each name."""
-    lines = ["| `python -m mini_vllm.benchmark …` | result | machine |", "|---|---|---|"]
+    """What ``python tools/measure NAME`` prints in short, a row for each name."""
+    lines = ["| `python tools/measure …` | result | machine |", "|---|---|---|"]
     for result in results:
         told = [line.removeprefix(IN_SHORT) for line in result["printed"] if line.startswith(IN_SHORT)]
         if not told:

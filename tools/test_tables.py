@@ -20,7 +20,7 @@ STEPS = {"steps": [{"num_requests": 64, "context": 4096, "ours_ms": 8.95, "peer_
 WORKLOADS = {"workloads": [{"ours": {"workload": "nano-64", "output_tokens_per_s": 9035.9, "between_tokens_s":
                                      {"50": 0.004, "100": 0.03}}, "peer": {"output_tokens_per_s": 807.4},
                             "ratio": 11.19}]}
-COMMAND = {"machine": MACHINE, "command": "python -m mini_vllm.benchmark pool",
+COMMAND = {"machine": MACHINE, "command": "python tools/measure pool",
            "printed": ["a table", "In short: it costs 1.0 times as much", "", "In short: and its checks 1.1 times"]}
 
 

@@ -4,9 +4,9 @@ import io
 import os
 
 import pytest
+from measure.__main__ import TIMED, make_parser
 
 from mini_vllm.benchmark import cpu_time
-from mini_vllm.benchmark.__main__ import TIMED, make_parser
 from mini_vllm.benchmark.cpu_time import (
     STOLEN_FIELD,
     CpuReading,

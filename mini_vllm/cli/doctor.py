@@ -70,7 +70,7 @@ def describe_orders(seconds: float = ORDER_SECONDS) -> str:
         return f"the table of products fits: at most {max(worst.times_off, 1):.2f} times off"
     return (f"the table of products is {worst.times_off:.2f} times off here: {worst.num_rows} rows, "
             f"{'→'.join(map(str, worst.shape))}, {worst.table_says} first\n"
-            "python -m mini_vllm.benchmark blas shows all of it; results are right, some steps take longer")
+            "python tools/measure blas, in a checkout, shows all of it; results are right, some steps take longer")
 
 
 def run_doctor(console: Console, complaint: str | None = None) -> int:

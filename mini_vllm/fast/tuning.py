@@ -36,40 +36,40 @@ TOKENS_FIRST = WeightsFirst((), (), ())
 # ---- attention
 
 #: Up to this many decoding requests are attended one by one: few products of whole contexts, not many of blocks.
-#: ``python -m mini_vllm.benchmark attention``, gather against split-KV.
+#: ``python tools/measure attention``, gather against split-KV.
 MAX_GATHERED_DECODES = 2
 #: Requests that compute up to this many tokens are attended together, as those with one: a draft is verified so.
-#: ``python -m mini_vllm.benchmark queries``
+#: ``python tools/measure queries``
 MAX_SPLIT_QUERIES = 8
 #: Query tokens of a chunk that are attended at once. Smaller tiles skip more keys that they do not see, larger ones
 #: start fewer operations.
 #: ``mini-vllm bench throughput --workload long-arrival``
 QUERY_TILE = 128
 #: With fewer (request, block) pairs than this, a second stream costs more than it saves.
-#: ``python -m mini_vllm.benchmark attention``, split-KV against two streams.
+#: ``python tools/measure attention``, split-KV against two streams.
 MIN_SPLITS_FOR_TWO_STREAMS = 40
 #: At most this many partial results of a request are added up at once: the more, the more filling for those with few.
-#: ``python -m mini_vllm.benchmark attention``
+#: ``python tools/measure attention``
 MAX_PARTIALS_PER_SUM = 16
 #: Requests that have about as many blocks are filled up to the same number, if that makes them at most this many times
-#: as many. ``python -m mini_vllm.benchmark attention``
+#: as many. ``python tools/measure attention``
 MAX_FILLED = 1.125
 #: Tokens a run, on average, from which on writing run by run beats token by token; with 32 it is four times as fast.
-#: ``python -m mini_vllm.benchmark pool``, the line with a prompt.
+#: ``python tools/measure pool``, the line with a prompt.
 MIN_RUN = 8
 #: A ``gather_mm`` of more products does not start on CUDA, which counts thread blocks in 16 bits.
 CUDA_MAX_PRODUCTS, MAX_PRODUCTS = 65_535, 2**31 - 1
-#: Kernels that multiply one vector far faster than two or three. ``python -m mini_vllm.benchmark blas``, M = 1 and 2.
+#: Kernels that multiply one vector far faster than two or three. ``python tools/measure blas``, M = 1 and 2.
 FAST_WITH_ONE_VECTOR = ("nvpl", "mkl", "metal", "cuda")
 #: Of more rows, NVPL multiplies even the smallest matrices by several threads, which takes four times as long.
-#: ``python -m mini_vllm.benchmark queries``
+#: ``python tools/measure queries``
 NVPL_MAX_SMALL_ROWS = 8
 
 # ---- everything else that a step computes
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 #: With fewer elements, starting the fifteen operations of our exp takes longer than they save.
-#: ``python -m mini_vllm.benchmark blas``, the last lines.
+#: ``python tools/measure blas``, the last lines.
 MIN_EXP_SIZE = 16384 if IS_X86 else 32768
 #: With fewer elements of an activation, a second stream costs more than it saves.
 #: ``mini-vllm bench throughput --workload mixed-16``
@@ -78,7 +78,7 @@ MIN_ACTIVATION_TO_SPLIT = 131072
 MIN_NOISE_TO_SPLIT = 16384
 #: BLAS → numbers of tokens for which ``weight @ x.T`` takes less time than ``x @ weight.T``, as ranges with both ends.
 #: For a BLAS that is not here, tokens come first. Measured on two Neoverse-N1 cores (NVPL) and on two cores of a Xeon
-#: (MKL); OpenBLAS and Accelerate were not. ``python -m mini_vllm.benchmark blas``
+#: (MKL); OpenBLAS and Accelerate were not. ``python tools/measure blas``
 WEIGHTS_FIRST: dict[str, WeightsFirst] = {
     "nvpl": WeightsFirst(((3, 8), (13, 24)), mlp=((3, 8), (13, 64)), head=((3, 8), (13, 24))),
     "mkl": WeightsFirst(((9, 48),), mlp=((9, 48),), head=((9, 16),)),
@@ -93,7 +93,7 @@ CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 256, 2048
 #: one without a prompt. ``mini-vllm bench throughput --workload long-arrival``
 CPU_CHUNK_TOKENS = 96
 #: Looking ahead made a model of 22 MB 1.2 times as fast for one request, 1.1 times for 2 to 4, no faster for more; one
-#: of 109 MB 0.93 times. ``python -m mini_vllm.benchmark single``
+#: of 109 MB 0.93 times. ``python tools/measure single``
 CPU_MAX_LOOKAHEAD, CPU_SMALL_MODEL_BYTES = 4, 64_000_000
 #: Beside MKL, whose products take a smaller part of a step, up to 16 gain from it.
 MKL_MAX_LOOKAHEAD = 16
@@ -143,7 +143,7 @@ def exp_by_hand_is_faster(x: mx.array) -> bool:
 
 def power_is_faster_than_exp() -> bool:
     """Whether MLX computes ``e ** x`` faster as a power than as an exp. On x86 the power takes 11 ns an element and the
-    exp 26, on aarch64 13 and 9. ``python -m mini_vllm.benchmark blas``, the last lines."""
+    exp 26, on aarch64 13 and 9. ``python tools/measure blas``, the last lines."""
     return IS_X86 and is_cpu()
 
 

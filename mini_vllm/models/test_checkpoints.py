@@ -6,10 +6,10 @@ import struct
 
 import numpy as np
 import pytest
+from fuzz.oracle import float32_oracle, oracle_logits
 
 from mini_vllm.backend import BlasInfo, mx
 from mini_vllm.conftest import ARCHITECTURES, SHAPE, write_checkpoint
-from mini_vllm.fuzz.oracle import float32_oracle, oracle_logits
 from mini_vllm.llm import LLM
 from mini_vllm.model_runner import ModelRunner, RequestStep
 from mini_vllm.models.export import export_folder

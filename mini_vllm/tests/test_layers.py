@@ -15,7 +15,7 @@ LAYERS = (
     "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention", "fast", "models",
     "sampling", "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "parts",
     "lookahead", "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream",
-    "engine_thread", "async_engine", "server", "benchmark", "fuzz", "demo", "cli", "__main__", "__init__", "tests",
+    "engine_thread", "async_engine", "server", "benchmark", "demo", "cli", "__main__", "__init__", "tests",
 )
 #: What ``mini_vllm/__init__.py`` defines itself. Its other names come from all over the package, so it counts as the
 #: top; this one may be imported from everywhere.

@@ -139,7 +139,7 @@ def test_a_wheel_holds_the_model_the_questions_the_page_the_kernels_and_the_mark
     assert any(name.endswith("decode.h") for name in kernels)
     others = {name for name in wheel.namelist() if not name.endswith(".py") and ".dist-info/" not in name}
     assert {name for name in others if not name.startswith(COURSE)} == {
-        "mini_vllm/py.typed", "mini_vllm/benchmark/quiz.json", *assets, *page, *kernels}
+        "mini_vllm/py.typed", *assets, *page, *kernels}
 
 
 def test_a_wheel_holds_the_course(wheel):

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
+from fuzz import async_engine, engine, sampler
+from fuzz.__main__ import FUZZERS, fuzz, main
 from mini_vllm.attention import PagedKVCache
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.conftest import THOROUGH, examples
 from mini_vllm.engine_thread import EngineThread
-from mini_vllm.fuzz import async_engine, engine, sampler
-from mini_vllm.fuzz.__main__ import FUZZERS, fuzz, main
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.recovery import Recovery
@@ -163,7 +163,7 @@ def test_a_failure_says_what_was_drawn_and_how_to_repeat_it(monkeypatch, capsys)
     assert main(["engine", "--seed", "5"]) == 1
     out, err = capsys.readouterr()
     assert "drawn: 15, which is too much\n" in err and "Traceback" not in err
-    assert "case 3 failed; to repeat it: python -m mini_vllm.fuzz engine --seed 5 --case 3\n" in err
+    assert "case 3 failed; to repeat it: python tools/fuzz engine --seed 5 --case 3\n" in err
     assert "3 cases in" in out and "1 failure; 6 things" in out
     assert main(["engine", "--seed", "5", "--case", "3"]) == 1
     again = capsys.readouterr()
@@ -219,6 +219,6 @@ def test_what_is_no_number_or_too_much_is_refused(capsys, arguments):
 
 
 def test_the_package_names_every_fuzzer():
-    import mini_vllm.fuzz
+    import fuzz
     for name in FUZZERS:
-        assert f"python -m mini_vllm.fuzz {name} " in mini_vllm.fuzz.__doc__
+        assert f"python tools/fuzz {name} " in fuzz.__doc__

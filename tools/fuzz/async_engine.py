@@ -21,15 +21,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from fuzz.caller_checks import CallerChecks
+from fuzz.callers import NETWORK, REFUSED, Caller, draw_caller, expected_outputs, prompts
+from fuzz.expect import expect
+from fuzz.faults import lose_plan_once
+from fuzz.networks import network_folder
 from mini_vllm.async_engine import AsyncLLMEngine
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.fuzz.caller_checks import CallerChecks
-from mini_vllm.fuzz.callers import NETWORK, REFUSED, Caller, draw_caller, expected_outputs, prompts
-from mini_vllm.fuzz.expect import expect
-from mini_vllm.fuzz.faults import lose_plan_once
-from mini_vllm.fuzz.networks import network_folder
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.scheduler import Scheduler
 

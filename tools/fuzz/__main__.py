@@ -1,4 +1,4 @@
-"""``python -m mini_vllm.fuzz NAME``: case after case until the time is over or one fails."""
+"""``python tools/fuzz NAME``: case after case until the time is over or one fails."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-
-import mini_vllm.fuzz
+from pathlib import Path
 
 #: Name → module. (``async`` is a keyword, and cannot be one.)
 FUZZERS = {"engine": "engine", "models": "models", "sampler": "sampler", "async": "async_engine"}
@@ -33,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m mini_vllm.fuzz", description=mini_vllm.fuzz.__doc__,
+    parser = argparse.ArgumentParser(prog="python tools/fuzz", description=importlib.import_module("fuzz").__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(FUZZERS))
     parser.add_argument("--seed", type=int, default=0, help="another one draws other cases (default: 0)")
@@ -54,7 +53,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.cou
             raise ValueError(f"--{name} is {value}, must be at least {least}")
     if arguments.seconds is not None and not 0 < arguments.seconds < math.inf:
         raise ValueError(f"--seconds is {arguments.seconds:g}, must be more than 0 and finite")
-    run_case = importlib.import_module(f"mini_vllm.fuzz.{FUZZERS[arguments.name]}").run_case
+    run_case = importlib.import_module(f"fuzz.{FUZZERS[arguments.name]}").run_case
     if arguments.case is not None:
         return run_case, range(arguments.case, arguments.case + 1), math.inf
     if arguments.cases is not None:
@@ -81,7 +80,7 @@ def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count
             except Exception as error:
                 progress.stop()
                 print(_failure(error), file=sys.stderr)
-                print(f"case {case} failed; to repeat it: python -m mini_vllm.fuzz {name} --seed {seed} --case {case}",
+                print(f"case {case} failed; to repeat it: python tools/fuzz {name} --seed {seed} --case {case}",
                       file=sys.stderr)
                 status = FAILED
                 break
@@ -105,4 +104,5 @@ def _list(tried: Counter[str]) -> str:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # a folder that is run is on the path itself; the package lies in it
     sys.exit(main())

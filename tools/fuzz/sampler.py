@@ -19,8 +19,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from fuzz.sampler_reference import reference
 from mini_vllm.backend import mx
-from mini_vllm.fuzz.sampler_reference import reference
 from mini_vllm.request import SamplingParams
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling.row import SamplerRow, make_key

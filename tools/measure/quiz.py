@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from mini_vllm.benchmark.quiz_score import Question, Scorer, read_questions
+from measure.quiz_score import Question, Scorer, read_questions
 from mini_vllm.llm import LLM
 from mini_vllm.request import SamplingParams
 

@@ -1,9 +1,10 @@
-"""``python -m mini_vllm.benchmark NAME``"""
+"""``python tools/measure NAME``"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import sys
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import mini_vllm.benchmark
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.checks import writable_file
 
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         if arguments.json:
             writable_file(arguments.json)
-            with saved_to(arguments.json, " ".join(["python -m mini_vllm.benchmark", arguments.name])):
+            with saved_to(arguments.json, " ".join(["python tools/measure", arguments.name])):
                 return measure(arguments)
         return measure(arguments)
     except ValueError as error:  # a LoadError is one
@@ -80,7 +80,8 @@ def at_least_one(text: str) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m mini_vllm.benchmark", description=mini_vllm.benchmark.__doc__,
+    about = importlib.import_module("measure").__doc__
+    parser = argparse.ArgumentParser(prog="python tools/measure", description=about,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     names = parser.add_subparsers(dest="name", required=True, metavar="name")
     allocator = names.add_parser("allocator")
@@ -135,42 +136,42 @@ def run(arguments: argparse.Namespace) -> None:
             print()
             print_checks(**quick(rounds=2))
         case "blas":
-            from mini_vllm.benchmark.blas import print_blas, print_exp, print_orders
+            from measure.blas import print_blas, print_exp, print_orders
             print_blas(**quick(all_num_rows=(16,), num_rounds=1))
             print()
             print_orders(**quick(all_num_rows=(16,), seconds=0.001, models=("tiny-tales",)))
             print()
             print_exp(**quick(num_times=1))
         case "single":
-            from mini_vllm.benchmark.single import print_single
+            from measure.single import print_single
             print_single(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(num_tokens=4))
         case "pool":
-            from mini_vllm.benchmark.pool import print_pool
+            from measure.pool import print_pool
             print_pool(**quick(num_rounds=1))
         case "tree":
-            from mini_vllm.benchmark.tree import print_tree
+            from measure.tree import print_tree
             print_tree(**quick(all_num_prompts=(20, 100), rounds=1))
         case "attention":
-            from mini_vllm.benchmark.attention import print_attention
+            from measure.attention import print_attention
             print_attention(arguments.rounds)
         case "prefix":
-            from mini_vllm.benchmark.prefix import SMALL, print_prefix
+            from measure.prefix import SMALL, print_prefix
             print_prefix(arguments.model, arguments.rounds, Drawing.from_arguments(arguments), **quick(size=SMALL))
         case "parts":
-            from mini_vllm.benchmark.parts import print_parts
+            from measure.parts import print_parts
             print_parts(arguments.model, arguments.rounds, **quick(all_num_requests=(2,)))
         case "queries":
-            from mini_vllm.benchmark.queries import print_queries
+            from measure.queries import print_queries
             print_queries(arguments.model, arguments.rounds)
         case "seeds":
-            from mini_vllm.benchmark.seeds import print_seeds
+            from measure.seeds import print_seeds
             print_seeds(arguments.model, arguments.num_tokens, Drawing.from_arguments(arguments),
                         **quick(num_requests=4))
         case "stall":
-            from mini_vllm.benchmark.stall import print_stall
+            from measure.stall import print_stall
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))
         case "quiz":
-            from mini_vllm.benchmark.quiz import print_quiz
+            from measure.quiz import print_quiz
             print_quiz(arguments.model, arguments.questions, arguments.show, **quick(seeds=(0,), max_tokens=8))
 
 
@@ -186,4 +187,5 @@ def shorten(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # a folder that is run is on the path itself; the package lies in it
     sys.exit(main())

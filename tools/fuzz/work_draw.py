@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mini_vllm.fuzz.alone import Alone
-from mini_vllm.fuzz.draws import PromptDraw, draw_params
-from mini_vllm.fuzz.faults import Poison
-from mini_vllm.fuzz.work import Work, is_unseeded
+from fuzz.alone import Alone
+from fuzz.draws import PromptDraw, draw_params
+from fuzz.faults import Poison
+from fuzz.work import Work, is_unseeded
 from mini_vllm.request import Priority, SamplingParams
 
 

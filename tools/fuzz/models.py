@@ -19,10 +19,10 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 
+from fuzz.model_cases import NUM_TOKENS, Case, Quantisation, draw_case
+from fuzz.oracle import float32_oracle, load_without_windows, oracle_logits
 from mini_vllm.backend import mx, nn
 from mini_vllm.fast import tuning
-from mini_vllm.fuzz.model_cases import NUM_TOKENS, Case, Quantisation, draw_case
-from mini_vllm.fuzz.oracle import float32_oracle, load_without_windows, oracle_logits
 from mini_vllm.llm import LLM
 from mini_vllm.models import weights
 from mini_vllm.models.random_model import random_weights, write_byte_tokenizer

@@ -14,18 +14,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fuzz.alone import Alone, are_same_beams
+from fuzz.draws import PromptDraw, draw_config
+from fuzz.engine_checks import WorkChecks, check_holds_no_nan, check_is_empty
+from fuzz.expect import expect
+from fuzz.faults import Interrupted, PlanLost, interrupt_at_times, lose_plan_once
+from fuzz.networks import NETWORKS, break_token, network
+from fuzz.work import Work, changes, short
+from fuzz.work_draw import WorkDraw
 from mini_vllm import block_pool
 from mini_vllm.beam_search import beam_search
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineParts
-from mini_vllm.fuzz.alone import Alone, are_same_beams
-from mini_vllm.fuzz.draws import PromptDraw, draw_config
-from mini_vllm.fuzz.engine_checks import WorkChecks, check_holds_no_nan, check_is_empty
-from mini_vllm.fuzz.expect import expect
-from mini_vllm.fuzz.faults import Interrupted, PlanLost, interrupt_at_times, lose_plan_once
-from mini_vllm.fuzz.networks import NETWORKS, break_token, network
-from mini_vllm.fuzz.work import Work, changes, short
-from mini_vllm.fuzz.work_draw import WorkDraw
 from mini_vllm.prefix_tree import PrefixTree
 from mini_vllm.request import RequestOutput, SamplingParams
 from mini_vllm.request_queue import PriorityQueueWithAging

@@ -6,9 +6,9 @@ import functools
 import random
 from dataclasses import dataclass, field
 
+from fuzz.networks import MAX_POSITION_EMBEDDINGS, network
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.fuzz.networks import MAX_POSITION_EMBEDDINGS, network
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 
 NETWORK = "llama"

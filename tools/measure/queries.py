@@ -7,8 +7,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+from measure.parts import CONTEXT, repeated_step
 from mini_vllm.backend import mx
-from mini_vllm.benchmark.parts import CONTEXT, repeated_step
 from mini_vllm.models.loader import load
 
 NUM_REQUESTS = 8

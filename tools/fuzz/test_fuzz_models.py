@@ -1,10 +1,10 @@
-"""A few dozen cases of the model fuzzer; ``python -m mini_vllm.fuzz models`` runs as many as asked for."""
+"""A few dozen cases of the model fuzzer; ``python tools/fuzz models`` runs as many as asked for."""
 
 import numpy as np
 import pytest
 
-from mini_vllm.fuzz import model_cases, models
-from mini_vllm.fuzz.model_cases import draw_case
+from fuzz import model_cases, models
+from fuzz.model_cases import draw_case
 
 pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
 

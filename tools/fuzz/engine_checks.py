@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuzz.alone import LOGPROB_TOLERANCE, Alone
+from fuzz.expect import expect
+from fuzz.work import Work, is_unseeded, num_common
 from mini_vllm.backend import mx
 from mini_vllm.engine import LLMEngine
-from mini_vllm.fuzz.alone import LOGPROB_TOLERANCE, Alone
-from mini_vllm.fuzz.expect import expect
-from mini_vllm.fuzz.work import Work, is_unseeded, num_common
 from mini_vllm.request import CompletionOutput, RequestOutput, TokenLogprob
 
 

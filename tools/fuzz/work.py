@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from fuzz.faults import Poison
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.fuzz.faults import Poison
 from mini_vllm.request import Priority, RequestOutput, SamplingParams
 
 

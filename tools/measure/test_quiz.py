@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from mini_vllm.benchmark import quiz
-from mini_vllm.benchmark.__main__ import main, make_parser
-from mini_vllm.benchmark.quiz_score import QUESTIONS_FILE, Question, Scorer, as_words, read_questions, split_clauses
+from measure import quiz
+from measure.__main__ import main, make_parser
+from measure.quiz_score import QUESTIONS_FILE, Question, Scorer, as_words, read_questions, split_clauses
 from mini_vllm.conftest import make_talker
 from mini_vllm.llm import LLM
 from mini_vllm.request import SamplingParams
@@ -212,4 +212,4 @@ def test_a_question_that_is_not_served_ends_the_quiz(shallow, tmp_path):
 
 
 def test_help_names_the_quiz():
-    assert "python -m mini_vllm.benchmark quiz " in make_parser().format_help()
+    assert "python tools/measure quiz " in make_parser().format_help()

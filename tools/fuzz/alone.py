@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fuzz.faults import Poison
+from fuzz.work import Work
 from mini_vllm.beam_search import Beam
 from mini_vllm.engine import LLMEngine
 from mini_vllm.engine_config import EngineConfig
-from mini_vllm.fuzz.faults import Poison
-from mini_vllm.fuzz.work import Work
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import CompletionOutput, RequestOutput, SamplingParams
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mini_vllm.benchmark.__main__ import main, make_parser
+from measure.__main__ import main, make_parser
 
 
 @pytest.mark.parametrize("name, told", [("allocator", "times as much at 3,000 blocks as at 300"),
@@ -24,7 +24,7 @@ def test_what_is_printed_is_saved_with_where_it_comes_from(tmp_path, capsys, mon
     assert main() == 0
     saved = json.loads(path.read_text())
     assert saved["printed"] == capsys.readouterr().out.splitlines() and "8 × 4" in "".join(saved["printed"])
-    assert saved["command"] == "python -m mini_vllm.benchmark queries"
+    assert saved["command"] == "python tools/measure queries"
     assert set(saved["machine"]) == {"device", "system", "cores", "blas", "python", "mini_vllm", "mlx", "mlx_lm",
                                      "commit"}
     monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--json", str(tmp_path / "no" / "where")])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from fuzz.callers import MAX_TOKENS, Caller, expected_outputs
+from fuzz.expect import expect
 from mini_vllm.async_engine import EngineBusyError
 from mini_vllm.engine_thread import EngineStoppedError
-from mini_vllm.fuzz.callers import MAX_TOKENS, Caller, expected_outputs
-from mini_vllm.fuzz.expect import expect
 
 
 @dataclass
