@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from course.lab.hints import LEVELS
 from course.lab.lab import LabError, find_root
 from course.student.demo_commands import BENCHES, DEMOS
 from course.student.run_command import DEFAULT_PROMPT, Wish
+from mini_vllm.checks import nearest
 from mini_vllm.terminal import run_command
 
 COMMANDS = ("status", "next", "test", "watch", "hint", "run", "serve", "demo", "bench", "board", "reset", "solution",
@@ -86,8 +86,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _check_command(argv: list[str]) -> None:
     """Raise LabError for a command that does not exist, with the nearest that does."""
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        near = difflib.get_close_matches(argv[0].lower(), COMMANDS, n=1, cutoff=0.5)
-        guess = f" Did you mean `course {near[0]}`?" if near else ""
+        near = nearest(argv[0], COMMANDS)
+        guess = f" Did you mean `course {near}`?" if near else ""
         raise LabError(f"There is no command {argv[0]!r}.{guess} The commands are {', '.join(COMMANDS)}.")
 
 

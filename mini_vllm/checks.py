@@ -6,6 +6,7 @@ numpy's numbers are numbers; True and False are not.
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import os
@@ -159,3 +160,10 @@ def is_hashable(values: Iterable[object]) -> bool:
     except TypeError:
         return False
     return True
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The known word that is most like this one, in whatever case, for a "did you mean"; None if none is like it."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[close[0]] if close else None

@@ -15,7 +15,6 @@ zeroes them).
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,17 +101,18 @@ class LookAhead:
         self._scheduler, self._kv_cache, self._live = scheduler, kv_cache, live
         self._runner, self._sampler = runner, sampler
         self.pending: StepAhead | None = None
+        #: Steps that were begun in vain: another one was planned, or the device refused.
+        self.num_dropped = 0
 
     def begin_next(self, requests: list[Request], chosen: ChosenTokens) -> None:
         """While ``chosen``, one token for each of ``requests``, is computed, begin the step after it."""
         chosen.begin()
         if len(requests) <= self.max_requests:
-            with contextlib.suppress(Exception):  # if there is something wrong, the step itself will show it
-                places = [index for index, request in enumerate(requests) if not _ends_now(request)]
-                staying = [requests[index] for index in places]
-                if self._is_likely(staying):
-                    all_stay = len(staying) == len(requests)
-                    self._begin(staying, chosen.token_ids if all_stay else chosen.token_ids[mx.array(places)])
+            indices = [index for index, request in enumerate(requests) if not _ends_now(request)]
+            staying = [requests[index] for index in indices]
+            if self._is_likely(staying):
+                all_stay = len(staying) == len(requests)
+                self._begin(staying, chosen.token_ids if all_stay else chosen.token_ids[mx.array(indices)])
 
     def _is_likely(self, staying: list[Request]) -> bool:
         """Whether somebody goes on, and nobody who waits could come in."""
@@ -128,9 +128,13 @@ class LookAhead:
         block_tables = [self._kv_cache.get_block_ids(request.request_id) for request in requests]
         context_lens = [request.num_computed_tokens + 1 for request in requests]
         rows = [self._live.sequence(request.request_id).row for request in requests]
-        logits = self._runner.step_ahead(token_ids, block_tables, context_lens)
-        following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
-        following.begin()
+        try:
+            logits = self._runner.step_ahead(token_ids, block_tables, context_lens)
+            following = choose_tokens(self._sampler, logits, rows, num_ahead=1)
+            following.begin()
+        except RuntimeError:  # the device has no memory, say: the step itself will show it
+            self.num_dropped += 1
+            return
         self.pending = StepAhead(list(requests), block_tables, context_lens, following)
 
     def take(self, plan: SchedulerOutput) -> ChosenTokens | None:
@@ -150,6 +154,7 @@ class LookAhead:
         """
         ahead, self.pending = self.pending, None
         if ahead is not None:
+            self.num_dropped += 1
             slots = slot_mapping(ahead.block_tables, np.array(ahead.context_lens) - 1, range(len(ahead.requests) + 1),
                                  self._kv_cache.block_size)
             self._runner.cache.clear_slots(slots)

@@ -695,12 +695,24 @@ def test_a_look_ahead_that_computes_nan_leaves_none_behind(shallow, how):
     assert not has_nan_in_reach(engine)
 
 
-def test_a_look_ahead_that_fails_harms_nobody(loaded, monkeypatch):
+def test_a_look_ahead_that_the_device_refuses_harms_nobody_and_is_counted(loaded, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("[malloc] Unable to allocate 4096 bytes")
+
     engine = make_engine(loaded)
-    monkeypatch.setattr(engine.runner, "step_ahead", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine.runner, "step_ahead", refuse)
     engine.add_request("hello", GREEDY, "r")
     output = run(engine)["r"]
     assert output.error is None and output.token_ids == make_llm(loaded).generate(["hello"], GREEDY)[0].token_ids
+    assert engine.lookahead.num_dropped > 0
+
+
+def test_a_bug_in_a_look_ahead_is_not_hidden(loaded, monkeypatch):
+    """It would show only as slowness."""
+    engine = make_engine(loaded)
+    monkeypatch.setattr(engine.runner, "step_ahead", lambda *_: 1 / 0)
+    engine.add_request("hello", GREEDY, "r")
+    assert "division by zero" in str(run(engine)["r"].error)
 
 
 def test_two_samples_beside_a_chunk_that_is_not_the_last(loaded):

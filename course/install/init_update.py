@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TypedDict
 
 import mini_vllm
+from course.core.atomic_files import write_whole
 from course.install.course_files import course_files
 from course.lab.bare_starter import is_as_shipped
 from course.lab.lab import MARKER, Lab, LabError, discover
@@ -36,7 +37,7 @@ def lay_down(folder: Path) -> int:
     with TemporaryDirectory(dir=folder.parent, prefix=".course-") as parent:
         new = Path(parent) / "new"
         for name, content in files.items():
-            _write(new / name, content)
+            write_whole(new / name, content, is_lasting=False)
         _write_marker(new, files)
         if folder.exists():
             folder.rmdir()
@@ -85,9 +86,9 @@ def update(root: Path) -> int:
         if name in edited or old == content:
             continue
         if old is not None and path.name != "starter.py" and _digest(old) != before["files"].get(name):
-            _write(backups / name, old)
+            write_whole(backups / name, old)
             changes.saved.append(name)
-        _write(path, content)
+        write_whole(path, content, is_lasting=False)
         changes.brought.append(name)
     _write_marker(root, files)
     _report(before["version"], changes, backups.relative_to(root))
@@ -102,7 +103,7 @@ def _put_beside(lab: Lab, new: bytes, changes: _Changes) -> None:
         old = lab.starter.read_text(encoding="utf-8", errors="replace")
     if not new or old.encode() == new:
         return
-    _write(lab.starter.with_name(BESIDE), new)
+    write_whole(lab.starter.with_name(BESIDE), new)
     changes.stayed[lab.relative(lab.starter)] = _changed_signatures(old, new.decode())
 
 
@@ -149,14 +150,7 @@ def _read_marker(root: Path) -> _Marker:
 def _write_marker(root: Path, files: dict[str, bytes]) -> None:
     """Note which version lies here, and what its files are."""
     digests = {name: _digest(content) for name, content in files.items()}
-    _write(root / MARKER, json.dumps({"version": mini_vllm.__version__, "files": digests}).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    write_whole(root / MARKER, json.dumps({"version": mini_vllm.__version__, "files": digests}).encode())
 
 
 def _digest(content: bytes) -> str:

@@ -6,11 +6,12 @@ order: the cases of one test become one, which fails if one of them does, and wh
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from course.core.atomic_files import write_whole
 from course.core.failure_messages import NOT_RUN
 from course.core.scrub_paths import without_paths
 from course.pytest_run.points import IMPL, LAB, TEST, Points, properties_of
@@ -31,9 +32,9 @@ def put_in_order(path: Path, points: Points, root: Path) -> None:
     for element in tree.iter():
         element.text = without_paths(element.text, root) if element.text else element.text
         element.attrib.update({name: without_paths(value, root) for name, value in element.attrib.items()})
-    unfinished = path.with_name(f"{path.name}.new")
-    tree.write(unfinished, encoding="utf-8", xml_declaration=True)
-    os.replace(unfinished, path)
+    text = io.BytesIO()
+    tree.write(text, encoding="utf-8", xml_declaration=True)
+    write_whole(path, text.getvalue())
 
 
 def _key(case: ET.Element) -> tuple[str, str, str] | None:

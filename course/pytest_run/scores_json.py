@@ -17,13 +17,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from course.core.atomic_files import write_whole
 from course.core.result import LabResult, Provenance
 from course.core.scrub_paths import without_paths
 from course.lab.lab import Lab
@@ -43,9 +43,8 @@ def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Pa
               "scores": [_score(impl, result) for impl, result in results],
               "labs": [_scrubbed(result, root).to_json() for _, result in results],
               "provenance": dataclasses.asdict(_provenance(root, [impl.lab for impl, _ in results], time_limit_s))}
-    unfinished = path.with_name(f"{path.name}.new")
-    unfinished.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    path.parent.stat()  # a folder that is not there was not meant: it is not made
+    write_whole(path, (json.dumps(report, indent=2) + "\n").encode())
 
 
 def _score(impl: Impl, result: LabResult) -> dict[str, Any]:

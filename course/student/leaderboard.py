@@ -14,6 +14,7 @@ from typing import Any, TypedDict, TypeGuard
 from rich.console import Console
 from rich.text import Text
 
+from course.core.atomic_files import write_whole
 from course.core.resource_limits import GRACE_S, wall_limit
 from course.lab.bare_starter import is_as_shipped
 from course.lab.lab import Lab, LabError
@@ -64,9 +65,7 @@ class Board:
         if all(entry["total"] < total for entry in entries):
             self.best_file.write_bytes(source)
         entries.append(Entry(when=time.strftime("%Y-%m-%d %H:%M"), total=total, what=what, key=key))
-        partial = self._file.with_suffix(".partial")
-        partial.write_text(json.dumps(self._read() | {self._lab.number: entries}), encoding="utf-8")
-        partial.replace(self._file)
+        write_whole(self._file, json.dumps(self._read() | {self._lab.number: entries}).encode())
         return True
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from course.core.atomic_files import write_whole
 from course.core.failure_messages import NO_PYTEST, NOT_RUN, stub_task
 from course.lab.bare_starter import is_as_shipped
 from course.lab.graded_tests import GradedTest, graded_tests
@@ -142,11 +143,7 @@ class Progress:
         return results if isinstance(results, dict) else {}
 
     def _write(self, number: str, entry: _Entry) -> None:
-        results = self._read() | {number: entry}
-        self._file.parent.mkdir(exist_ok=True)
-        partial = self._file.with_suffix(".partial")
-        partial.write_text(json.dumps(results), encoding="utf-8")
-        partial.replace(self._file)
+        write_whole(self._file, json.dumps(self._read() | {number: entry}).encode())
 
 
 def _fingerprint(lab: Lab) -> str:

@@ -6,7 +6,6 @@ A command is imported when it runs: ``mini-vllm --help`` loads neither MLX nor n
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from functools import partial
 
 from mini_vllm import __version__, demo
 from mini_vllm.benchmark.workloads import WORKLOADS
+from mini_vllm.checks import nearest
 from mini_vllm.cli import options, sampling_options
 from mini_vllm.cli.exit_status import BAD_ARGUMENTS, INTERRUPTED
 from mini_vllm.models.catalogue import KNOWN, SHIPPED, PullError
@@ -52,8 +52,8 @@ def _main(argv: list[str]) -> int:
 def _check_command(argv: list[str]) -> None:
     """Raises ValueError for a command that does not exist, with the nearest that does."""
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        near = difflib.get_close_matches(argv[0].lower(), COMMANDS, n=1, cutoff=0.5)
-        guess = f"did you mean `mini-vllm {near[0]}`?" if near else f"the commands are {', '.join(COMMANDS)}"
+        near = nearest(argv[0], COMMANDS)
+        guess = f"did you mean `mini-vllm {near}`?" if near else f"the commands are {', '.join(COMMANDS)}"
         raise ValueError(f"there is no command {argv[0]!r}; {guess}")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
+
+from mini_vllm.checks import nearest
 
 COMMANDS = {
     "/help": "commands and keys",
@@ -28,9 +29,9 @@ def command_in(message: str) -> str | None:
 
 def about_unknown(command: str) -> str:
     """What to say to a command that is none: the nearest one, or all."""
-    nearest = difflib.get_close_matches(command, COMMANDS, n=1)
-    if nearest:
-        return f"There is no command {command}; did you mean {nearest[0]}?"
+    near = nearest(command, COMMANDS, cutoff=0.6)
+    if near:
+        return f"There is no command {command}; did you mean {near}?"
     *first, last = COMMANDS
     return f"There is no command {command}, only {', '.join(first)} and {last}."
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from mini_vllm.checks import nearest
 
 ASSETS = Path(__file__).parents[1] / "assets"
 SHIPPED = ("tiny-tales",)
@@ -91,8 +92,8 @@ def lookup(name: str) -> PinnedModel:
 
 def did_you_mean(name: str) -> str:
     """``did you mean 'smollm2'?``; empty if no name is near."""
-    nearest = difflib.get_close_matches(name.lower(), [*SHIPPED, *KNOWN], n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else ""
+    near = nearest(name, [*SHIPPED, *KNOWN])
+    return f"did you mean {near!r}?" if near else ""
 
 
 def all_names() -> str:

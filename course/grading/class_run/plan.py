@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Collection, Sequence
@@ -12,6 +11,7 @@ from course.core.result import Outcome
 from course.grading.class_run.store import Record
 from course.grading.class_run.worker_process import Job
 from course.lab.lab import Lab, LabError, find_lab
+from mini_vllm.checks import nearest
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def read_regrade(texts: Sequence[str], students: Collection[str], labs: list[Lab
 def check_student(student: str, students: Collection[str], option: str) -> None:
     """Raises LabError, with the nearest, for one whom nobody knows."""
     if student not in students:
-        near = difflib.get_close_matches(student, students, n=1, cutoff=0.5)
-        guess = f" Did you mean {near[0]}?" if near else ""
+        near = nearest(student, students)
+        guess = f" Did you mean {near}?" if near else ""
         raise LabError(f"{option} {student}: there is no such student among the {len(students)} here.{guess}")
 
 

@@ -31,7 +31,6 @@ _FORMULA = re.compile(r"(^|;)(?=[\s\"']*[=+\-@＝＋－＠])")
 #: What is markup wherever it stands, or begins a link; and what is so only at the beginning of a line.
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _LINE_MARKUP = re.compile(r"^([-+=#]|\d+(?=[.)](?:\s|$)))")
-_ABSOLUTE = re.compile(r"(?<![\w/.…~])/(?:[\w.+@-]+/)+([\w.+@-]*)")
 
 
 def clean(text: str, max_characters: int = MAX_CHARACTERS, max_lines: int = MAX_LINES) -> str:
@@ -58,11 +57,6 @@ def _stripped(text: str) -> tuple[str, int]:
     head = _LINE_ENDS.sub("\n", _TERMINAL.sub("", text[:_MAX_READ]))
     letters = (letter for letter in head if letter in "\t\n" or unicodedata.category(letter) not in ("Cc", "Cf"))
     return _NOT_XML.sub("\ufffd", "".join(letters)), max(len(text) - _MAX_READ, 0)
-
-
-def without_paths(text: str) -> str:
-    """Of every absolute path only the last name: where a machine keeps things is nobody's business."""
-    return _ABSOLUTE.sub(r"…/\1", text)
 
 
 def html_text(text: str) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from course.core.failure_messages import BROKEN_FILE, NO_PYTEST, stub_task
 from course.core.result import LabResult, Outcome, StudentResult, TestResult
-from course.grading.export.escape import clean, one_line, without_paths
+from course.core.scrub_paths import without_paths
+from course.grading.export.escape import clean, one_line
 from course.lab.graded_tests import GradedTest
 
 HIDDEN = "This test is hidden."

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from course.core.scrub_paths import without_paths
 from course.grading.export import html, markdown
 from course.grading.export.escape import (
     MAX_CHARACTERS,
@@ -21,7 +22,6 @@ from course.grading.export.escape import (
     csv_text,
     markdown_block,
     one_line,
-    without_paths,
 )
 from course.grading.export.page import (
     Beside,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from course.grading.grade_file import outline
 from course.lab.bare_starter import bare_starter
 from course.lab.lab import Lab
 from course.lab.starters import declarations, shipped_starter
+from mini_vllm.checks import nearest
 
 WALL_LIMIT_S = 60.0
 MAX_REMARKS = 3
@@ -51,8 +51,8 @@ def _renamed(wanted: Sequence[str], defined: Sequence[str], bound: Sequence[str]
     unknown = [name for name in defined if name not in wanted]
     remarks = []
     for name in missing:
-        near = difflib.get_close_matches(name, unknown, n=1, cutoff=0.75)
-        remarks.append(f"It defines {near[0]} but no {name}: was it renamed?" if near else f"It defines no {name}.")
+        near = nearest(name, unknown, cutoff=0.75)
+        remarks.append(f"It defines {near} but no {name}: was it renamed?" if near else f"It defines no {name}.")
     more = [f"It lacks {len(remarks) - MAX_REMARKS} more names."] if len(remarks) > MAX_REMARKS else []
     return remarks[:MAX_REMARKS] + more
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mini_vllm.checks import nearest
 from mini_vllm.server.api.protocol import FIELDS, ChatRequest
 
 #: A value is shown up to this many characters.
@@ -85,5 +85,5 @@ def _guess(error: Mapping[str, Any]) -> str:
     if name in FIELDS:
         path = "/v1/chat/completions" if name in ChatRequest.model_fields else "/v1/completions"
         return f", only at {path}"
-    near = difflib.get_close_matches(name[:MAX_SHOWN], FIELDS, n=1)
-    return f"; did you mean {near[0]}?" if near else "; leave it out"
+    near = nearest(name[:MAX_SHOWN], FIELDS, cutoff=0.6)
+    return f"; did you mean {near}?" if near else "; leave it out"
