@@ -32,7 +32,7 @@ from course.core.failure_messages import (
     untold,
     why_broken,
 )
-from course.core.resource_limits import kill_when_computing, limit_files, limit_memory, time_limit
+from course.core.resource_limits import WALL_FACTOR, kill_when_computing, limit_files, limit_memory, time_limit
 from course.grading.remote_lab.pytest_bridge import SandboxSessions, sandbox_sessions
 from course.lab import base_labs
 from course.lab.lab import Lab, discover, find_lab, lab_of_path
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
-#: In the grader: what a test may compute here while the file under test may compute once that in its sandbox, and how
-#: long both may take by the clock: longer than the sandbox is waited for, of which it is known that it only waited, and
-#: longer by what starting it may take on a busy machine.
-FAR_CPU_FACTOR, FAR_WALL_FACTOR, FAR_START_S = 3.0, 15.0, 60.0
+#: In the grader: what a test may compute here while the file under test may compute once that in its sandbox; and how
+#: much longer it may take by the clock than the sandbox is waited for, of which it is known that it only waited: on a
+#: busy machine it takes long to start one.
+GRADERS_CPU_FACTOR, START_S = 3.0, 60.0
 #: What the grader's own process may take, whatever a file makes it compute.
 SANDBOXED_MEMORY_BYTES = 4 << 30
 #: How long it may take to find out what an exception says, in CPU time.
@@ -295,7 +295,7 @@ class LabSession:
     def _time_limit(self, item: pytest.Item) -> contextlib.AbstractContextManager[None]:
         if self.far is not None:  # what the sandbox uses up is counted there; here it is the price of talking to it
             seconds = self._seconds(item)
-            return time_limit(FAR_CPU_FACTOR * seconds, FAR_WALL_FACTOR * seconds + FAR_START_S)
+            return time_limit(GRADERS_CPU_FACTOR * seconds, WALL_FACTOR * seconds + START_S)
         return time_limit(self._seconds(item))
 
     def _seconds(self, item: pytest.Item) -> float:
@@ -311,7 +311,7 @@ class LabSession:
             self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__,  # type: ignore[attr-defined]
                            item.get_closest_marker("inside") is not None)
         if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
-            kill_when_computing(self._seconds(item) * (FAR_CPU_FACTOR if self.far is not None else 1))
+            kill_when_computing(self._seconds(item) * (GRADERS_CPU_FACTOR if self.far is not None else 1))
         with self._time_limit(item):
             return (yield)
 

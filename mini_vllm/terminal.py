@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import codecs
 import os
+import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable
 from typing import Any, TextIO, cast
@@ -24,6 +26,8 @@ STAND_INS = {
     "█": "#", "▇": "#", "▆": "#", "▀": "#", "▌": "#", "▪": "#", "▨": "%", "▒": "%", "░": ".", "▫": ".", "␣": "_",
     "│": "|", "┃": "|", "┆": "|", "┊": "|", "╲": "\\", "Σ": "sum", "±": "+-", "∅": "{}", "≤": "<=", "≥": ">=",
 }
+#: Sentences are folded to at least and at most so many columns, where nobody says how many.
+NARROWEST, WIDEST = 60, 80
 #: 10⁶ is 10^6, not 106.
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-"))
 
@@ -122,3 +126,13 @@ def _in_ascii(character: str) -> str:
 
 
 codecs.register_error(ERRORS, stand_in)
+
+
+def fold(text: str, width: int | None = None) -> str:
+    """Each line of ``text`` folded between words: within ``width``, or within the terminal's. A long path stays whole;
+    tables of at most 60 columns stay as they are."""
+    if width is None:
+        width = min(max(shutil.get_terminal_size((WIDEST, 24)).columns, NARROWEST), WIDEST)
+    return "\n".join(line if len(line) <= width else textwrap.fill(line, width, break_long_words=False,
+                                                                   break_on_hyphens=False)
+                     for line in text.split("\n"))

@@ -36,10 +36,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.core.atomic_files import partials_in
-from course.grading.class_run.provenance import commit_of
 from course.lab.lab import Lab, discover, find_lab
 from course.lab.starters import shipped_starter
 from course.mutants import mutants_of
+from course.pytest_run.provenance import commit_of
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = "1.1"

@@ -14,8 +14,6 @@ SUBMISSION_CPU_S = 120.0
 MEMORY_BYTES = 2 << 30
 FILE_BYTES = 16 << 20
 OPEN_FILES = 64
-#: By the clock everything may take this many times its CPU time. What is ended by the clock is to be graded again.
-WALL_FACTOR = 10.0
 #: What the grader's own process may report of one file.
 MAX_REPORT_BYTES = 64 << 20
 

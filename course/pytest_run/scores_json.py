@@ -15,19 +15,16 @@ any time, also after a run that was killed.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from course.core.atomic_files import write_whole
-from course.core.result import LabResult, Provenance
+from course.core.result import LabResult
 from course.core.scrub_paths import without_paths
-from course.lab.lab import Lab
 from course.pytest_run.points import num_not_run_of
+from course.pytest_run.provenance import Level, make_provenance
 from course.pytest_run.pytest_process import MAX_FILE_BYTES
 from course.pytest_run.targets import Impl
 
@@ -42,7 +39,9 @@ def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Pa
     report = {"trusted": True, "note": NOTE, "is_finished": is_finished,
               "scores": [_score(impl, result) for impl, result in results],
               "labs": [_scrubbed(result, root).to_json() for _, result in results],
-              "provenance": dataclasses.asdict(_provenance(root, [impl.lab for impl, _ in results], time_limit_s))}
+              "provenance": dataclasses.asdict(make_provenance(
+                  root, [impl.lab for impl, _ in results],
+                  {"cpu_s_a_test": time_limit_s, "printed_bytes": MAX_FILE_BYTES}, Level("none", True, NOT_DEFENDED)))}
     path.parent.stat()  # a folder that is not there was not meant: it is not made
     write_whole(path, (json.dumps(report, indent=2) + "\n").encode())
 
@@ -57,20 +56,3 @@ def _scrubbed(result: LabResult, root: Path) -> LabResult:
     tests = tuple(dataclasses.replace(test, message=without_paths(test.message, root),
                                       printed=without_paths(test.printed, root)) for test in result.tests)
     return dataclasses.replace(result, tests=tests, reason=without_paths(result.reason, root))
-
-
-def _provenance(root: Path, labs: Sequence[Lab], time_limit_s: float) -> Provenance:
-    hashes = {lab.number: hashlib.sha256(lab.tests.read_bytes()).hexdigest() for lab in labs}
-    return Provenance(_commit(root), hashes, platform.python_version(), platform.platform(),
-                      {"cpu_s_a_test": time_limit_s, "printed_bytes": MAX_FILE_BYTES}, sandbox="none", has_network=True,
-                      not_defended=NOT_DEFENDED)
-
-
-def _commit(root: Path) -> str:
-    """The commit of the course; empty where it is no checkout of its own."""
-    try:
-        said = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"], capture_output=True,
-                              text=True).stdout.split("\n")
-    except OSError:
-        return ""
-    return said[1] if len(said) > 1 and Path(said[0]) == root.resolve() else ""

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import TextIO
 
 from mini_vllm.benchmark.cpu_time import CpuReading, my_cores, others_cores, quota_cores, read_cpu
-from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.products import fastest_product_s
+from mini_vllm.terminal import fold
 
 #: The part of all cores that others may keep busy. On two quiet cores it was 0.01 to 0.02, beside one busy program 0.5.
 MAX_OTHERS = 0.1

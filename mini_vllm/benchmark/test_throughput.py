@@ -9,7 +9,6 @@ from mini_vllm.benchmark import results as results_module
 from mini_vllm.benchmark import throughput, throughput_command
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, Comparison, run_comparison_benchmark
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.machine_noise import Noise, NoiseWatch
 from mini_vllm.benchmark.results import ARMS, BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult, percentiles
 from mini_vllm.benchmark.tables import format_agreement, format_memory, format_speed_ups, format_table
@@ -17,6 +16,7 @@ from mini_vllm.benchmark.workloads import WORKLOADS, Item, Workload, make_worklo
 from mini_vllm.cli import main
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import RANDOM_MODELS, load_random
+from mini_vllm.terminal import fold
 
 pytestmark = pytest.mark.usefixtures("few_products")
 

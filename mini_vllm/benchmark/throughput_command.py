@@ -9,7 +9,6 @@ from mini_vllm.backend import blas
 from mini_vllm.benchmark import tables
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparison
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.machine_noise import Noise, look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
 from mini_vllm.benchmark.plot import check_plot, plot_results
@@ -20,6 +19,7 @@ from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import load
 from mini_vllm.models.random_model import load_random
+from mini_vllm.terminal import fold
 
 ARM_OPTIONS = {"one": ONE_AT_A_TIME, "ours": BATCHED, "mlx-lm": PEER}
 DEFAULT_WORKLOADS = ["decode-16", "nano-16", "mixed-64", "long-arrival"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-import textwrap
+
+from mini_vllm.terminal import fold
 
 
 def tell(text: str, style: str = "") -> None:
@@ -11,11 +12,6 @@ def tell(text: str, style: str = "") -> None:
     from rich.console import Console
     console = Console(stderr=True, soft_wrap=True)
     if sys.stderr.isatty():
-        text = "\n".join(_wrapped(line, console.width) for line in text.split("\n"))
+        text = fold(text, console.width)
     console.print(text, style=style, markup=False, highlight=False)
 
-
-def _wrapped(line: str, num_columns: int) -> str:
-    if len(line) <= num_columns:
-        return line
-    return textwrap.fill(line, num_columns, break_long_words=False, break_on_hyphens=False)

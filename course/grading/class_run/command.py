@@ -26,7 +26,7 @@ from course.grading.class_run.console_output import Meter, tell_begin, tell_end,
 from course.grading.class_run.gradebook_rows import NOT_YET, Rows
 from course.grading.class_run.overrides import read_overrides
 from course.grading.class_run.plan import Shard, check_student, is_to_do, read_regrade, read_shard
-from course.grading.class_run.provenance import Level, check_hidden, key_of, make_provenance
+from course.grading.class_run.provenance import check_hidden, key_of
 from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import COMMAND, Pool
 from course.grading.class_run.worker_process import Job
@@ -40,6 +40,7 @@ from course.grading.intake.strays import Strays, with_notes
 from course.grading.intake.unclear import Kind, Unclear
 from course.grading.limits import Settings
 from course.lab.lab import Lab, LabError, discover, find_lab
+from course.pytest_run.provenance import Level, make_provenance
 
 Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Sequence[Unclear]], Sequence[str]]
 
@@ -95,7 +96,9 @@ class ClassGrader:
         self._again = read_regrade(wish.regrade, self._students, self._labs)
         self._rows = Rows(self._store, self._students, bool(wish.roster), self._labs, self._asked, wish.settings.hidden)
         self._rows.overrides = self._read_overrides()
-        self._provenance = make_provenance(root, self._rows.labs, wish.settings, level_of(wish.settings.sandbox))
+        self._provenance = make_provenance(
+            root, self._rows.labs, {"time_limit_s": wish.settings.time_limit_s}, level_of(wish.settings.sandbox),
+            wish.settings.hidden)
         #: What this call is about, and has no score in the end.
         self._num_again = 0
         self._unclear: list[Unclear] = []

@@ -22,21 +22,14 @@ from course.grading.class_run.check_folders import check_places
 from course.grading.class_run.command import ClassGrader, Wish
 from course.grading.class_run.overrides import read_overrides
 from course.grading.class_run.plan import Shard, read_regrade, read_shard
-from course.grading.class_run.provenance import (
-    Level,
-    check_hidden,
-    commit_of,
-    digest_of_tests,
-    key_of,
-    make_provenance,
-    unearned,
-)
+from course.grading.class_run.provenance import check_hidden, key_of, unearned
 from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import Pool
 from course.grading.class_run.worker_process import Job
 from course.grading.grade_file.remarks import remark_on
 from course.grading.limits import Settings
 from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
+from course.pytest_run.provenance import Level, commit_of, digest_of_tests, make_provenance
 
 #: Grades by what stands in the text; some of it is what a grader should never meet.
 STAND_IN = """
@@ -328,7 +321,7 @@ def test_a_run_that_is_killed_outright_is_taken_up(klass):
         from pathlib import Path
         from rich.console import Console
         from course.grading.class_run.command import ClassGrader, Wish
-        from course.grading.class_run.provenance import Level
+        from course.pytest_run.provenance import Level
         wish = Wish(Path({str(klass.submissions)!r}), Path({str(klass.out)!r}), labs=["2.1"], num_jobs=1)
         ClassGrader(wish, Path({str(PROJECT_ROOT)!r}), Console(), [sys.executable, {str(klass.stand_in)!r}],
                     lambda _: Level("none", True, ()), lambda *_: []).run()
@@ -414,10 +407,10 @@ def test_shards_and_regrades_are_read():
 def test_a_key_is_of_all_that_a_score_depends_on(tmp_path):
     (tmp_path / "2.1").mkdir()
     (tmp_path / "2.1/test_hidden.py").write_text("import pytest\n\n\n@pytest.mark.points(4)\ndef test_x(lab): ...\n")
-    provenance = make_provenance(PROJECT_ROOT, [LAB], Settings(), LEVEL)
+    provenance = make_provenance(PROJECT_ROOT, [LAB], {}, LEVEL)
     keys = {key_of("2.1", sha, provenance, one) for sha, one in (("a", Settings()), ("b", Settings()),
             ("a", Settings("none")), ("a", Settings(time_limit_s=3)))}
-    with_hidden = make_provenance(PROJECT_ROOT, [LAB], Settings(hidden=tmp_path), LEVEL)
+    with_hidden = make_provenance(PROJECT_ROOT, [LAB], {}, LEVEL, tmp_path)
     assert len(keys | {key_of("2.1", "a", with_hidden, Settings())}) == 5
     assert digest_of_tests(LAB, tmp_path) != digest_of_tests(LAB, None)
     assert [(test.name, test.points, test.is_hidden) for test in unearned(LAB, tmp_path)][-1] == ("test_x", 4, True)

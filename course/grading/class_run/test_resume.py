@@ -112,7 +112,7 @@ def test_the_real_thing_killed_before_its_first_result(klass):
         from pathlib import Path
         from rich.console import Console
         from course.grading.class_run.command import ClassGrader, Wish
-        from course.grading.class_run.provenance import Level
+        from course.pytest_run.provenance import Level
         wish = Wish(Path({str(klass.submissions)!r}), Path({str(klass.out)!r}), labs=["2.1"], num_jobs=1)
         ClassGrader(wish, Path({str(PROJECT_ROOT)!r}), Console(), [sys.executable, {str(klass.stand_in)!r}],
                     lambda _: Level("none", True, ()), lambda *_: []).run()

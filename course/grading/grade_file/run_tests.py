@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from course.core.failure_messages import NOT_RUN
-from course.grading.limits import FILE_BYTES, MAX_REPORT_BYTES, WALL_FACTOR, Settings, limits_for
+from course.core.resource_limits import WALL_FACTOR
+from course.grading.limits import FILE_BYTES, MAX_REPORT_BYTES, Settings, limits_for
 from course.grading.protocol.verdict_lines import FORGED, VerdictReader
 from course.grading.remote_lab.broker import Broker
 from course.grading.remote_lab.sandbox_files import SandboxSettings

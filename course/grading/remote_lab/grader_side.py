@@ -9,7 +9,7 @@ import types
 from typing import Any
 
 from course.core.failure_messages import TimeLimitExceeded
-from course.grading.limits import WALL_FACTOR
+from course.core.resource_limits import WALL_FACTOR
 from course.grading.protocol.bounds import MAX_BYTES_A_TEST, MAX_MESSAGES_A_TEST, check
 from course.grading.protocol.connection import Peer
 from course.grading.protocol.socket_messages import LOOK_S, ProtocolError, Wire

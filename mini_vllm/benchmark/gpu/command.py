@@ -10,7 +10,6 @@ from collections import UserDict
 from pathlib import Path
 
 from mini_vllm.backend import mx, nn
-from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloads
 from mini_vllm.benchmark.machine import describe_machine, provenance
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, load_peer, without_peer
@@ -22,6 +21,7 @@ from mini_vllm.kv_cache import DEFAULT_BLOCK_SIZE
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.models.random_model import load_random
+from mini_vllm.terminal import fold
 
 QUICK_SHAPE = "qwen3-27m"
 #: Bytes a second that a GPU's memory gives, by its maker's data sheet.

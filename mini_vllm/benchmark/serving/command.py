@@ -7,7 +7,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from mini_vllm.benchmark.folding import fold
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
@@ -21,6 +20,7 @@ from mini_vllm.checks import writable_file
 from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
+from mini_vllm.terminal import fold
 
 #: The rates of the tables, if none is given; the first is where the searches begin.
 DEFAULT_RATES = [4.0, 8.0]
