@@ -128,7 +128,7 @@ tables: $(INSTALLED)
 
 # The lines that docs/engine.md links to, set anew.
 map: $(INSTALLED)
-	$(RUN) tools/line_links.py docs/engine.md
+	$(RUN) tools/line_links.py docs/engine.md docs/course.md
 
 # The picture on the front page, drawn anew from a run of the engine.
 hero: $(INSTALLED)

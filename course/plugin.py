@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                          "edited; a folder may be that of one lab or of a whole course; may be given several times")
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
                     help="how long one test of a lab may compute, in CPU time (default: %(default)s; some labs have a "
-                         "multiple of it). By the clock it may take six times as long, and half a minute at least")
+                         "multiple of it). By the clock it may take ten times as long, and half a minute at least")
     group.addoption("--grade-json", metavar="FILE",
                     help="grade what --impl names: each lab runs in a process of its own, a test that did not run "
                          "earns nothing, the scores are written as JSON. The files are trusted not to forge them")

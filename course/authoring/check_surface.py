@@ -40,13 +40,16 @@ def _problem(surface: Surface, name: str) -> str:
     offer = surface.offers[name]
     if not isinstance(found, type) and (offer.reads or offer.can_be_called != callable(found)):
         return f"surface: {name} is no class, and cannot be listed so"
+    own_name = f"{getattr(found, '__module__', module)}.{getattr(found, '__qualname__', short)}"
+    if own_name not in surface.offers:
+        return f"surface: {name} is defined as {own_name}: list that as well, or nobody may use it"
     return ""
 
 
 def call_everything(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], int]:
     """Call every entry with what the solution calls it with, and with hostile values. Complaints, and how many calls.
 
-    The calls are made in a process of their own; see ``surface_check``.
+    The calls are made in a process of their own; see ``call_surface``.
     """
     if not lab.surface:
         return [], 0

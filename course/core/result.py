@@ -37,7 +37,7 @@ class TestResult:
     printed: str = ""
     #: The student sees its name and a fixed sentence, and nothing else.
     is_hidden: bool = False
-    #: It ran in the sandbox, because it cannot work from outside.
+    #: What it measures is measured in the sandbox, because it cannot be seen from outside.
     is_inside: bool = False
 
     __test__ = False  # pytest would take it for a class of tests

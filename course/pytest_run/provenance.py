@@ -38,7 +38,9 @@ def digest_of_tests(lab: Lab, hidden: Path | None) -> str:
     """Of the lab's tests, and of everything in its folder of hidden ones."""
     digest = hashlib.sha256(lab.tests.read_bytes())
     if hidden is not None:
-        for path in sorted((hidden / lab.number).glob("**/*.py")):
+        for path in sorted((hidden / lab.number).glob("**/*.*")):
+            if path.suffix == ".pyc" or not path.is_file():
+                continue
             digest.update(b"\0" + path.relative_to(hidden).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

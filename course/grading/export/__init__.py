@@ -4,9 +4,9 @@ An exporter is a small object with a ``name`` and ``write(out, students, provena
 here; a package of yours adds more through the entry point group ``mini_vllm.grading.exporters``, each a class without
 arguments. One that fails is reported, and the others still write.
 
-    text        student text made harmless, for each format
-    seen        what a student may see of a result; hidden tests end there
-    page        a page as blocks; markdown and web render it
+    escape         student text made harmless, for each format
+    student_view   what a student may see of a result; hidden tests end there
+    page           a page as blocks; markdown and html render it
     tables, gradescope, junit, feedback, class_report, unclear    the exporters
 """
 

@@ -1,4 +1,4 @@
-"""What one side lets the other do with its objects. Here: everything. The grader's own rules are in ``policy``."""
+"""What one side lets the other do with its objects. Here: everything. The grader's own rules are in ``permissions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes values down: what crosses as data, and what as a handle. ``values`` has the tags."""
+"""Writes values down: what crosses as data, and what as a handle. ``tags`` has the tags."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Doing:
         return self._policy.found(owner, name, getattr(owner, name))
 
     def _read(self, owner: Any, name: str) -> Any:
-        """As ``_get``, for one who only reads. What is plain is marked so, and some more of its kind goes along."""
+        """As ``get``, for one who only reads. What is plain is marked so, and some more of its kind goes along."""
         value = self.get(owner, name)
         described = self._handles.described(type(owner))
         if described is not None and name in described.fields:

@@ -8,6 +8,7 @@ import pytest
 
 from course.authoring.call_surface import SurfaceCheck
 from course.authoring.check_surface import call_everything, check_names, lines_of
+from course.eviction.arena import Block
 from course.grading.remote_lab.permissions import GraderPolicy
 from course.grading.remote_lab.surface import Offer, Surface, surface_of
 from course.lab.lab import LabError, discover, find_lab
@@ -80,6 +81,16 @@ def test_every_name_in_the_lists_exists_and_none_of_them_reads_or_writes_files(l
     for name in ("StepTrace: ", "loader.load", "save", "path", "from_dict", "apply_chat_template", "__dict__",
                  "__class__"):
         assert name not in words, f"{name} in {lab}"
+
+
+def test_a_class_is_listed_by_the_name_that_it_is_defined_by(monkeypatch):
+    """By another path it can be imported, but the policy would know nothing of what comes of it."""
+    lab = find_lab("3.5", LABS)
+    assert Surface(lab.surface).of(Block) == Offer(frozenset(), frozenset(), can_be_called=True)
+    monkeypatch.setattr("course.authoring.check_surface.surface_of",
+                        lambda lab: Surface({"course.eviction_arena.Block": "()"}))
+    (problem,) = check_names(lab)
+    assert problem.startswith("surface: course.eviction_arena.Block is defined as course.eviction.arena.Block")
 
 
 # ---- the check of the lists

@@ -1,0 +1,25 @@
+"""The maintainer's map, docs/course.md: every link leads to the line that defines its symbol, every folder is named."""
+
+from pathlib import Path
+
+from mini_vllm.tests.test_engine_map import line_links
+
+PACKAGE = Path(__file__).parent
+PAGE = PACKAGE.parent / "docs/course.md"
+
+
+def test_every_link_leads_to_the_line_that_defines_its_symbol():
+    links = line_links.LINK.findall(PAGE.read_text(encoding="utf-8"))
+    problems = line_links.broken_links(PAGE)
+    assert len(links) > 80
+    assert not problems, "\n".join([*problems, "`python tools/line_links.py docs/course.md` sets the lines"])
+
+
+def test_every_folder_and_every_module_at_the_top_is_on_the_map():
+    text = PAGE.read_text(encoding="utf-8")
+    folders = [f"`{path.parent.relative_to(PACKAGE).as_posix()}/`" for path in PACKAGE.rglob("__init__.py")
+               if path.parent != PACKAGE]
+    modules = [path.stem for path in PACKAGE.glob("*.py") if not path.name.startswith(("test_", "__", "conftest"))]
+    missing = [name for name in modules if f"`{name}.py`" not in text and f"`course.{name}`" not in text]
+    assert len(folders) > 15 and len(modules) > 5
+    assert not missing + [folder for folder in folders if f"| {folder} |" not in text]
