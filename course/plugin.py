@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import types
@@ -22,39 +21,29 @@ import pytest
 from course.core.failure_messages import (
     DEFAULT_TIME_LIMIT_S,
     STUCK,
-    FileIsBroken,
     NotRun,
     kind_of,
-    last_lines,
-    last_printed,
     shorten,
     tell,
     untold,
-    why_broken,
 )
-from course.core.resource_limits import WALL_FACTOR, kill_when_computing, limit_files, limit_memory, time_limit
-from course.grading.remote_lab.pytest_bridge import SandboxSessions, sandbox_sessions
+from course.core.resource_limits import kill_when_computing, limit_files, limit_memory, time_limit
+from course.grading.remote_lab.pytest_bridge import sandbox_sessions
 from course.lab import base_labs
 from course.lab.lab import Lab, discover, find_lab, lab_of_path
-from course.lab.load_module import import_together, load_file
 from course.own_engine.spec import CAPSTONE
 from course.pytest_run.exception_guard import tamed
-from course.pytest_run.json_lines import JsonLines
+from course.pytest_run.files_here import FilesHere
 from course.pytest_run.points import Points, Score, properties_of
 from course.pytest_run.selection import Tested
 from course.pytest_run.targets import Choice, Impl, engines
 
 if TYPE_CHECKING:
-    from course.grading.protocol.verdict_lines import SignedLines
     from course.pytest_run.grade_json import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
-#: In the grader: what a test may compute here while the file under test may compute once that in its sandbox; and how
-#: much longer it may take by the clock than the sandbox is waited for, of which it is known that it only waited: on a
-#: busy machine it takes long to start one.
-GRADERS_CPU_FACTOR, START_S = 3.0, 60.0
 #: What the grader's own process may take, whatever a file makes it compute.
 SANDBOXED_MEMORY_BYTES = 4 << 30
 #: How long it may take to find out what an exception says, in CPU time.
@@ -124,11 +113,11 @@ class LabSession:
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
-        self.loaded: dict[str, types.ModuleType | FileIsBroken] = {}
         #: Tests that do not lie in their lab's folder → the number of their lab.
         self.hidden: dict[Path, str] = hidden_tests(config.getoption("--hidden-tests"))
-        self.far: SandboxSessions | None = sandbox_sessions(
-            config.getoption("--sandbox-level"), config.getoption("--broker"), [path.parent for path in self.hidden])
+        #: Where the files under test run.
+        self.files = sandbox_sessions(config.getoption("--sandbox-level"), config.getoption("--broker"),
+                                      [path.parent for path in self.hidden]) or FilesHere()
         #: What is under test → its tests that had to be stopped.
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
@@ -136,7 +125,8 @@ class LabSession:
         #: What the collected tests test, once for each of them.
         self.chosen: list[Impl] = []
         self.has_named_files = False
-        self.report = self._make_report(config.getoption("--report"))
+        report = config.getoption("--report")
+        self.report = None if report is None else self.files.make_report(report)
         #: The place of the current test among those that are reported, and what came of it so far.
         self.index = -1
         self.verdict: dict[str, Any] | None = None
@@ -144,14 +134,6 @@ class LabSession:
         self.xml_file = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(xml)))) if xml else None
         self.grading = self._start_grading(config.getoption("--grade-json"))
         self.tested = Tested(self.choice, config.rootpath)
-
-    def _make_report(self, path: str | None) -> JsonLines | SignedLines | None:
-        if path is None:
-            return None
-        if self.far is None or self.far.sandboxes is None:
-            return JsonLines(path)
-        from course.grading.protocol.verdict_lines import SignedLines
-        return SignedLines(os.open(path, os.O_WRONLY), self.far.sandboxes.key)
 
     def _start_grading(self, path: str | None) -> GradingRun | None:
         """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
@@ -169,10 +151,7 @@ class LabSession:
 
     def pytest_sessionstart(self) -> None:
         """In the grader: before anything else is loaded, this process gives up what it does not need."""
-        if self.far is not None and self.far.sandboxes is not None:
-            from course.grading.sandbox.tests_wall import end_with_parent, raise_wall
-            end_with_parent(self.config.getoption("--broker"))
-            raise_wall([str(self.config.rootpath), *(str(path.parent) for path in self.hidden)])
+        self.files.shut_in([str(self.config.rootpath), *(str(path.parent) for path in self.hidden)])
 
     # ---- what is tested
 
@@ -221,8 +200,7 @@ class LabSession:
                 item.user_properties += properties_of(impl.lab.number, impl.label, _name(item),
                                                       test.task if test else None, test.points if test else None)
         self.chosen = [item.stash[_impl_key] for item in items if _impl_key in item.stash]
-        if self.far is not None:  # each test that runs inside gets a sandbox of its own, and so does the next one after
-            items.sort(key=lambda item: item.get_closest_marker("inside") is not None)
+        self.files.put_in_order(items)
         if self.grading is not None:
             items[:] = self.grading.fold(items, _impl_key)
 
@@ -235,9 +213,8 @@ class LabSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._begin(self.chosen)
-        if self.report is not None and self.far is not None and self.far.sandboxes is not None:
-            self.report.write({"event": "plan", "tests": [_name(item) for item in session.items
-                                                          if _impl_key in item.stash]})
+        if self.report is not None:
+            self.files.tell_plan(self.report, [_name(item) for item in session.items if _impl_key in item.stash])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -267,22 +244,7 @@ class LabSession:
 
     def load(self, impl: Impl) -> types.ModuleType:
         """The module under test. A file that failed once fails the same way, at once, for every later test."""
-        if self.far is not None:
-            far_module: types.ModuleType = self.far.load(impl)
-            return far_module
-        key = " ".join(impl.modules) or str(impl.path)
-        if key not in self.loaded:
-            try:
-                with tamed():
-                    self.loaded[key] = import_together(impl.modules) if impl.modules else load_file(impl.path)
-            except KeyboardInterrupt:  # from the keyboard
-                raise
-            except BaseException as error:
-                self.loaded[key] = FileIsBroken(why_broken(error, impl.path, impl.files, impl.lab.number,
-                                                           impl.path == impl.lab.starter))
-        module = self.loaded[key]
-        if isinstance(module, FileIsBroken):
-            raise module.with_traceback(None)
+        module: types.ModuleType = self.files.load(impl)
         return module
 
     # ---- running
@@ -291,12 +253,6 @@ class LabSession:
         if path in self.hidden:
             return find_lab(self.hidden[path], self.labs)
         return lab_of_path(path, self.labs)
-
-    def _time_limit(self, item: pytest.Item) -> contextlib.AbstractContextManager[None]:
-        if self.far is not None:  # what the sandbox uses up is counted there; here it is the price of talking to it
-            seconds = self._seconds(item)
-            return time_limit(GRADERS_CPU_FACTOR * seconds, WALL_FACTOR * seconds + START_S)
-        return time_limit(self._seconds(item))
 
     def _seconds(self, item: pytest.Item) -> float:
         """How long the test may compute; 0 for one that is of no lab."""
@@ -307,31 +263,31 @@ class LabSession:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         self._tell_start(item)
         self._refuse_after_stuck_tests(item)
-        if self.far is not None and _impl_key in item.stash:
-            self.far.begin(item.stash[_impl_key], self._seconds(item), item.module.__name__,  # type: ignore[attr-defined]
-                           item.get_closest_marker("inside") is not None)
+        if _impl_key in item.stash:
+            self.files.begin(item.stash[_impl_key], self._seconds(item),
+                             item.module.__name__, _is_inside(item))  # type: ignore[attr-defined]
         if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
-            kill_when_computing(self._seconds(item) * (GRADERS_CPU_FACTOR if self.far is not None else 1))
-        with self._time_limit(item):
+            kill_when_computing(self._seconds(item) * self.files.cpu_factor)
+        with self.files.time_limit(self._seconds(item)):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         if _impl_key not in item.stash:
             return (yield)
-        with self._time_limit(item), tamed():  # what an exception says is found out within the time, too
+        with self.files.time_limit(self._seconds(item)), tamed():  # what an exception says is found out in time, too
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         """In the grader a test that believes numbers of the sandbox is tried on wrong solutions, too."""
-        if self.far is None or pyfuncitem.get_closest_marker("inside") is None:
+        if not _is_inside(pyfuncitem):
             return None
         names = [name for name in pyfuncitem.funcargs if name in pyfuncitem._fixtureinfo.argnames]
         arguments = {name: pyfuncitem.funcargs[name] for name in names}
-        self.far.run_inside(pyfuncitem.stash[_impl_key], _name(pyfuncitem),
-                            lambda lab: pyfuncitem.obj(**{**arguments, "lab": lab}))
-        return True
+        has_run = self.files.run_inside(pyfuncitem.stash[_impl_key], _name(pyfuncitem),
+                                        lambda lab: pyfuncitem.obj(**{**arguments, "lab": lab}))
+        return has_run or None
 
     def _refuse_after_stuck_tests(self, item: pytest.Item) -> None:
         """A loop that never ends, in a function that most tests use, must not cost the time limit for each of them."""
@@ -341,8 +297,7 @@ class LabSession:
         stuck = self.stuck.get(impl, set())
         if _name(item) in stuck:
             raise NotRun("not run: another case of this test did not finish")
-        # In the grader each of them costs of the time that all may take together, and the next gets a new sandbox.
-        num_stuck = self.num_stuck_before + len(stuck) if self.far is None else self.far.num_waited
+        num_stuck = self.files.num_stuck(self.num_stuck_before, len(stuck))
         if num_stuck >= MAX_STUCK_TESTS:
             raise NotRun(f"not run: {num_stuck} tests before it did not finish")
 
@@ -366,7 +321,7 @@ class LabSession:
         if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or not report.passed:
-            printed = "" if report.passed else self._printed(report)
+            printed = "" if report.passed else self.files.printed(report)
             if call.when == "call" or report.failed:
                 Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1),
                       report.passed, kind_of(error), shorten(message), printed).attach(report)
@@ -375,9 +330,6 @@ class LabSession:
             self._tell_end()
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
         return report
-
-    def _printed(self, report: pytest.TestReport) -> str:
-        return last_lines(self.far.printed()) if self.far is not None else last_printed(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         score = Score.of(report)
@@ -393,7 +345,7 @@ class LabSession:
     def _note_end(self, item: pytest.Item, **fields: Any) -> None:
         """What came of the test, or of one step of it: it has passed if every step has."""
         if self.verdict is None or self.verdict["passed"]:
-            usage = self.far.usage() | {"is_hidden": item.path in self.hidden} if self.far is not None else {}
+            usage = self.files.usage(item.path in self.hidden)
             self.verdict = {"event": "end", "index": self.index, "impl": item.stash[_impl_key].label,
                             "test": _name(item), **fields, **usage}
 
@@ -417,8 +369,7 @@ class LabSession:
             put_in_order(self.xml_file, self.points, self.config.rootpath)
 
     def pytest_unconfigure(self) -> None:
-        if self.far is not None:
-            self.far.end()
+        self.files.end()
 
 
 @pytest.fixture
@@ -443,6 +394,11 @@ def _by_impl(items: Iterable[object]) -> dict[Impl, list[pytest.Item]]:
 def _in_ids(impl: Impl) -> str:
     """The label as pytest writes it into the names of tests."""
     return impl.label.encode("unicode_escape").decode("ascii")
+
+
+def _is_inside(item: pytest.Item) -> bool:
+    """Whether it believes numbers that are measured beside the file under test."""
+    return item.get_closest_marker("inside") is not None
 
 
 def _name(item: pytest.Item) -> str:

@@ -21,8 +21,11 @@ def remembered_keys(policy: object, keys: set[int]) -> set[int]:
     Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as itself;
     that it names its parent does not count.
     """
-    if measure.far is not None:
-        return {int(key) for key in measure.far.measure("remembered_keys", policy, keys)}
+    return {int(key) for key in measure.where.measure("remembered_keys", policy, keys)}
+
+
+@measure.beside_the_file
+def _remembered_keys(policy: object, keys: set[int]) -> set[int]:
     found: set[int] = set()
     for thing in _kept(policy):
         if _is_block(thing):
@@ -36,8 +39,11 @@ def remembered_keys(policy: object, keys: set[int]) -> set[int]:
 
 def num_kept(policy: object) -> int:
     """How much ``policy`` keeps, as a number of references: an item of a list is one. Text and arrays count by size."""
-    if measure.far is not None:
-        return int(measure.far.measure("num_kept", policy))
+    return int(measure.where.measure("num_kept", policy))
+
+
+@measure.beside_the_file
+def _num_kept(policy: object) -> int:
     return sum(len(_referents(thing)) or sys.getsizeof(thing) // 64 for thing in _kept(policy))
 
 

@@ -1,6 +1,6 @@
 """For the tests of labs: what a call costs, and what an object holds.
 
-The file under test may run in this process, or in the grader's sandbox (``far`` is set then). What can be seen from
+The file under test may run in this process or in the grader's sandbox; ``where`` knows which. What can be seen from
 here is measured here: work that the file asks of objects that were handed in. What only the sandbox can see, it is
 asked for; a test that believes such a number is marked ``inside``, with the reason.
 """
@@ -14,24 +14,73 @@ import sys
 import tracemalloc
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-#: What one question to an object that was handed in counts for, in lines.
-LINES_A_QUESTION = 5
+F = TypeVar("F", bound=Callable[..., Any])
+#: Name → what measures it beside the file under test.
+_MEASURES: dict[str, Callable[..., Any]] = {}
 
 
-class SandboxMeasures(Protocol):
-    """What the grader knows of the sandbox."""
+def beside_the_file(function: F) -> F:
+    """It runs where the file under test does. ``Where.measure`` calls it by its name, without an underscore."""
+    _MEASURES[function.__name__.removeprefix("_")] = function
+    return function
+
+
+class Where:
+    """Where the file under test runs: here, in this process. ``remote_lab.sandbox_measures`` is for a sandbox."""
+
+    #: What one question to an object that was handed in counts for, in lines. Here nobody has to ask.
+    lines_a_question = 0
 
     def num_questions(self) -> int:
-        """How often the sandbox has asked something of objects that live here."""
+        """How often the file has asked something of objects that live here."""
+        return 0
+
+    def is_overhead(self, frame: types.FrameType) -> bool:
+        """Whether a line is the grader's own work, and not the file's."""
+        return False
 
     def measure(self, name: str, *args: Any) -> Any:
-        """Have a function of this module measure in the sandbox."""
+        """Have a function of this module, or of one beside it, measure where the file runs."""
+        return _MEASURES[name](*args)
+
+    def method(self, function: Any) -> Any:
+        """A method of an object under test, as it is called where the file runs."""
+        return function
+
+    def num_objects(self, thing: object, but: tuple[type, ...]) -> int:
+        return _num_objects(thing, but)
+
+    def bytes_grown(self, call: Callable[[], object]) -> int:
+        start_counting_bytes()
+        try:
+            call()
+        finally:
+            grown = stop_counting_bytes()
+        return grown
+
+    def shares_memory(self, first: Any, second: Any) -> bool:
+        import numpy as np
+        return bool(np.shares_memory(first, second))
+
+    def deferring(self, thing: Any, names: frozenset[str]) -> Any:
+        return thing
+
+    def flush(self, thing: Any) -> None:
+        """Nothing was put off."""
+
+    def repeated(self, thing: Any, name: str, num_times: int) -> Iterator[Any]:
+        for _ in range(num_times):
+            yield getattr(thing, name)()
+
+    def extendable(self, kind: Any, given: type) -> type:
+        return kind  # type: ignore[no-any-return]
 
 
-#: Set while the file under test runs in a sandbox.
-far: SandboxMeasures | None = None
+HERE = Where()
+#: Another one while the file under test runs in a sandbox.
+where: Where = HERE
 
 
 def salt() -> str:
@@ -49,27 +98,28 @@ def num_lines(call: Callable[[], object]) -> int:
 
     def trace(frame: types.FrameType, event: str, argument: object) -> Any:
         nonlocal count
-        if frame.f_globals is of_test or far is not None and _is_protocol(frame):
+        if frame.f_globals is of_test or is_overhead(frame):
             return None
         count += 1
         return trace
 
-    num_questions = far.num_questions() if far is not None else 0
+    num_questions, is_overhead = where.num_questions(), where.is_overhead
     before = sys.gettrace()
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
-    return count + (LINES_A_QUESTION * (far.num_questions() - num_questions) if far is not None else 0)
+    return count + lines_of_questions(where.num_questions() - num_questions)
 
 
 def lines_of_questions(num_questions: int) -> int:
     """What this many questions to objects that were handed in count for in ``num_lines``: nothing without a sandbox."""
-    return LINES_A_QUESTION * num_questions if far is not None else 0
+    return where.lines_a_question * num_questions
 
 
-def _is_protocol(frame: types.FrameType) -> bool:
+def is_protocol(frame: types.FrameType) -> bool:
+    """Whether a line is part of how the grader and a sandbox talk."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.startswith(("course.grading", "json", "socket", "weakref", "threading", "selectors"))
 
@@ -80,10 +130,12 @@ def cheapest(function: Callable[..., object], arguments: Iterable[tuple[Any, ...
     Inside: both are counted where the function runs. It must be a method of an object under test, not a function of the
     test's own.
     """
-    arguments = [tuple(argument) for argument in arguments]
-    if far is not None:
-        num_lines, num_bytes = far.measure("cheapest", _over_there(function), arguments)
-        return int(num_lines), int(num_bytes)
+    num_lines, num_bytes = where.measure("cheapest", where.method(function), [tuple(each) for each in arguments])
+    return int(num_lines), int(num_bytes)
+
+
+@beside_the_file
+def _cheapest(function: Callable[..., object], arguments: list[tuple[Any, ...]]) -> tuple[int, int]:
     works = [_work_of(function, argument) for argument in arguments]
     return min(work[0] for work in works), min(work[1] for work in works)
 
@@ -94,7 +146,7 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
 
     def trace(frame: types.FrameType, event: str, argument: object) -> Any:
         nonlocal num_lines
-        if _is_protocol(frame):
+        if is_protocol(frame):
             return None
         num_lines += event == "line"
         return trace
@@ -116,19 +168,13 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
             tracemalloc.stop()
 
 
-def _over_there(function: Any) -> Any:
-    """An operator of something in the sandbox, ``queue.__len__``, as its method there."""
-    owner: Any = getattr(function, "__self__", None)
-    if not is_stand_in(owner):
-        return function
-    from course.grading.protocol.proxies import RemoteMethod
-    return RemoteMethod(owner, function.__name__)
-
-
 def peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
     """How many bytes a call had in use at its peak, beyond those before it. Inside."""
-    if far is not None:
-        return int(far.measure("peak_bytes", _over_there(function), *arguments))
+    return int(where.measure("peak_bytes", where.method(function), *arguments))
+
+
+@beside_the_file
+def _peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
     is_tracing = tracemalloc.is_tracing()
     if not is_tracing:
         tracemalloc.start()
@@ -144,8 +190,10 @@ def peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
 
 def num_objects(thing: object, *, but: tuple[type, ...] = ()) -> int:
     """How many objects hang on ``thing``, not counting classes, functions and what ``but`` names. Inside."""
-    if far is not None:
-        return int(far.measure("num_objects", thing))
+    return where.num_objects(thing, but)
+
+
+def _num_objects(thing: object, but: tuple[type, ...]) -> int:
     ignored = (type, types.ModuleType, types.FunctionType, *but)
     seen: dict[int, Any] = {}
     to_do: list[Any] = [thing]
@@ -164,16 +212,7 @@ def is_stand_in(thing: object) -> bool:
 
 def bytes_grown(call: Callable[[], object]) -> int:
     """How many bytes more are in use after ``call()`` than before. Inside."""
-    if far is not None:
-        far.measure("start_counting_bytes")
-        call()
-        return int(far.measure("stop_counting_bytes"))
-    start_counting_bytes()
-    try:
-        call()
-    finally:
-        grown = stop_counting_bytes()
-    return grown
+    return where.bytes_grown(call)
 
 
 def start_counting_bytes() -> None:
@@ -189,21 +228,17 @@ def stop_counting_bytes() -> int:
 
 def shares_memory(first: Any, second: Any) -> bool:
     """Whether two arrays of the file under test lie in one memory: what is written into one is read in the other."""
-    import numpy as np
-    if far is None or not first.flags.writeable:
-        return bool(np.shares_memory(first, second))
-    before = first.flat[0]
-    first.flat[0] = before + 1
-    far.measure("nothing")  # now both sides know
-    is_shared = bool(second.flat[0] == before + 1)
-    first.flat[0] = before
-    far.measure("nothing")
-    return is_shared
+    return where.shares_memory(first, second)
 
 
 def listed(things: Iterable[Any]) -> list[Any]:
     """All that ``things`` has, in its order. In a sandbox one message, and not one a thing."""
-    return list(far.measure("listed", things) if far is not None else things)
+    return list(where.measure("listed", things))
+
+
+@beside_the_file
+def _listed(things: Iterable[Any]) -> list[Any]:
+    return list(things)
 
 
 def nothing() -> None:
@@ -215,37 +250,29 @@ def deferring(thing: Any, *names: str) -> Any:
 
     ``flush`` has them called now.
     """
-    if far is None or not is_stand_in(thing):
-        return thing
-    return _remote().Deferring(thing, frozenset(names))
+    return where.deferring(thing, frozenset(names))
 
 
 def flush(thing: Any) -> None:
     """What was deferred is called."""
-    if far is not None and isinstance(thing, _remote().Deferring):
-        thing.far_flush()
+    where.flush(thing)
 
 
 def repeated(thing: Any, name: str, num_times: int) -> Iterator[Any]:
     """The results of ``thing.name()``, called this many times: one after the other, or in a sandbox all at once."""
-    if far is not None and isinstance(thing, _remote().Deferring):
-        yield from thing.far_repeat(name, num_times)
-    else:
-        for _ in range(num_times):
-            yield getattr(thing, name)()
-
-
-def _remote() -> Any:
-    """Only the grader needs it."""
-    from course.grading.protocol import proxies
-    return proxies
+    return where.repeated(thing, name, num_times)
 
 
 def extendable(kind: Any, given: type) -> type:
     """A class that a test can derive from: the file's own, where it runs here, else the engine's of that contract."""
-    return given if far is not None else kind
+    return where.extendable(kind, given)
 
 
 def hash_of_none() -> int:
     """``hash(None)``, where the file under test runs: before Python 3.12 it differs from process to process."""
-    return int(far.measure("hash_of_none")) if far is not None else hash(None)
+    return int(where.measure("hash_of_none"))
+
+
+@beside_the_file
+def _hash_of_none() -> int:
+    return hash(None)

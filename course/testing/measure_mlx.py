@@ -23,28 +23,25 @@ def peak_mlx_bytes(make: Callable[[], Any], change: Callable[[Any], Any]) -> int
     peaks = []
     for _ in range(NUM_TIMES):
         made = make()
-        before = int(_measured("begin_mlx_peak"))
-        peaks.append(int(_measured("end_mlx_peak", change(made))) - before)
+        before = int(measure.where.measure("begin_mlx_peak"))
+        peaks.append(int(measure.where.measure("end_mlx_peak", change(made))) - before)
     return sorted(peaks)[-2]
 
 
 def num_mlx_operations(owner: Any) -> int:
     """How many operations MLX has noted for ``owner.pools[0]`` and not computed yet."""
-    return int(_measured("count_mlx_operations", owner))
+    return int(measure.where.measure("count_mlx_operations", owner))
 
 
 def values_after(function: Callable[..., object], array: Any, *args: Any) -> Any:
     """What ``array`` holds after ``function(array, *args)``, as a list. It must be a function of the file's."""
-    return _measured("call_and_list", function, array, *args)
-
-
-def _measured(name: str, *args: Any) -> Any:
-    return globals()[name](*args) if measure.far is None else measure.far.measure(name, *args)
+    return measure.where.measure("call_and_list", function, array, *args)
 
 
 # ---- these run where the file under test does
 
 
+@measure.beside_the_file
 def begin_mlx_peak() -> int:
     """How many bytes are in use now."""
     from mini_vllm.backend import mx
@@ -53,6 +50,7 @@ def begin_mlx_peak() -> int:
     return int(mx.get_active_memory())
 
 
+@measure.beside_the_file
 def end_mlx_peak(owner: Any) -> int:
     """How many bytes were in use at the peak, when its pools are computed."""
     from mini_vllm.backend import mx
@@ -71,6 +69,7 @@ def _keep_busy() -> None:
     mx.async_eval(busy)
 
 
+@measure.beside_the_file
 def count_mlx_operations(owner: Any) -> int:
     from mini_vllm.backend import mx
     graph = io.StringIO()
@@ -78,6 +77,7 @@ def count_mlx_operations(owner: Any) -> int:
     return graph.getvalue().count("label")
 
 
+@measure.beside_the_file
 def call_and_list(function: Callable[..., object], array: Any, *args: Any) -> Any:
     function(array, *args)
     return array.tolist()

@@ -23,6 +23,7 @@ from course.grading.protocol.connection import MAX_NESTED_CALLS, Peer
 from course.grading.protocol.proxies import MAX_DEFERRED, Remote
 from course.grading.protocol.socket_messages import MAX_MESSAGE_BYTES, Gone, ProtocolError, Wire
 from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.sandbox_measures import SandboxMeasures
 from course.grading.remote_lab.surface import TESTS, Surface
 from course.lab.lab import discover, find_lab
 from course.testing import measure
@@ -559,7 +560,7 @@ def test_a_silent_sandbox_is_looked_at_again_and_again():
 
 
 def test_calls_whose_results_nobody_wants_go_along_with_the_next_one(talk, monkeypatch):
-    monkeypatch.setattr(measure, "far", talk)
+    monkeypatch.setattr(measure, "where", SandboxMeasures(talk))
     thing = talk.lab.Thing()
     waiting, num_requests = measure.deferring(thing, "twice", "raises"), talk.num_requests
     assert [waiting.twice() for _ in range(3)] == [None] * 3
@@ -575,7 +576,7 @@ def test_calls_whose_results_nobody_wants_go_along_with_the_next_one(talk, monke
 
 
 def test_what_waits_is_bounded_and_results_are_counted(talk, monkeypatch):
-    monkeypatch.setattr(measure, "far", talk)
+    monkeypatch.setattr(measure, "where", SandboxMeasures(talk))
     thing = talk.lab.Thing(0)
     waiting, num_requests = measure.deferring(thing, "twice"), talk.num_requests
     for _ in range(MAX_DEFERRED):
@@ -587,7 +588,7 @@ def test_what_waits_is_bounded_and_results_are_counted(talk, monkeypatch):
 
 
 def test_an_object_of_ones_own_is_called_at_once(talk, monkeypatch):
-    monkeypatch.setattr(measure, "far", talk)
+    monkeypatch.setattr(measure, "where", SandboxMeasures(talk))
     thing = Thing()
     assert measure.deferring(thing, "twice") is thing
     assert list(measure.repeated(thing, "twice", 2)) == [6, 12]

@@ -124,6 +124,7 @@ class BrokeredSandboxes:
     """The side of the tests' process."""
 
     def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self._socket = socket.socket(fileno=descriptor)
         self._number = 0
         self._unread = b""

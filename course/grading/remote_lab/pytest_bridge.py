@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.core.failure_messages import FileIsBroken, NotRun, TimeLimitExceeded, why_broken
+import pytest
+
+from course.core.failure_messages import FileIsBroken, NotRun, TimeLimitExceeded, last_lines, why_broken
+from course.core.resource_limits import WALL_FACTOR, time_limit
 from course.grading.protocol.socket_messages import ProtocolError
 from course.lab.lab import Lab
 from course.lab.mutants import mutants_of
+from course.pytest_run.files_here import FilesHere, Lines
 from course.testing import measure
 
 if TYPE_CHECKING:
@@ -21,6 +27,10 @@ if TYPE_CHECKING:
 
 #: Wrong solutions beside the file, in a test that runs inside.
 NUM_CANARIES = 2
+#: What a test may compute here while the file under test may compute once that in its sandbox; and how much longer it
+#: may take by the clock than the sandbox is waited for, of which it is known that it only waited: on a busy machine it
+#: takes long to start one.
+GRADERS_CPU_FACTOR, START_S = 3.0, 60.0
 
 #: What the student's file is called in its sandbox.
 SHOWN = Path("starter.py")
@@ -49,10 +59,13 @@ def canaries(lab: Lab, test: str) -> list[bytes]:
     return [mutant.apply(solution).encode() for mutant in mutants_of(lab) if mutant.killed_by == test][:NUM_CANARIES]
 
 
-class SandboxSessions:
+class SandboxSessions(FilesHere):
     """The sandboxes of one pytest run: one at a time, for the file that the current test is about."""
 
+    cpu_factor = GRADERS_CPU_FACTOR
+
     def __init__(self, level: str, hidden: Sequence[Path] = (), sandboxes: BrokeredSandboxes | None = None) -> None:
+        super().__init__()
         self._level, self._hidden = level, tuple(hidden)
         self.sandboxes = sandboxes
         self._impl: Impl | None = None
@@ -62,7 +75,28 @@ class SandboxSessions:
         #: What this process had computed when the tests of the current file began.
         self._cpu_before = 0.0
 
-    def begin(self, impl: Impl, limit_s: float, test_module: str, is_inside: bool) -> None:
+    def make_report(self, path: str) -> Lines:
+        """Signed, where somebody else holds the sandboxes and the key."""
+        if self.sandboxes is None:
+            return super().make_report(path)
+        from course.grading.protocol.verdict_lines import SignedLines
+        return SignedLines(os.open(path, os.O_WRONLY), self.sandboxes.key)
+
+    def shut_in(self, folders: Sequence[str]) -> None:
+        if self.sandboxes is not None:
+            from course.grading.sandbox.tests_wall import end_with_parent, raise_wall
+            end_with_parent(self.sandboxes.descriptor)
+            raise_wall(list(folders))
+
+    def put_in_order(self, items: list[pytest.Item]) -> None:
+        """Each test that runs inside gets a sandbox of its own, and so does the next one after."""
+        items.sort(key=lambda item: item.get_closest_marker("inside") is not None)
+
+    def tell_plan(self, report: Lines, tests: Sequence[str]) -> None:
+        if self.sandboxes is not None:
+            report.write({"event": "plan", "tests": list(tests)})
+
+    def begin(self, impl: Impl, seconds: float, test_module: str, is_inside: bool) -> None:
         """A test of this file begins. One that runs inside gets its own sandbox: others will run beside the file."""
         if impl != self._impl:
             self.end()
@@ -72,10 +106,11 @@ class SandboxSessions:
         if is_inside or self._was_inside:
             self._lab.end()
         self._was_inside = is_inside
-        self._lab.begin(limit_s, test_module, is_inside)
-        measure.far = self._lab
+        self._lab.begin(seconds, test_module, is_inside)
+        from course.grading.remote_lab.sandbox_measures import SandboxMeasures  # as the others below
+        measure.where = SandboxMeasures(self._lab)
 
-    def run_inside(self, impl: Impl, test: str, run: Callable[[Any], object]) -> None:
+    def run_inside(self, impl: Impl, test: str, run: Callable[[Any], object]) -> bool:
         """Run an inside test on the student's module and on canaries, in random order.
 
         Raises what it raises on the student's, and CanaryPassed if a wrong solution passes here.
@@ -98,6 +133,11 @@ class SandboxSessions:
                                    "is measured")
         if raised is not None:
             raise raised
+        return True
+
+    def time_limit(self, seconds: float) -> contextlib.AbstractContextManager[None]:
+        """What the sandbox uses up is counted there; here it is the price of talking to it."""
+        return time_limit(GRADERS_CPU_FACTOR * seconds, WALL_FACTOR * seconds + START_S)
 
     def load(self, impl: Impl) -> Any:
         """The stand-in for the module. A file that failed once fails the same way for every later test."""
@@ -118,20 +158,21 @@ class SandboxSessions:
             self._broken = FileIsBroken(why_broken(error, SHOWN, SHOWN.name, impl.lab.number, is_own=False))
             raise self._broken from None
 
-    def usage(self) -> dict[str, object]:
+    def usage(self, is_hidden: bool) -> dict[str, object]:
         """What the sandbox has used up during the current test, and whether the clock on the wall ended it."""
-        return {"cpu_s": self._lab.cpu_s(), "waited": self._lab.has_only_waited} if self._lab is not None else {}
+        used = {"cpu_s": self._lab.cpu_s(), "waited": self._lab.has_only_waited} if self._lab is not None else {}
+        return {**used, "is_hidden": is_hidden}
 
-    @property
-    def num_waited(self) -> int:
-        """How many tests of the current file the clock on the wall has ended."""
+    def num_stuck(self, num_before: int, num_here: int) -> int:
+        """Those that the clock on the wall has ended. Each other one costs of the time that all may take together, and
+        the next gets a new sandbox."""
         return self._lab.num_waited if self._lab is not None else 0
 
-    def printed(self) -> str:
-        return self._lab.printed() if self._lab is not None else ""
+    def printed(self, report: pytest.TestReport) -> str:
+        return last_lines(self._lab.printed() if self._lab is not None else "")
 
     def end(self) -> None:
-        measure.far = None
+        measure.where = measure.HERE
         if self._lab is not None:
             self._lab.end()
 

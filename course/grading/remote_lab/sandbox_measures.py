@@ -1,0 +1,68 @@
+"""What the labs' tests measure of a file that runs in a sandbox: some of it here, the rest there."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from course.grading.protocol.proxies import Deferring, RemoteMethod
+from course.grading.remote_lab.grader_side import SandboxedLab
+from course.testing.measure import Where, is_protocol, is_stand_in
+
+
+class SandboxMeasures(Where):
+    """The file under test runs in the sandbox of ``lab``."""
+
+    lines_a_question = 5
+
+    def __init__(self, lab: SandboxedLab) -> None:
+        self._lab = lab
+
+    def num_questions(self) -> int:
+        return self._lab.num_questions()
+
+    def is_overhead(self, frame: types.FrameType) -> bool:
+        return is_protocol(frame)
+
+    def measure(self, name: str, *args: Any) -> Any:
+        return self._lab.measure(name, *args)
+
+    def method(self, function: Any) -> Any:
+        """An operator of something in the sandbox, ``queue.__len__``, as its method there."""
+        owner: Any = getattr(function, "__self__", None)
+        return RemoteMethod(owner, function.__name__) if is_stand_in(owner) else function
+
+    def num_objects(self, thing: object, but: tuple[type, ...]) -> int:
+        return int(self.measure("num_objects", thing))
+
+    def bytes_grown(self, call: Callable[[], object]) -> int:
+        self.measure("start_counting_bytes")
+        call()
+        return int(self.measure("stop_counting_bytes"))
+
+    def shares_memory(self, first: Any, second: Any) -> bool:
+        """Both sides hold a copy of an array; what is written into one comes with the next message."""
+        if not first.flags.writeable:
+            return super().shares_memory(first, second)
+        before = first.flat[0]
+        first.flat[0] = before + 1
+        self.measure("nothing")
+        is_shared = bool(second.flat[0] == before + 1)
+        first.flat[0] = before
+        self.measure("nothing")
+        return is_shared
+
+    def deferring(self, thing: Any, names: frozenset[str]) -> Any:
+        return Deferring(thing, names) if is_stand_in(thing) else thing
+
+    def flush(self, thing: Any) -> None:
+        if isinstance(thing, Deferring):
+            thing.far_flush()
+
+    def repeated(self, thing: Any, name: str, num_times: int) -> Iterator[Any]:
+        yield from (thing.far_repeat(name, num_times) if isinstance(thing, Deferring)
+                    else super().repeated(thing, name, num_times))
+
+    def extendable(self, kind: Any, given: type) -> type:
+        return given
