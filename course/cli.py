@@ -15,7 +15,7 @@ from course.install.init_update import lay_down, update
 from course.lab.hints import LEVELS
 from course.lab.lab import LabError, find_root
 from course.student.demo_commands import BENCHES, DEMOS
-from course.student.run_command import DEFAULT_PROMPT, Wish
+from course.student.run_command import DEFAULT_PROMPT, RunOptions
 from mini_vllm.checks import nearest
 from mini_vllm.terminal import run_command
 
@@ -140,7 +140,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return course.hint(arguments.lab, arguments.level, arguments.task)
         case "run":
             names = [name for names in arguments.lab for name in names.split(",") if name]
-            return course.run(Wish(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
+            return course.run(RunOptions(arguments.prompt, arguments.model, names, arguments.strict, arguments.trace))
         case "serve":
             return course.serve(arguments.model, arguments.port)
         case "demo":

@@ -24,7 +24,7 @@ from course.student.hint_commands import Help
 from course.student.leaderboard import show_board
 from course.student.progress import LabProgress, Progress, State
 from course.student.report import VerdictLines
-from course.student.run_command import RunCommand, Wish, choose_pieces, show_whose
+from course.student.run_command import RunCommand, RunOptions, choose_pieces, show_whose
 from course.student.serve_command import OwnServer
 from course.student.status_table import status_table
 from course.student.watch_saves import SavedMeanwhile, Saves
@@ -219,7 +219,7 @@ class Course:
 
     # ---- the engine of one's own
 
-    def run(self, wish: Wish) -> int:
+    def run(self, wish: RunOptions) -> int:
         if re.fullmatch(r"\d+\.\d+", wish.prompt):
             raise LabError(f"{wish.prompt!r} would be the prompt. For a lab: course run --lab {wish.prompt}")
         return RunCommand(self.root, self.labs, self.progress, self.console).run(wish)

@@ -21,7 +21,7 @@ from course.pytest_run.test_run_lab import write_starter
 from course.pytest_run.verdict import Verdict
 from course.student.progress import _fingerprint
 from course.student.report import VerdictLines
-from course.student.run_command import Wish
+from course.student.run_command import RunOptions
 from course.student.watch_saves import Saves
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -234,7 +234,7 @@ def test_one_task_is_tested_by_itself_and_nothing_is_remembered(course, lab1, pr
 
 def test_the_number_of_a_lab_is_no_prompt(course):
     with pytest.raises(LabError, match="'1.2' would be the prompt. For a lab: course run --lab 1.2"):
-        course.run(Wish("1.2", "tiny-tales", [], False, None))
+        course.run(RunOptions("1.2", "tiny-tales", [], False, None))
 
 
 def test_course_alone_says_what_to_do_next(project, monkeypatch, capsys):

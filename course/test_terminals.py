@@ -20,7 +20,7 @@ from course.pytest_run.test_run_lab import write_starter
 from course.pytest_run.verdict import Verdict
 from course.student.fit_screen import ShownTest, all_lines, cut
 from course.student.report import VerdictLines
-from course.student.run_command import Wish
+from course.student.run_command import RunOptions
 from course.test_cli import ScriptedSaves, half_done
 from mini_vllm.terminal import READER_GONE
 
@@ -198,7 +198,7 @@ def test_a_command_whose_reader_has_gone_says_nothing(elsewhere, lab1, arguments
 
 def test_a_model_that_is_not_there_is_nobodys_fault(course):
     with pytest.raises(LabError, match="there is no model 'tiny-tale'; did you mean 'tiny-tales'\\?"):
-        course.run(Wish(model="tiny-tale"))
+        course.run(RunOptions(model="tiny-tale"))
     check_model("tiny-tales")
 
 
@@ -210,7 +210,7 @@ def test_a_machine_without_mlx_or_with_a_bad_blas_is_told(course, monkeypatch, e
 
     check_machine()
     monkeypatch.setattr("course.own_engine.requirements.importlib.import_module", importing)
-    for command in (course.demo, course.bench, lambda: course.run(Wish())):
+    for command in (course.demo, course.bench, lambda: course.run(RunOptions())):
         with pytest.raises(LabError, match=str(error)):
             command()
 

@@ -32,7 +32,7 @@ from course.grading.protocol.handles import Handles
 from course.grading.protocol.perform import Doing
 from course.grading.protocol.proxies import Remote
 from course.grading.remote_lab.grader_side import SandboxedLab
-from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.sandbox.tests_wall import REFUSED
 
 #: Names the file that complaints are written to.
@@ -115,7 +115,7 @@ class SurfaceCheck:
     def __init__(self) -> None:
         self.watch = Watch()
         #: Entry → by whose leave it was called, and with what.
-        self.calls: dict[str, tuple[GraderPolicy, Any, tuple[Any, ...], dict[str, Any]]] = {}
+        self.calls: dict[str, tuple[GraderPermissions, Any, tuple[Any, ...], dict[str, Any]]] = {}
         self.done: set[str] = set()
         #: Listed class → an object of it that was handed out.
         self.objects: dict[str, Any] = {}
@@ -125,13 +125,13 @@ class SurfaceCheck:
 
     # ---- what is used
 
-    def note_call(self, policy: GraderPolicy, function: Any, positional: tuple[Any, ...], named: dict[str, Any]
+    def note_call(self, policy: GraderPermissions, function: Any, positional: tuple[Any, ...], named: dict[str, Any]
                   ) -> None:
         entry = self.entry_of(policy, function)
         if entry is not None and entry not in self.calls and entry not in self.done:
             self.calls[entry] = policy, function, positional, named
 
-    def entry_of(self, policy: GraderPolicy, function: Any) -> str | None:
+    def entry_of(self, policy: GraderPermissions, function: Any) -> str | None:
         """By which entry a function may be called; None for one that a test has handed in."""
         owner = getattr(function, "__self__", None)
         if isinstance(function, type):
@@ -144,7 +144,7 @@ class SurfaceCheck:
             return f"{function.__module__}.{function.__qualname__}()"
         return None
 
-    def note_object(self, policy: GraderPolicy, value: Any) -> None:
+    def note_object(self, policy: GraderPermissions, value: Any) -> None:
         for name in policy.surface.listed_names(type(value)):
             self.objects.setdefault(name, value)
 
@@ -247,13 +247,13 @@ def _variants(positional: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tu
             yield f"{what} as {name}", list(positional), {**named, name: make()}
 
 
-def _call(policy: GraderPolicy, function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
+def _call(policy: GraderPermissions, function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
     policy.check_call(function, (*positional, *named.values()))
     arguments, keywords = policy.arguments_for(function, positional, named)
     return function(*arguments, **keywords)
 
 
-def _call_method(policy: GraderPolicy, value: Any, name: str, positional: list[Any], named: dict[str, Any]) -> Any:
+def _call_method(policy: GraderPermissions, value: Any, name: str, positional: list[Any], named: dict[str, Any]) -> Any:
     return _call(policy, getattr(value, name), positional, named)
 
 
@@ -283,12 +283,12 @@ def pytest_configure(config: pytest.Config) -> None:
     call, handle, init = Doing._call, Handles.handle, SandboxedLab.__init__
 
     def noting_call(self: Doing, function: Any, positional: Any, named: Any) -> Any:
-        if isinstance(self._policy, GraderPolicy):
+        if isinstance(self._policy, GraderPermissions):
             check.note_call(self._policy, function, tuple(positional), dict(named))
         return call(self, function, positional, named)
 
     def noting_handle(self: Handles, value: Any) -> Any:
-        if isinstance(self._policy, GraderPolicy) and not isinstance(value, (type, Remote)):
+        if isinstance(self._policy, GraderPermissions) and not isinstance(value, (type, Remote)):
             check.note_object(self._policy, value)
         return handle(self, value)
 

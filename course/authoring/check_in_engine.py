@@ -9,7 +9,7 @@ from typing import Any
 
 from course.lab.lab import Lab
 from course.lab.parts import Pieces, Seat, bases_of, choose
-from course.own_engine.run import Outcome, run_pieces
+from course.own_engine.run import EngineRunResult, run_pieces
 from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec, Tokens
 from course.pytest_run.pytest_process import ONE_THREAD
 from course.pytest_run.verdict import OnPoll
@@ -73,12 +73,13 @@ def check_together(root: Path, labs: Sequence[Lab], reference: Reference, on_pol
     return _result(outcome, f"labs {numbers}, together in the engine")
 
 
-def _run(root: Path, pieces: Pieces, workloads: tuple[str, ...], reference: Reference, on_poll: OnPoll) -> Outcome:
+def _run(root: Path, pieces: Pieces, workloads: tuple[str, ...], reference: Reference, on_poll: OnPoll
+         ) -> EngineRunResult:
     return run_pieces(root, pieces, Spec(workloads=workloads, reference=reference.tokens), on_poll=on_poll,
                       environment=ONE_THREAD)
 
 
-def _result(outcome: Outcome, what: str) -> tuple[list[str], str]:
+def _result(outcome: EngineRunResult, what: str) -> tuple[list[str], str]:
     if outcome.problem is not None:
         return [f"{what}: {outcome.problem.sentence()}"], ""
     return [], f"{what}: {sum(outcome.equal.values())} tokens in {len(outcome.equal)} workloads, all the reference's"

@@ -58,7 +58,7 @@ class Trace:
         return sum(len(chain) for chain in self.requests)
 
 
-class Policy(Protocol):
+class EvictionPolicy(Protocol):
     """What the arena asks of a policy; the lab's ``EvictionPolicy`` has the contract."""
 
     def freed(self, block: Block) -> None: ...
@@ -68,7 +68,7 @@ class Policy(Protocol):
     def evict(self) -> Block: ...
 
 
-PolicyClass = Callable[[int], Policy]
+PolicyClass = Callable[[int], EvictionPolicy]
 
 
 class IllegalEviction(Exception):

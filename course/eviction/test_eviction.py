@@ -162,7 +162,7 @@ add_text = closed_over()
 def depth(key):
     return key * 0
 
-class Policy:
+class EvictionPolicy:
     of_all = {}
 
     def freed(self, block):
@@ -179,7 +179,7 @@ class Policy:
     "self.last = (block.key, getattr(self, 'last', None))"])
 def test_what_a_policy_keeps_is_found_beside_it_too(tmp_path, note):
     (tmp_path / "policy.py").write_text(FORGETS_NOTHING.replace("{note}", note), "utf-8")
-    policy = load_file(tmp_path / "policy.py").Policy()
+    policy = load_file(tmp_path / "policy.py").EvictionPolicy()
     keys = range(10**9, 10**9 + 100)
     before = num_kept(policy)
     for key in keys:

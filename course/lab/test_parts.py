@@ -9,7 +9,7 @@ from course.lab.lab import LabError, discover, find_lab
 from course.lab.parts import SLOTS, bases_of, build, choose, just, needed_for_all
 from course.own_engine.spec import CAPSTONE, WORKLOADS
 from course.student.progress import State
-from course.student.run_command import Wish, choose_pieces
+from course.student.run_command import RunOptions, choose_pieces
 from mini_vllm.engine_config import EngineParts
 
 LABS = discover()
@@ -124,15 +124,15 @@ class FakeProgress:
 def test_strict_names_what_is_missing():
     missing = r"(?s)Still to pass:.*2.2  The KV cache manager: in progress 3/4\n.*5.3"
     with pytest.raises(LabError, match=missing) as caught:
-        choose_pieces(LABS, FakeProgress(_2_1=State.PASSED, _2_2=State.IN_PROGRESS), Wish(is_strict=True))
+        choose_pieces(LABS, FakeProgress(_2_1=State.PASSED, _2_2=State.IN_PROGRESS), RunOptions(is_strict=True))
     assert "2.1" not in str(caught.value)
 
 
 def test_a_lab_that_was_asked_for_need_not_pass_but_must_be_begun():
     progress = FakeProgress(_2_1=State.IN_PROGRESS)
-    assert choose_pieces(LABS, progress, Wish(lab_names=["2.1"])).files == {"2.1": lab("2.1").starter}
+    assert choose_pieces(LABS, progress, RunOptions(lab_names=["2.1"])).files == {"2.1": lab("2.1").starter}
     with pytest.raises(LabError, match="Lab 2.2 kv-cache-manager is not started"):
-        choose_pieces(LABS, progress, Wish(lab_names=["2.2"]))
+        choose_pieces(LABS, progress, RunOptions(lab_names=["2.2"]))
     assert choose_pieces(LABS, progress).files == {}
 
 

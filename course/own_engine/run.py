@@ -66,7 +66,7 @@ class Problem:
 
 
 @dataclass
-class Outcome:
+class EngineRunResult:
     """What came of a run."""
 
     #: What gave the reference's tokens → how many.
@@ -90,7 +90,7 @@ class Blame:
 
 def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
                silence_s: float = SILENCE_S, on_poll: OnPoll = lambda: None,
-               environment: Mapping[str, str] | None = None) -> Outcome:
+               environment: Mapping[str, str] | None = None) -> EngineRunResult:
     """Run what ``spec`` asks for with these pieces. Never raises for anything that they do.
 
     ``on_poll`` is called many times a second. Whatever it raises ends the run. ``environment`` is what the process has
@@ -101,7 +101,7 @@ def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambd
 
 
 def _run(root: Path, spec: Spec, on_event: OnEvent, silence_s: float, on_poll: OnPoll, environment: Mapping[str, str]
-         ) -> Outcome:
+         ) -> EngineRunResult:
     with tempfile.TemporaryDirectory() as folder:
         process = _Process(replace(spec, root=str(root)), Path(folder), on_event, silence_s, environment)
         return process.wait(on_poll)
@@ -152,14 +152,14 @@ class _Process:
         spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
         self._files = spec.lab_of_file()
         self._what, self._step, self._has_ended = "loading", 0, False
-        self._outcome = Outcome()
+        self._outcome = EngineRunResult()
         with open(self._output, "wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "course.own_engine.process", str(spec_file), str(self._report.path)],
                 cwd=spec.root, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
-    def wait(self, on_poll: OnPoll) -> Outcome:
+    def wait(self, on_poll: OnPoll) -> EngineRunResult:
         heard_s = time.monotonic()
         limit_s = STARTUP_S
         try:

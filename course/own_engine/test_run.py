@@ -11,10 +11,10 @@ from course.authoring.check_in_engine import Reference, check_alone
 from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
 from course.lab.mutants import mutants_of
 from course.lab.parts import just
-from course.own_engine.run import Outcome, Problem, find_blame, run_pieces
+from course.own_engine.run import EngineRunResult, Problem, find_blame, run_pieces
 from course.own_engine.spec import Spec
 from course.student.progress import State
-from course.student.run_command import RunCommand, Wish
+from course.student.run_command import RunCommand, RunOptions
 from course.test_forked import STAND_IN
 from mini_vllm.cli import main as mini_vllm_command
 
@@ -52,7 +52,8 @@ def trial(tmp_path, forked, reference):
         pieces = just(LABS, [lab(number) for number in files], lambda lab: lab.number in files,
                       lambda lab: tmp_path / f"lab-{lab.number}.py")
         spec = Spec(workloads=workloads, reference=known)
-        outcome = Outcome(problem=problem) if problem else run_pieces(PROJECT_ROOT, pieces, spec, silence_s=silence_s)
+        outcome = (EngineRunResult(problem=problem) if problem else
+                   run_pieces(PROJECT_ROOT, pieces, spec, silence_s=silence_s))
         if outcome.problem is None or not blames:
             return outcome, None
         return outcome, find_blame(PROJECT_ROOT, pieces, spec, outcome.problem, LABS, silence_s)
@@ -160,7 +161,7 @@ def test_where_a_trace_cannot_go_is_told_before_anything_runs(command, tmp_path)
     for target, complaint in ((tmp_path / "no" / "x.svg", "there is no folder"), (tmp_path, "is a folder"),
                               (tmp_path / "file" / "x.svg", "is not a folder")):
         with pytest.raises(LabError, match=complaint):
-            run.run(Wish(trace=target))
+            run.run(RunOptions(trace=target))
     assert output.getvalue() == ""
 
 
@@ -171,17 +172,17 @@ def test_advice_waits_until_the_tale_is_over(command, monkeypatch, capsys):
         on_event({"event": "advice", "text": "a fast BLAS would help"})
         on_event({"event": "text", "text": " lived"})
         assert capsys.readouterr().err == ""
-        return Outcome(equal={"the tale": 80})
+        return EngineRunResult(equal={"the tale": 80})
 
     monkeypatch.setattr("course.student.run_command.run_pieces", run_pieces)
-    assert run.run(Wish(prompt="The fox")) == 0
+    assert run.run(RunOptions(prompt="The fox")) == 0
     assert capsys.readouterr().err == "a fast BLAS would help\n" and "The fox lived\n" in output.getvalue()
 
 
 def test_with_nothing_of_ones_own_the_reference_tells_the_tale(command, forked, tmp_path):
     run, output = command
     path = tmp_path / "my steps.json"
-    assert run.run(Wish(prompt="The fox", trace=path)) == 0
+    assert run.run(RunOptions(prompt="The fox", trace=path)) == 0
     text = output.getvalue()
     assert "No piece is yours yet." in text and "\nThe fox" in text
     assert "80 tokens, all as the reference's: the tale." in text

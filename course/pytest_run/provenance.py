@@ -17,7 +17,7 @@ TREES = ("course", "mini_vllm", ":(glob)phase-*/**")
 
 
 @dataclass(frozen=True)
-class Level:
+class SandboxInfo:
     """The sandbox that a file ran in."""
 
     name: str
@@ -25,7 +25,7 @@ class Level:
     not_defended: tuple[str, ...]
 
 
-def make_provenance(root: Path, labs: Sequence[Lab], limits: Mapping[str, float], level: Level,
+def make_provenance(root: Path, labs: Sequence[Lab], limits: Mapping[str, float], level: SandboxInfo,
                     hidden: Path | None = None) -> Provenance:
     """``hidden`` is the folder of hidden tests, if there is one."""
     return Provenance(

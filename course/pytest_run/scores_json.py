@@ -24,7 +24,7 @@ from course.core.atomic_files import write_whole
 from course.core.result import LabResult
 from course.core.scrub_paths import without_paths
 from course.pytest_run.points import num_not_run_of
-from course.pytest_run.provenance import Level, make_provenance
+from course.pytest_run.provenance import SandboxInfo, make_provenance
 from course.pytest_run.pytest_process import MAX_FILE_BYTES
 from course.pytest_run.targets import Impl
 
@@ -41,7 +41,8 @@ def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Pa
               "labs": [_scrubbed(result, root).to_json() for _, result in results],
               "provenance": dataclasses.asdict(make_provenance(
                   root, [impl.lab for impl, _ in results],
-                  {"cpu_s_a_test": time_limit_s, "printed_bytes": MAX_FILE_BYTES}, Level("none", True, NOT_DEFENDED)))}
+                  {"cpu_s_a_test": time_limit_s, "printed_bytes": MAX_FILE_BYTES},
+                  SandboxInfo("none", True, NOT_DEFENDED)))}
     path.parent.stat()  # a folder that is not there was not meant: it is not made
     write_whole(path, (json.dumps(report, indent=2) + "\n").encode())
 

@@ -15,10 +15,12 @@ class Verdict:
     passed: bool
     #: What ended it: one of the kinds in ``failure_messages``, else the name of the exception (``NotImplementedError``
     #: for a stub); None if it passed, or took its process along.
-    error: str | None
-    message: str
+    error: str | None = None
+    message: str = ""
     #: The last lines it printed, if it failed.
     printed: str = ""
+    #: What the file computed during it, where that is known: in the grader.
+    cpu_s: float = 0.0
 
     @property
     def concerns_the_whole_file(self) -> bool:

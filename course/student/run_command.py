@@ -16,7 +16,7 @@ from course.core.terminal_text import print_wrapped
 from course.lab.lab import Lab, LabError, find_lab
 from course.lab.parts import Pieces, choose, just, needed_for_all
 from course.own_engine.requirements import check_machine, check_model
-from course.own_engine.run import NEED_PREEMPTION, SILENCE_S, Blame, Event, Outcome, find_blame, run_pieces
+from course.own_engine.run import NEED_PREEMPTION, SILENCE_S, Blame, EngineRunResult, Event, find_blame, run_pieces
 from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec
 from course.student.progress import Progress, State
 from course.student.symbols import state_text
@@ -30,7 +30,7 @@ MIN_WIDTH_OF_NOTES = 50
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunOptions:
     """What the command was given."""
 
     prompt: str = DEFAULT_PROMPT
@@ -41,9 +41,9 @@ class Wish:
     trace: Path | None = None
 
 
-def choose_pieces(labs: Sequence[Lab], progress: Progress, wish: Wish | None = None) -> Pieces:
+def choose_pieces(labs: Sequence[Lab], progress: Progress, wish: RunOptions | None = None) -> Pieces:
     """Whose pieces run. Raises LabError for labs that do not exist, and, if strict, for labs that do not pass."""
-    wish = wish or Wish()
+    wish = wish or RunOptions()
 
     def passes(lab: Lab) -> bool:
         return progress.of(lab).state is State.PASSED
@@ -73,7 +73,7 @@ class RunCommand:
         #: Shown while something is computed that prints nothing.
         self._status = console.status("")
 
-    def run(self, wish: Wish) -> int:
+    def run(self, wish: RunOptions) -> int:
         check_machine()
         check_model(wish.model)
         _check_target(wish.trace)
@@ -100,14 +100,14 @@ class RunCommand:
                 with self.console.status(f"Testing lab {lab}, which has changed …"):
                     self.progress.of(lab)
 
-    def spec(self, wish: Wish, is_own: bool = True) -> Spec:
+    def spec(self, wish: RunOptions, is_own: bool = True) -> Spec:
         """Another model than the small one just tells its tale, and so does an engine with no piece of one's own."""
         is_small = wish.model == "tiny-tales" and is_own
         return Spec(model=wish.model, prompt=wish.prompt,
                     trace=None if wish.trace is None else str(wish.trace.resolve()),
                     workloads=(*WORKLOADS, *[CAPSTONE] * wish.is_strict) if is_small else (), measures_speed=is_small)
 
-    def _run(self, pieces: Pieces, wish: Wish, spec: Spec) -> Outcome:
+    def _run(self, pieces: Pieces, wish: RunOptions, spec: Spec) -> EngineRunResult:
         self.console.print(Text(wish.prompt, style="bold"), end="")
         self._is_telling = True
         try:
@@ -135,7 +135,7 @@ class RunCommand:
             self.console.print("\n")
         self._is_telling = False
 
-    def _show_success(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
+    def _show_success(self, pieces: Pieces, outcome: EngineRunResult, wish: RunOptions) -> None:
         num_tokens = sum(outcome.equal.values())
         self.console.print(Text.assemble(("✓ ", "green"), f"{num_tokens} tokens, all as the reference's: "
                                          f"{', '.join(outcome.equal)}."))
@@ -166,7 +166,7 @@ class RunCommand:
             self.console.print()
             print_wrapped(self.console, latest.now)
 
-    def _show_problem(self, pieces: Pieces, outcome: Outcome, wish: Wish) -> None:
+    def _show_problem(self, pieces: Pieces, outcome: EngineRunResult, wish: RunOptions) -> None:
         problem = outcome.problem
         assert problem is not None
         self.console.print(Text.assemble(("✗ ", "red"), f"Something is wrong: {problem.sentence()}."))

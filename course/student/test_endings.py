@@ -9,12 +9,12 @@ from rich.console import Console
 
 from course.commands import Course
 from course.lab.lab import discover
-from course.own_engine.run import Outcome, Problem
+from course.own_engine.run import EngineRunResult, Problem
 from course.own_engine.spec import WORKLOADS
 from course.pytest_run.verdict import Verdict
 from course.student import run_command
 from course.student.progress import LabProgress, State
-from course.student.run_command import RunCommand, Wish, choose_pieces
+from course.student.run_command import RunCommand, RunOptions, choose_pieces
 
 LABS = discover()
 PASSED = Verdict(True, None, "")
@@ -27,7 +27,7 @@ def lines(monkeypatch, *passing, model="tiny-tales"):
     def run_pieces(root, pieces, spec, *rest):
         asked.append(spec.workloads)
         speed = (300.0, 400.0) if spec.measures_speed else None
-        return Outcome({"the tale": 80, **dict.fromkeys(spec.workloads, 100)}, speed)
+        return EngineRunResult({"the tale": 80, **dict.fromkeys(spec.workloads, 100)}, speed)
 
     monkeypatch.setattr(run_command, "run_pieces", run_pieces)
     def of(lab):
@@ -35,7 +35,7 @@ def lines(monkeypatch, *passing, model="tiny-tales"):
 
     progress = SimpleNamespace(of=of, remembered=of)
     console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
-    assert RunCommand(LABS[0].root, LABS, progress, console).run(Wish(model=model)) == 0
+    assert RunCommand(LABS[0].root, LABS, progress, console).run(RunOptions(model=model)) == 0
     return console.file.getvalue().splitlines(), asked[0]
 
 
@@ -87,13 +87,13 @@ def test_status_and_run_agree_on_what_is_whose(monkeypatch, capsys, passing):
 
 def test_the_one_piece_that_is_ones_own_is_named_without_a_search(monkeypatch):
     problem = Problem("raised", "ValueError: no", "greedy", 3)
-    monkeypatch.setattr(run_command, "run_pieces", lambda *rest: Outcome(problem=problem))
+    monkeypatch.setattr(run_command, "run_pieces", lambda *rest: EngineRunResult(problem=problem))
     monkeypatch.setattr(run_command, "find_blame", lambda *rest: pytest.fail("nobody else can be to blame"))
     progress = SimpleNamespace(of=lambda lab: SimpleNamespace(
         state=State.PASSED if lab.number == "2.1" else State.NOT_STARTED, is_outdated=False))
     progress.remembered = progress.of
     console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
-    assert RunCommand(LABS[0].root, LABS, progress, console).run(Wish()) == 1
+    assert RunCommand(LABS[0].root, LABS, progress, console).run(RunOptions()) == 1
     assert console.file.getvalue().splitlines()[-3:] == [
         "✗ Something is wrong: it failed in step 3 of “greedy”: ValueError: no.",
         "  It is your block_pool of lab 2.1, The block allocator.",

@@ -40,13 +40,13 @@ from course.grading.intake.strays import Strays, with_notes
 from course.grading.intake.unclear import Kind, Unclear
 from course.grading.limits import Settings
 from course.lab.lab import Lab, LabError, discover, find_lab
-from course.pytest_run.provenance import Level, make_provenance
+from course.pytest_run.provenance import SandboxInfo, make_provenance
 
 Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Sequence[Unclear]], Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class GradeOptions:
     """What the command line asks for."""
 
     submissions: Path
@@ -64,21 +64,21 @@ class Wish:
     shard: str | None = None
 
 
-def find_level(wanted: str) -> Level:
+def find_level(wanted: str) -> SandboxInfo:
     """The sandbox of this machine. Raises LabError if it has none, and one is required."""
     sandbox = importlib.import_module("course.grading.sandbox")
     try:
         level = sandbox.choose_level(wanted)
     except sandbox.SandboxError as error:
         raise LabError(str(error)) from None
-    return Level(level.value, *sandbox.describe(level))
+    return SandboxInfo(level.value, *sandbox.describe(level))
 
 
 class ClassGrader:
     """One call of the command."""
 
-    def __init__(self, wish: Wish, root: Path, console: Console, command: Sequence[str] = COMMAND,
-                 level_of: Callable[[str], Level] = find_level, export: Export = hand_out) -> None:
+    def __init__(self, wish: GradeOptions, root: Path, console: Console, command: Sequence[str] = COMMAND,
+                 level_of: Callable[[str], SandboxInfo] = find_level, export: Export = hand_out) -> None:
         check_places(wish.submissions, wish.out, root)
         self._wish, self._root, self._console = wish, root, console
         self._command, self._export = command, export

@@ -85,13 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Grade, as the arguments say."""
     from rich.console import Console
 
-    from course.grading.class_run.command import ClassGrader, Wish
+    from course.grading.class_run.command import ClassGrader, GradeOptions
     from course.grading.limits import Settings
     from course.lab.lab import find_root
 
     settings = Settings(arguments.sandbox, arguments.time_limit, arguments.hidden)
     labs = [name for names in arguments.lab for name in names.split(",") if name]
-    wish = Wish(arguments.submissions, arguments.out, settings, labs, arguments.only, arguments.regrade,
+    wish = GradeOptions(arguments.submissions, arguments.out, settings, labs, arguments.only, arguments.regrade,
                 arguments.roster, arguments.overrides, arguments.pattern, arguments.allow_unknown, arguments.latest,
                 arguments.jobs, arguments.shard)
     return ClassGrader(wish, find_root(), Console(highlight=False, soft_wrap=True)).run()

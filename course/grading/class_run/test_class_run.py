@@ -19,7 +19,7 @@ from rich.console import Console
 from course.cli import main
 from course.core.result import LabResult, Outcome, TestResult
 from course.grading.class_run.check_folders import check_places
-from course.grading.class_run.command import ClassGrader, Wish
+from course.grading.class_run.command import ClassGrader, GradeOptions
 from course.grading.class_run.overrides import read_overrides
 from course.grading.class_run.plan import Shard, read_regrade, read_shard
 from course.grading.class_run.provenance import check_hidden, key_of, unearned
@@ -29,7 +29,7 @@ from course.grading.class_run.worker_process import Job
 from course.grading.grade_file.remarks import remark_on
 from course.grading.limits import Settings
 from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
-from course.pytest_run.provenance import Level, commit_of, digest_of_tests, make_provenance
+from course.pytest_run.provenance import SandboxInfo, commit_of, digest_of_tests, make_provenance
 
 #: Grades by what stands in the text; some of it is what a grader should never meet.
 STAND_IN = """
@@ -58,7 +58,7 @@ STAND_IN = """
     worker.remark_on = lambda lab, content: "Odd." if b"odd" in content else ""
     worker.serve(grade)
 """
-LEVEL = Level("none", True, ("Anything.",))
+LEVEL = SandboxInfo("none", True, ("Anything.",))
 REQUEST = {"root": str(PROJECT_ROOT), "settings": {"sandbox": "none", "time_limit_s": 1, "hidden": None}}
 LABS = discover()
 LAB = find_lab("2.1", LABS)
@@ -82,7 +82,7 @@ class Class:
 
     def grader(self, **wish) -> ClassGrader:
         self.console = Console(file=io.StringIO(), width=100)
-        wish = Wish(self.submissions, self.out, **{"labs": ["2.1"], "num_jobs": 1, **wish})
+        wish = GradeOptions(self.submissions, self.out, **{"labs": ["2.1"], "num_jobs": 1, **wish})
         return ClassGrader(wish, PROJECT_ROOT, self.console, [sys.executable, str(self.stand_in)], lambda _: LEVEL,
                            self.export)
 
@@ -320,11 +320,11 @@ def test_a_run_that_is_killed_outright_is_taken_up(klass):
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})
         from pathlib import Path
         from rich.console import Console
-        from course.grading.class_run.command import ClassGrader, Wish
-        from course.pytest_run.provenance import Level
-        wish = Wish(Path({str(klass.submissions)!r}), Path({str(klass.out)!r}), labs=["2.1"], num_jobs=1)
+        from course.grading.class_run.command import ClassGrader, GradeOptions
+        from course.pytest_run.provenance import SandboxInfo
+        wish = GradeOptions(Path({str(klass.submissions)!r}), Path({str(klass.out)!r}), labs=["2.1"], num_jobs=1)
         ClassGrader(wish, Path({str(PROJECT_ROOT)!r}), Console(), [sys.executable, {str(klass.stand_in)!r}],
-                    lambda _: Level("none", True, ()), lambda *_: []).run()
+                    lambda _: SandboxInfo("none", True, ()), lambda *_: []).run()
     """
     run = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 30

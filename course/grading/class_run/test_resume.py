@@ -111,11 +111,11 @@ def test_the_real_thing_killed_before_its_first_result(klass):
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})
         from pathlib import Path
         from rich.console import Console
-        from course.grading.class_run.command import ClassGrader, Wish
-        from course.pytest_run.provenance import Level
-        wish = Wish(Path({str(klass.submissions)!r}), Path({str(klass.out)!r}), labs=["2.1"], num_jobs=1)
+        from course.grading.class_run.command import ClassGrader, GradeOptions
+        from course.pytest_run.provenance import SandboxInfo
+        wish = GradeOptions(Path({str(klass.submissions)!r}), Path({str(klass.out)!r}), labs=["2.1"], num_jobs=1)
         ClassGrader(wish, Path({str(PROJECT_ROOT)!r}), Console(), [sys.executable, {str(klass.stand_in)!r}],
-                    lambda _: Level("none", True, ()), lambda *_: []).run()
+                    lambda _: SandboxInfo("none", True, ()), lambda *_: []).run()
     """
     run = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.DEVNULL,
                            start_new_session=True)

@@ -28,6 +28,7 @@ from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.sandbox import Level
 from course.lab.lab import PROJECT_ROOT, Lab
 from course.pytest_run.pytest_process import ONE_THREAD
+from course.pytest_run.verdict import Verdict
 
 #: Pytest has this long to start, or to start a sandbox; between two of its lines the longest test's time comes to it,
 #: twice.
@@ -37,20 +38,11 @@ FLAGGED = {"CanaryPassed": "a wrong solution passes beside this file: it meddles
            "ProtocolError": "what the file's process sent cannot be read: it does not play by the rules"}
 
 
-@dataclass(frozen=True)
-class SignedVerdict:
-    passed: bool
-    error: str | None = None
-    message: str = ""
-    printed: str = ""
-    cpu_s: float = 0.0
-
-
 @dataclass
 class Ended:
     """What one run found out."""
 
-    verdicts: dict[str, SignedVerdict] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
     #: Why there is no score; "" if there is one.
@@ -62,8 +54,8 @@ class Ended:
     #: What else is to be said beside the score.
     remark: str = ""
 
-    def verdict(self, name: str) -> SignedVerdict:
-        return self.verdicts.get(name, SignedVerdict(False, NOT_RUN, "it was not run"))
+    def verdict(self, name: str) -> Verdict:
+        return self.verdicts.get(name, Verdict(False, NOT_RUN, "it was not run"))
 
 
 class TestsRun:
@@ -155,7 +147,7 @@ class TestsRun:
 
     def _take(self, event: dict[str, Any], ended: Ended) -> None:
         name = event["test"]
-        verdict = SignedVerdict(event["passed"], event["error"], event["message"], event["printed"], event["cpu_s"])
+        verdict = Verdict(event["passed"], event["error"], event["message"], event["printed"], event["cpu_s"])
         ended.cpu_s += verdict.cpu_s
         before = ended.verdicts.get(name)
         if before is None or before.passed:  # a parametrised test passes when all its cases do

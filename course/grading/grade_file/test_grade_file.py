@@ -13,7 +13,7 @@ import pytest
 from course.core.result import LabResult, Outcome
 from course.grading.grade_file import grade as grading
 from course.grading.grade_file.grade import grade_file
-from course.grading.grade_file.run_tests import Ended, SignedVerdict, TestsRun
+from course.grading.grade_file.run_tests import Ended, TestsRun
 from course.grading.hostile.attack import TALK
 from course.grading.limits import Settings, limits_for
 from course.grading.remote_lab.grader_side import SandboxedLab
@@ -22,6 +22,7 @@ from course.grading.sandbox import choose_level
 from course.grading.sandbox.cpu_time import cpu_s_of
 from course.grading.sandbox.inside.init_process import descendants
 from course.grading.sandbox.test_process import is_running
+from course.pytest_run.verdict import Verdict
 
 MARKS = '''
     import time
@@ -142,7 +143,7 @@ def test_what_passes_near_its_limit_is_run_twice(grade, monkeypatch):
     def run(self, names):
         runs.append(names)
         is_first = len(runs) == 1
-        return Ended({name: SignedVerdict(is_first, cpu_s=6.0 if name == "test_double_doubles" else 0.1)
+        return Ended({name: Verdict(is_first, cpu_s=6.0 if name == "test_double_doubles" else 0.1)
                       for name in names})
 
     monkeypatch.setattr(TestsRun, "run", run)

@@ -15,7 +15,7 @@ from course.grading.protocol.connection import Peer
 from course.grading.protocol.exceptions import MAX_MESSAGE_CHARACTERS
 from course.grading.protocol.proxies import make_class
 from course.grading.protocol.socket_messages import ProtocolError, Wire
-from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.remote_lab.surface import Surface
 from course.lab.lab import discover, find_lab
 from course.lab.load_module import load_file
@@ -23,11 +23,15 @@ from mini_vllm.block_pool import BlockPool
 from mini_vllm.request import Priority
 
 
+def _unknown(name):
+    return None
+
+
 @pytest.fixture
 def grader():
     """The grader's side; nobody is at the other end."""
     ends = socket.socketpair()
-    yield Peer(Wire(ends[0]), GraderPolicy(Surface({})), first_id=2, trusts_other=False, find_class=lambda name: None)
+    yield Peer(Wire(ends[0]), GraderPermissions(Surface({})), first_id=2, trusts_other=False, find_class=_unknown)
     for end in ends:
         end.close()
 
@@ -78,7 +82,7 @@ def test_a_syntax_error_points_at_no_column_that_cannot_be(grader, columns):
 @pytest.mark.parametrize("owner", ["ab", 2, (1,), [1], np.zeros(3)])
 def test_the_grader_computes_nothing_with_what_it_is_sent(owner):
     with pytest.raises(TypeError, match="not for the grader"):
-        GraderPolicy(Surface({})).check_operator(owner, "__mul__")
+        GraderPermissions(Surface({})).check_operator(owner, "__mul__")
 
 
 def test_only_what_the_lab_lists_can_be_used_of_the_graders_objects():
@@ -88,7 +92,7 @@ def test_only_what_the_lab_lists_can_be_used_of_the_graders_objects():
         def forward(self): ...
 
     Model.__module__, Model.__qualname__ = "mini_vllm.models.network", "Model"
-    policy = GraderPolicy(Surface({"mini_vllm.models.network.Model": "forward limit=",
+    policy = GraderPermissions(Surface({"mini_vllm.models.network.Model": "forward limit=",
                                    "mini_vllm.block_pool.BlockPool": "get_new_blocks"}))
     policy.check_get(Model(), "forward")
     policy.check_get(BlockPool(2), "get_new_blocks")
@@ -112,7 +116,7 @@ def test_only_what_the_lab_lists_can_be_used_of_the_graders_objects():
 
 def test_after_a_message_that_breaks_the_rules_nothing_more_is_asked():
     here, there = socket.socketpair()
-    peer = Peer(Wire(here), GraderPolicy(Surface({})), first_id=2, trusts_other=False, find_class=lambda name: None)
+    peer = Peer(Wire(here), GraderPermissions(Surface({})), first_id=2, trusts_other=False, find_class=_unknown)
     Wire(there).send(["?", 1, ["nonsense"]], [])
     with pytest.raises(ProtocolError, match="nobody knows"):
         peer.request("load")

@@ -9,7 +9,7 @@ from typing import Any
 from course.grading.protocol.tags import static
 
 
-class Policy:
+class Permissions:
     """What the other side may do with objects of this side. This one allows everything: it is the sandbox's."""
 
     def check_get(self, owner: Any, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from course.grading.protocol.tags import EQUALITY, OPERATORS, SCALARS, static
 
 if TYPE_CHECKING:
-    from course.grading.protocol.access_rules import Policy
+    from course.grading.protocol.access_rules import Permissions
 
 MAX_FIELDS = 16
 MAX_TEXT = 100
@@ -62,7 +62,7 @@ _NOTHING: list[Any] = []
 _SHARED = frozenset((list, dict, set))
 
 
-def describe(value: Any, class_id: int, policy: Policy) -> Described:
+def describe(value: Any, class_id: int, policy: Permissions) -> Described:
     kind = type(value)
     operators = [name for name in (*OPERATORS, *EQUALITY) if _offers(kind, name)]
     if isinstance(value, type):

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.bounds import MAX_ITERATED, MAX_MESSAGES_A_CALL, SMALL_MESSAGE_BYTES, check, check_message
 from course.grading.protocol.decode import Reading
 from course.grading.protocol.encode import Writing
@@ -40,7 +40,7 @@ _KINDS = ("?", "!", "=", "x")
 class Peer:
     """Asks the other side, and answers it."""
 
-    def __init__(self, wire: Wire, policy: Policy, first_id: int, *, trusts_other: bool,
+    def __init__(self, wire: Wire, policy: Permissions, first_id: int, *, trusts_other: bool,
                  find_class: Callable[[str], type | None], find_enum: Callable[[str], type | None] | None = None,
                  file_name: str | None = None) -> None:
         self._wire = wire

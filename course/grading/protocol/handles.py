@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.class_info import Described, describe
 from course.grading.protocol.interface import Connection
 from course.grading.protocol.proxies import Kept, Remote, RemoteMethod, make_class
@@ -17,7 +17,7 @@ from course.grading.protocol.tags import SCALARS, identity
 class Handles:
     """The handles of one peer, in both directions."""
 
-    def __init__(self, peer: Connection, policy: Policy, trusts_other: bool,
+    def __init__(self, peer: Connection, policy: Permissions, trusts_other: bool,
                  find_class: Callable[[str], type | None]) -> None:
         self._peer, self._policy, self._trusts_other, self._find_class = peer, policy, trusts_other, find_class
         self._next_id = 1

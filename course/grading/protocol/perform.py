@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.class_info import Described
 from course.grading.protocol.handles import Handles
 from course.grading.protocol.socket_messages import ProtocolError
@@ -23,7 +23,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 class Doing:
     """One side's servant."""
 
-    def __init__(self, policy: Policy, handles: Handles) -> None:
+    def __init__(self, policy: Permissions, handles: Handles) -> None:
         self._policy, self._handles = policy, handles
         #: What the other side may ask beside the usual: name → function.
         self.services: dict[str, Callable[..., Any]] = {}

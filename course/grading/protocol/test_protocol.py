@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.bounds import MAX_BYTES, MAX_ITEMS, MAX_TEXT_CHARACTERS
 from course.grading.protocol.connection import MAX_NESTED_CALLS, Peer
 from course.grading.protocol.proxies import MAX_DEFERRED, Remote
 from course.grading.protocol.socket_messages import MAX_MESSAGE_BYTES, Gone, ProtocolError, Wire
-from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.remote_lab.sandbox_measures import SandboxMeasures
 from course.grading.remote_lab.surface import TESTS, Surface
 from course.lab.lab import discover, find_lab
@@ -119,7 +119,7 @@ def talk():
     far = {}
 
     def serve():
-        far["peer"] = Peer(Wire(ends[1]), Policy(), 1, trusts_other=True, find_class=known, file_name=__file__)
+        far["peer"] = Peer(Wire(ends[1]), Permissions(), 1, trusts_other=True, find_class=known, file_name=__file__)
         far["peer"].doing.services["load"] = lambda: module
         try:
             far["peer"].serve()
@@ -128,7 +128,7 @@ def talk():
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(surface()), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], lambda: None), GraderPermissions(surface()), 2, trusts_other=False, find_class=known)
     near.policy = near._policy
     near.far_peer = lambda: far["peer"]
     near.lab = near.request("load")
@@ -165,7 +165,7 @@ def test_data_crosses_and_comes_back_as_it_was(value):
     ends = socket.socketpair()
 
     def serve():
-        peer = Peer(Wire(ends[1]), Policy(), 1, trusts_other=True, find_class=known)
+        peer = Peer(Wire(ends[1]), Permissions(), 1, trusts_other=True, find_class=known)
         peer.doing.services["echo"] = lambda got: (type(got).__name__, got)
         try:
             peer.serve()
@@ -174,7 +174,7 @@ def test_data_crosses_and_comes_back_as_it_was(value):
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(Surface({})), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], lambda: None), GraderPermissions(Surface({})), 2, trusts_other=False, find_class=known)
     try:
         kind, back = near.request("echo", value)
         assert kind == type(value).__name__ and same(back, value)
@@ -528,7 +528,7 @@ GARBAGE = {
 @pytest.mark.parametrize("what", GARBAGE)
 def test_no_bytes_of_the_sandbox_do_more_than_end_the_conversation(what):
     ends = socket.socketpair()
-    near = Peer(Wire(ends[0], lambda: None), GraderPolicy(Surface({})), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], lambda: None), GraderPermissions(Surface({})), 2, trusts_other=False, find_class=known)
     threading.Thread(target=lambda: (ends[1].recv(1 << 16), ends[1].sendall(GARBAGE[what]), ends[1].close()),
                      daemon=True).start()
     try:
@@ -549,7 +549,7 @@ def test_a_silent_sandbox_is_looked_at_again_and_again():
         if len(looks) > 5:
             raise Gone("enough")
 
-    near = Peer(Wire(ends[0], look), GraderPolicy(Surface({})), 2, trusts_other=False, find_class=known)
+    near = Peer(Wire(ends[0], look), GraderPermissions(Surface({})), 2, trusts_other=False, find_class=known)
     with pytest.raises(Gone, match="enough"):
         near.request("load")
     ends[0].close()

@@ -14,7 +14,7 @@ from course.grading.protocol.bounds import MAX_BYTES_A_TEST, MAX_MESSAGES_A_TEST
 from course.grading.protocol.connection import Peer
 from course.grading.protocol.socket_messages import LOOK_S, ProtocolError, Wire
 from course.grading.remote_lab.broker import OwnSandboxes, Running, Sandboxes
-from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.remote_lab.surface import TESTS
 
@@ -49,7 +49,7 @@ class SandboxedLab:
         self.num_waited = 0
         self.surface = settings.surface
         self.surface.load()
-        self.policy = GraderPolicy(self.surface)
+        self.policy = GraderPermissions(self.surface)
         #: How many sandboxes were ended by the file in them.
         self.num_lost = 0
         #: What the current test may have measured in the sandbox.

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.proxies import Remote, RemoteMethod
 from course.grading.protocol.tags import static
 from course.grading.remote_lab.guards import Arguments, guarded, guarded_attribute
@@ -72,7 +72,7 @@ def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
             raise ValueError(f"{name} was called with {value!r:.40}; the grader takes numbers up to {bound:,}")
 
 
-class GraderPolicy(Policy):
+class GraderPermissions(Permissions):
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
         #: Class and name of what was found to be allowed: to read, and to set.

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from course.grading.protocol.access_rules import Policy
+from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.connection import Peer
 from course.grading.protocol.socket_messages import ProtocolError, Wire
 
@@ -35,7 +35,7 @@ class SandboxMain:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         connection = socket.socket(fileno=int(sys.argv[1]))
-        self.peer = Peer(Wire(connection), Policy(), first_id=1, trusts_other=True, find_class=self.find_class,
+        self.peer = Peer(Wire(connection), Permissions(), first_id=1, trusts_other=True, find_class=self.find_class,
                          find_enum=self.find_enum, file_name=SHOWN)
         self.peer.doing.services["load"] = self.load
         self.peer.doing.services["measure"] = self.measure

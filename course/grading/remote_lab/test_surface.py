@@ -9,7 +9,7 @@ import pytest
 from course.authoring.call_surface import SurfaceCheck
 from course.authoring.check_surface import call_everything, check_names, lines_of
 from course.eviction.arena import Block
-from course.grading.remote_lab.permissions import GraderPolicy
+from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.remote_lab.surface import Offer, Surface, surface_of
 from course.lab.lab import LabError, discover, find_lab
 from mini_vllm.block_pool import BlockPool, KVCacheBlock
@@ -50,7 +50,7 @@ def test_a_list_that_cannot_be_is_refused(listed, message):
 
 
 def test_numbers_beyond_the_bound_do_not_make_a_pool():
-    policy = GraderPolicy(Surface({"mini_vllm.block_pool.BlockPool": "(100)"}))
+    policy = GraderPermissions(Surface({"mini_vllm.block_pool.BlockPool": "(100)"}))
     policy.check_call(BlockPool, (100, True))
     for number in (101, -101, 10**400, 1e9, float("inf"), float("nan"), np.int64(101), np.array([10**6])):
         with pytest.raises(ValueError, match="takes numbers up to 100"):
