@@ -99,7 +99,7 @@ def _serve(engine: LLMEngine, steps: Steps, audit: Audit | None) -> list[Request
 
 
 def reference_tokens(loaded: LoadedModel, on_step: OnStep = lambda step: None) -> Tokens:
-    """What each of the 32 is told when nobody else is there, nothing is aborted and there is room."""
+    """What each of the 32 is told when nothing is aborted and the pool is large enough for all at once."""
     engine = engine_of(EngineConfig(num_blocks=400, block_size=8, max_num_seqs=16), None, loaded)
     names = [engine.add_request(order.prompt, order.params) for order in orders()]
     outputs: dict[str, RequestOutput] = {}

@@ -52,7 +52,7 @@ class OwnSandboxes:
         self._settings = settings
 
     def start(self) -> Sandbox:
-        return start(self._settings.level, self._settings.room(), MAIN, (), self._settings.limits)
+        return start(self._settings.level, self._settings.files(), MAIN, (), self._settings.limits)
 
 
 class Broker:

@@ -51,7 +51,7 @@ class SandboxSettings:
     def surface(self) -> Surface:
         return surface_of(self.lab, self.hidden)
 
-    def room(self) -> SandboxFiles:
+    def files(self) -> SandboxFiles:
         imports = self._imports
         sources = {_path_of(module): PROJECT_ROOT / _path_of(module) for module in SANDBOX_MODULES}
         sources |= {_path_of(module): self.lab.module_path(module) for module in imports.given}

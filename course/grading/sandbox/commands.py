@@ -18,7 +18,7 @@ _ENTRY = "import sys; sys.path.insert(0, sys.argv[1]); from inside.bootstrap imp
 
 
 def command_of(level: Level, view: View, home: Path) -> list[str]:
-    """What to start. ``home`` is the empty folder; in ``view`` the room's own folders stand already."""
+    """What to start. ``home`` is the empty folder; in ``view`` the sandbox's own folders are already."""
     python = [interpreter(), *_FLAGS, "-c", _ENTRY, str(_HERE)]
     if level is Level.BUBBLEWRAP:
         return [_program("bwrap"), *bubblewrap_options(view, home), "--", *python]

@@ -151,8 +151,8 @@ def no_filter(monkeypatch):
 
 
 def start_file(level, text, *arguments, limits=LIMITS, packages=()):
-    room = SandboxFiles({"main.py": text.encode()}, packages)
-    return start(level, room, "main.py", [str(each) for each in arguments], limits)
+    files = SandboxFiles({"main.py": text.encode()}, packages)
+    return start(level, files, "main.py", [str(each) for each in arguments], limits)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Starting a sandbox: the room is laid into a fresh folder, Python is started in it, and says when it is shut in."""
+"""Starting a sandbox: its files are written into a new folder, Python is started in it, and says when it is shut in."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREA
                 "VECLIB_MAXIMUM_THREADS": "1", "MLX_DISABLE_COMPILE": "1"}
 
 
-def start(level: Level, room: SandboxFiles, main: str, arguments: Sequence[str], limits: Limits) -> Sandbox:
-    """Run ``main``, a file of the room, at this level. Its ``sys.argv[1]`` is the number of its socket.
+def start(level: Level, files: SandboxFiles, main: str, arguments: Sequence[str], limits: Limits) -> Sandbox:
+    """Run ``main``, one of ``files``, at this level. Its ``sys.argv[1]`` is the number of its socket.
 
     Returns when the process is shut in and about to run the file. SandboxError if it cannot be shut in like this.
     """
-    if main not in room.files:
-        raise SandboxError(f"{main!r} is not in the room; it holds {', '.join(sorted(room.files)) or 'nothing'}")
-    view = view_of(room.packages)
-    folder = tempfile.TemporaryDirectory(prefix="room-", ignore_cleanup_errors=True)
+    if main not in files.files:
+        raise SandboxError(f"{main!r} is not in the sandbox; it holds {', '.join(sorted(files.files)) or 'nothing'}")
+    view = view_of(files.packages)
+    folder = tempfile.TemporaryDirectory(prefix="sandbox-", ignore_cleanup_errors=True)
     try:
         path = Path(os.path.realpath(folder.name))
-        view = lay_out(room, view, path)
-        orders = {"main": str(path / "room" / main), "arguments": list(arguments)}
+        view = lay_out(files, view, path)
+        orders = {"main": str(path / "files" / main), "arguments": list(arguments)}
         return _start(level, view, path, limits, orders, folder.cleanup)
     except BaseException:
         folder.cleanup()
         raise
 
 
-def lay_out(room: SandboxFiles, view: View, folder: Path) -> View:
-    """Write the room into ``folder``; the view with its parts added to it."""
-    parts = [folder / name for name in ("room", "packages", "home", "root")]
+def lay_out(files: SandboxFiles, view: View, folder: Path) -> View:
+    """Write the files into ``folder``; the view with its parts added to it."""
+    parts = [folder / name for name in ("files", "packages", "home", "root")]
     for part in parts:
         part.mkdir()
-    _write_files(room.files, parts[0])
+    _write_files(files.files, parts[0])
     for path in view.packages:  # one folder with links to just these, to be in sys.path
         (parts[1] / os.path.basename(path)).symlink_to(path)
     return dataclasses.replace(view, trees=(*view.trees, *(str(part) for part in parts[:3])))
@@ -64,7 +64,7 @@ def _write_files(files: Mapping[str, bytes], folder: Path) -> None:
     for name, content in files.items():
         relative = PurePosixPath(name)
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
-            raise SandboxError(f"{name!r} would not lie in the room; give names relative to it")
+            raise SandboxError(f"{name!r} would not be in the sandbox; give names relative to it")
         path = folder / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -77,7 +77,7 @@ def orders_for(level: Level, view: View, folder: Path, limits: Limits, child_soc
         "home": str(folder / "home"), "root": str(folder / "root"), "has_seccomp": seccomp.is_available(),
         "trees": list(view.trees), "holes": list(view.holes), "packages": list(view.packages),
         "links": [list(link) for link in view.links],
-        "paths": [str(folder / name) for name in ("room", "packages")],
+        "paths": [str(folder / name) for name in ("files", "packages")],
     }
 
 

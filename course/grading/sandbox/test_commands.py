@@ -13,7 +13,7 @@ from course.grading.sandbox import Level, SandboxError, choose_level, commands, 
 from course.grading.sandbox.inside import landlock, seccomp, syscalls
 from course.grading.sandbox.visible_paths import View, interpreter, view_of
 
-VIEW = View(trees=("/usr/lib", "/dev/null", "/tmp/room-1/room"), holes=("/usr/lib/python3/dist-packages",),
+VIEW = View(trees=("/usr/lib", "/dev/null", "/tmp/sandbox-1/files"), holes=("/usr/lib/python3/dist-packages",),
             links=(("/lib", "usr/lib"),), packages=("/usr/lib/python3/dist-packages/numpy",))
 INSIDE = str(Path(commands.__file__).parent / "inside")
 
@@ -29,14 +29,14 @@ def test_python_is_started_isolated():
 
 
 def test_bubblewrap_shows_what_namespaces_show(everything_installed):
-    command = commands.command_of(Level.BUBBLEWRAP, VIEW, Path("/tmp/room-1/home"))
+    command = commands.command_of(Level.BUBBLEWRAP, VIEW, Path("/tmp/sandbox-1/home"))
     hole, package = VIEW.holes[0], VIEW.packages[0]
     assert command[:command.index("--")] == [
         "/usr/bin/bwrap", "--unshare-all", "--die-with-parent", "--as-pid-1",
         "--ro-bind", "/usr/lib", "/usr/lib", "--dev-bind", "/dev/null", "/dev/null",
-        "--ro-bind", "/tmp/room-1/room", "/tmp/room-1/room", "--tmpfs", hole, "--ro-bind", package, package,
+        "--ro-bind", "/tmp/sandbox-1/files", "/tmp/sandbox-1/files", "--tmpfs", hole, "--ro-bind", package, package,
         "--ro-bind", INSIDE, INSIDE, "--symlink", "usr/lib", "/lib", "--remount-ro", hole, "--remount-ro", "/",
-        "--chdir", "/tmp/room-1/home"]
+        "--chdir", "/tmp/sandbox-1/home"]
     assert command[command.index("--") + 1] == interpreter()
 
 
@@ -47,7 +47,7 @@ def test_the_profile_for_macos_denies_first_and_allows_after(everything_installe
     assert all(rule.count("(") == rule.count(")") for rule in rules)
     for denied in ("network*", "file-write*", "process-fork", "process-exec*", "signal", "file-read-data"):
         assert f"(deny {denied})" in rules
-    reading = ["(deny file-read-data)", '(allow file-read-data (subpath "/tmp/room-1/room"))',
+    reading = ["(deny file-read-data)", '(allow file-read-data (subpath "/tmp/sandbox-1/files"))',
                f'(deny file-read-data (subpath "{VIEW.holes[0]}"))',
                f'(allow file-read-data (subpath "{VIEW.packages[0]}"))', f'(allow file-read-data (subpath "{INSIDE}"))']
     assert [rule for rule in rules if rule in reading] == reading, "of the rules that fit, the last one counts"

@@ -65,11 +65,11 @@ def test_pytest_can_be_brought_along(run_file):
     assert "pytest" in sandbox.printed()
 
 
-def test_a_room_has_folders_and_arguments(level):
+def test_a_sandbox_has_folders_and_arguments(level):
     main = (b"import lab, os, sys; os.write(int(sys.argv[1]), repr(sys.argv[2:]).encode() + lab.WHO + "
             b"__name__.encode())")
-    room = SandboxFiles({"course/main.py": main, "lab.py": b"WHO = b'me'"})
-    with start(level, room, "course/main.py", ["a b", "c"], LIMITS) as sandbox:
+    files = SandboxFiles({"course/main.py": main, "lab.py": b"WHO = b'me'"})
+    with start(level, files, "course/main.py", ["a b", "c"], LIMITS) as sandbox:
         assert say(sandbox) == "['a b', 'c']me__main__", sandbox.printed()
 
 
@@ -157,8 +157,8 @@ def is_running(pid):
 GRADER = """
 import sys
 from course.grading.sandbox import Level, Limits, SandboxFiles, start
-room = SandboxFiles({"main.py": b"import signal\\nwhile True: signal.pause()"})
-sandbox = start(Level(sys.argv[1]), room, "main.py", [], Limits(20, 1 << 30, 1 << 16, 64))
+files = SandboxFiles({"main.py": b"import signal\\nwhile True: signal.pause()"})
+sandbox = start(Level(sys.argv[1]), files, "main.py", [], Limits(20, 1 << 30, 1 << 16, 64))
 print(sandbox.pid, flush=True)
 sys.stdin.read()
 """
@@ -183,21 +183,21 @@ def test_a_grader_that_is_killed_leaves_no_process(level, tmp_path):
 def test_many_starts_leave_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     level = choose_level("auto")
-    room = SandboxFiles({"main.py": HELLO.encode()})
+    files = SandboxFiles({"main.py": HELLO.encode()})
 
     def what_is_there():
         return len(os.listdir("/proc/self/fd")), descendants(os.getpid()), os.listdir(tmp_path)
 
     before = what_is_there()
     for _ in range(20):
-        with start(level, room, "main.py", [], LIMITS) as sandbox:
+        with start(level, files, "main.py", [], LIMITS) as sandbox:
             assert sandbox.connection.recv(5) == b"hello"
     assert what_is_there() == before
     with monkeypatch.context() as patch:
         patch.setattr(launch, "command_of", lambda *_: [sys.executable, "-SIc", "raise SystemExit('no room')"])
         for _ in range(3):
             with pytest.raises(SandboxError, match="could not be set up: no room$"):
-                start(level, room, "main.py", [], LIMITS)
+                start(level, files, "main.py", [], LIMITS)
     assert what_is_there() == before
 
 
@@ -209,15 +209,15 @@ def test_a_setup_that_fails_says_why(monkeypatch):
         start(Level.PLAIN, SandboxFiles({"main.py": b""}), "main.py", [], LIMITS)
 
 
-@pytest.mark.parametrize("room, message", [
-    (SandboxFiles({"other.py": b""}), "'main.py' is not in the room; it holds other.py"),
-    (SandboxFiles({"main.py": b"", "../up.py": b""}), r"'\.\./up\.py' would not lie in the room"),
-    (SandboxFiles({"main.py": b"", "/etc/x": b""}), "'/etc/x' would not lie in the room"),
+@pytest.mark.parametrize("files, message", [
+    (SandboxFiles({"other.py": b""}), "'main.py' is not in the sandbox; it holds other.py"),
+    (SandboxFiles({"main.py": b"", "../up.py": b""}), r"'\.\./up\.py' would not be in the sandbox"),
+    (SandboxFiles({"main.py": b"", "/etc/x": b""}), "'/etc/x' would not be in the sandbox"),
     (SandboxFiles({"main.py": b""}, packages=("no_such_thing",)), "package 'no_such_thing' is not installed"),
 ])
-def test_a_room_that_cannot_be_is_refused(room, message):
+def test_files_that_cannot_be_are_refused(files, message):
     with pytest.raises(SandboxError, match=message):
-        start(Level.PLAIN, room, "main.py", [], LIMITS)
+        start(Level.PLAIN, files, "main.py", [], LIMITS)
 
 
 def test_the_socket_is_an_ordinary_one(run_file):

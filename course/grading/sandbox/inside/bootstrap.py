@@ -22,7 +22,7 @@ _SAMPLING_MARGIN = 1.5
 
 
 def main() -> None:
-    """Set up as ordered, say so over the socket, and run the room's main file."""
+    """Set up as ordered, say so over the socket, and run the sandbox's main file."""
     orders: dict[str, Any] = marshal.loads(sys.stdin.buffer.read())
     _close_standard_input()
     try:
@@ -97,7 +97,7 @@ def _shut_the_door(orders: dict[str, Any]) -> None:
 
 
 def _prepare_python(orders: dict[str, Any]) -> Any:
-    """The room's main file, compiled; sys as if Python had been started with it."""
+    """The sandbox's main file, compiled; sys as if Python had been started with it."""
     path, here = orders["main"], __name__.partition(".")[0]
     sys.path[:] = [*sys.path[1:], *orders["paths"]]  # the first is where this package was found
     sys.argv[:] = [path, str(orders["socket"]), *orders["arguments"]]
