@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from course.pytest_run.grade_json import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
+#: A message is a sentence that was shortened already, and the place where it happened.
+MAX_MESSAGE_CHARACTERS = 2_000
 #: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
 MAX_STUCK_TESTS = 2
 #: What the grader's own process may take, whatever a file makes it compute.
@@ -318,14 +320,15 @@ class LabSession:
             raise
         except BaseException as trouble:
             report, message = untold(item, call, error, trouble)
+        message = shorten(message, MAX_MESSAGE_CHARACTERS)
         if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or not report.passed:
             printed = "" if report.passed else self.files.printed(report)
             if call.when == "call" or report.failed:
                 Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1),
-                      report.passed, kind_of(error), shorten(message), printed).attach(report)
-            self._note_end(item, passed=report.passed, error=kind_of(error), message=shorten(message), printed=printed)
+                      report.passed, kind_of(error), message, printed).attach(report)
+            self._note_end(item, passed=report.passed, error=kind_of(error), message=message, printed=printed)
         if call.when == "teardown":
             self._tell_end()
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]

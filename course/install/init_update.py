@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ from typing import TypedDict
 import mini_vllm
 from course.core.atomic_files import write_whole
 from course.install.course_files import course_files
-from course.lab.bare_starter import is_as_shipped
+from course.lab.bare_starter import bare_starter, is_as_shipped, is_bare
 from course.lab.lab import MARKER, Lab, LabError, discover
 from course.lab.starters import declarations, shipped_starter
 from course.pytest_run.run_lab import has_pytest
@@ -76,23 +77,34 @@ def update(root: Path) -> int:
     files = course_files()
     backups = root / ".course" / "backups" / f"update-{time.strftime('%Y-%m-%d-%H%M%S')}"
     changes = _Changes()
-    edited = {lab.relative(lab.starter): lab for lab in discover(root)
-              if lab.starter.is_file() and not is_as_shipped(lab)}
+    labs = [lab for lab in discover(root) if lab.starter.is_file()]
+    edited = {lab.relative(lab.starter): lab for lab in labs if not _holds(is_as_shipped, lab)}
+    bare = {lab.relative(lab.starter): lab for lab in labs if _holds(is_bare, lab)}
     for name, lab in edited.items():  # first: the solution, from which the old starter is made, is replaced below
         _put_beside(lab, files.get(name, b""), changes)
     for name, content in files.items():
         path = root / name
         old = path.read_bytes() if path.is_file() else None
-        if name in edited or old == content:
+        if name in edited or name in bare or old == content:
             continue
         if old is not None and path.name != "starter.py" and _digest(old) != before["files"].get(name):
             write_whole(backups / name, old)
             changes.saved.append(name)
         write_whole(path, content, is_lasting=False)
         changes.brought.append(name)
+    for lab in bare.values():  # of the new solution
+        write_whole(lab.starter, bare_starter(lab).encode())
     _write_marker(root, files)
     _report(before["version"], changes, backups.relative_to(root))
     return 0
+
+
+def _holds(question: Callable[[Lab], bool], lab: Lab) -> bool:
+    """Whether it is so; not, if the lab is damaged: then the update mends it, and the student's file stays."""
+    try:
+        return question(lab)
+    except (OSError, LabError, SyntaxError):
+        return False
 
 
 def _put_beside(lab: Lab, new: bytes, changes: _Changes) -> None:

@@ -10,6 +10,7 @@ from course.authoring.check_lab import broken_links
 from course.cli import main
 from course.install.course_files import course_files
 from course.install.init_update import BESIDE, lay_down, update
+from course.lab.bare_starter import bare_starter, is_bare
 from course.lab.lab import MARKER, LabError, discover, find_root
 from course.pytest_run.test_run_lab import write_starter
 
@@ -116,6 +117,24 @@ def test_update_keeps_what_else_one_has_changed(package, mine, capsys):
     assert kept.read_text() == "# my own tests\n" and lab.hints.is_file() and (lab.folder / "notes.txt").is_file()
     assert "You had changed phase-01-sums/labs/lab-01-adder/test_lab.py: kept in .course/backups" in \
         capsys.readouterr().out
+
+
+def test_a_bare_starter_stays_bare(package, mine):
+    lab = labs_of(mine)["1.1"]
+    lab.starter.write_text(bare_starter(lab))
+    solution = labs_of(package)["1.1"].solution
+    solution.write_text(solution.read_text().replace(*NEW_SIGNATURE))
+    update(mine)
+    assert NEW_SIGNATURE[1] in lab.starter.read_text() and is_bare(lab) and not lab.starter.with_name(BESIDE).exists()
+
+
+def test_update_mends_a_damaged_solution_and_leaves_the_starter(package, mine):
+    lab = labs_of(mine)["1.1"]
+    write_starter(lab)
+    work = lab.starter.read_text()
+    lab.solution.write_text(lab.solution.read_text().replace("# END TASK", "", 1))
+    assert update(mine) == 0
+    assert lab.starter.read_text() == work and lab.solution.read_text() == labs_of(package)["1.1"].solution.read_text()
 
 
 def test_update_leaves_results_and_backups_alone(package, mine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from course.lab.lab import Lab, LabError
 
@@ -45,6 +46,23 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
             tests.append(GradedTest(node.name, marks.get("points"), task, any(a.arg == "lab" for a in node.args.args),
                                     bool(reasons), "".join(reasons).strip()))
     return sorted(tests, key=lambda test: test.task or 0)
+
+
+@dataclass(frozen=True)
+class _HiddenHalf(Lab):
+    """So that hidden tests are read like those of the lab."""
+
+    @property
+    def tests(self) -> Path:
+        return self.folder / "test_hidden.py"
+
+
+def hidden_graded_tests(lab: Lab, hidden: Path | None) -> list[GradedTest]:
+    """An instructor's own tests of a lab, from the folder ``hidden``: ``2.1/test_hidden.py``."""
+    folder = hidden / lab.number if hidden is not None else None
+    if folder is None or not (folder / "test_hidden.py").is_file():
+        return []
+    return graded_tests(_HiddenHalf(lab.root, folder, lab.number))
 
 
 def _inside(decorator: ast.expr) -> str | None:

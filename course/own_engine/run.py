@@ -86,6 +86,8 @@ class Blame:
     problem: Problem
     #: Whether one piece alone, with the reference's for all others, fails.
     is_alone: bool
+    #: Whether it failed once more at all, alone or together.
+    has_failed_again: bool = True
 
 
 def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
@@ -129,7 +131,7 @@ def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: S
         tries.append(_try(files, list(dict.fromkeys(last.values()))))
     outcome = _run(root, replace(spec, tries=tries), lambda event: None, silence_s, lambda: None, {})
     if outcome.problem is None:
-        return Blame(own, problem, is_alone=False)
+        return Blame(own, problem, is_alone=False, has_failed_again=False)
     return Blame(groups[outcome.num_tries - 1], outcome.problem, is_alone=outcome.num_tries <= len(alone))
 
 

@@ -312,6 +312,12 @@ def test_after_two_floods_the_rest_is_not_run(lab1, forked, monkeypatch):
     assert list(messages(lab1).values())[2:] == ["not run: 2 tests before it did not finish"]
 
 
+def test_a_long_message_says_how_much_is_left_out_and_where_it_was(lab1, forked):
+    write_starter(lab1, double="raise ValueError('x' * 3000)")
+    (message,) = messages(lab1).values()
+    assert message.endswith("x\n… and 1,500 more characters (starter.py:14 in double)")
+
+
 def test_exit_in_a_test_is_named(lab1, forked):
     write_starter(lab1, double="import sys; sys.exit(3)")
     assert messages(lab1) == {"test_double_doubles": "it calls exit() (starter.py:14 in double)"}

@@ -182,6 +182,10 @@ class RunCommand:
         self._show_blame(blame)
 
     def _show_blame(self, blame: Blame) -> None:
+        if not blame.has_failed_again:
+            self.console.print(Text(f"  It failed once: {blame.problem.sentence()}. Tried again, each piece alone and "
+                                    "all together, it did not. Does one of them depend on time or chance?"))
+            return
         if len(blame.labs) == 1:
             self._show_culprit(blame.labs[0], f": with the reference's for all others, {blame.problem.sentence()}")
             return

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from course.commands import Course
 from course.lab.lab import discover
-from course.own_engine.run import EngineRunResult, Problem
+from course.own_engine.run import Blame, EngineRunResult, Problem
 from course.own_engine.spec import WORKLOADS
 from course.pytest_run.verdict import Verdict
 from course.student import run_command
@@ -98,3 +98,17 @@ def test_the_one_piece_that_is_ones_own_is_named_without_a_search(monkeypatch):
         "✗ Something is wrong: it failed in step 3 of “greedy”: ValueError: no.",
         "  It is your block_pool of lab 2.1, The block allocator.",
         "  Its tests: course test 2.1. Just this piece: course run --lab 2.1"]
+
+
+def test_what_fails_only_once_is_laid_at_nobodys_door(monkeypatch):
+    problem = Problem("raised", "ValueError: no", "greedy", 3)
+    monkeypatch.setattr(run_command, "run_pieces", lambda *rest: EngineRunResult(problem=problem))
+    monkeypatch.setattr(run_command, "find_blame",
+                        lambda *rest: Blame(LABS[2:4], problem, is_alone=False, has_failed_again=False))
+    progress = SimpleNamespace(of=lambda lab: SimpleNamespace(
+        state=State.PASSED if lab.number in ("2.1", "2.2") else State.NOT_STARTED, is_outdated=False))
+    progress.remembered = progress.of
+    console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+    assert RunCommand(LABS[0].root, LABS, progress, console).run(RunOptions()) == 1
+    last = console.file.getvalue().splitlines()[-1]
+    assert last.startswith("  It failed once: ") and "depend on time or chance" in last and "do not" not in last

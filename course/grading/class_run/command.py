@@ -26,7 +26,7 @@ from course.grading.class_run.console_output import Meter, tell_begin, tell_end,
 from course.grading.class_run.gradebook_rows import NOT_YET, Rows
 from course.grading.class_run.overrides import read_overrides
 from course.grading.class_run.plan import Shard, check_student, is_to_do, read_regrade, read_shard
-from course.grading.class_run.provenance import check_hidden, key_of
+from course.grading.class_run.result_key import check_hidden, key_of
 from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import COMMAND, Pool
 from course.grading.class_run.worker_process import Job

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from course.core.result import LabResult, Outcome, Override, StudentResult
-from course.grading.class_run.provenance import unearned
+from course.grading.class_run.result_key import unearned
 from course.grading.class_run.store import Record, Store
 from course.grading.intake.roster import Student
 from course.lab.lab import Lab

@@ -28,7 +28,7 @@ class Record:
 
     student: str
     result: LabResult
-    #: A digest of the text, the tests and the settings; see ``course.grading.class_run.provenance``.
+    #: A digest of all that the score depends on; see ``result_key``.
     key: str = ""
     name: str = ""
     notes: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from course.grading.class_run.check_folders import check_places
 from course.grading.class_run.command import ClassGrader, GradeOptions
 from course.grading.class_run.overrides import read_overrides
 from course.grading.class_run.plan import Shard, read_regrade, read_shard
-from course.grading.class_run.provenance import check_hidden, key_of, unearned
+from course.grading.class_run.result_key import check_hidden, key_of, unearned
 from course.grading.class_run.store import Record, Store, workshop
 from course.grading.class_run.worker_pool import Pool
 from course.grading.class_run.worker_process import Job

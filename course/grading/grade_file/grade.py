@@ -19,7 +19,7 @@ from course.grading.grade_file.run_tests import Ended, TestsRun
 from course.grading.limits import Settings
 from course.grading.remote_lab.bytecode import compile_packages
 from course.grading.sandbox import Level, choose_level, describe
-from course.lab.graded_tests import GradedTest, graded_tests
+from course.lab.graded_tests import GradedTest, graded_tests, hidden_graded_tests
 from course.lab.lab import Lab
 
 #: A test that passes with more than this part of its CPU time is run twice.
@@ -40,7 +40,7 @@ def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
     level = _level(settings.sandbox)
     has_network, _ = describe(level)
     source = path.read_bytes()
-    seen, hidden = graded_tests(lab), _hidden_tests(lab, settings.hidden)
+    seen, hidden = graded_tests(lab), hidden_graded_tests(lab, settings.hidden)
     run = TestsRun(lab, path, level, settings)
     ended = _run(run, [test.name for test in (*seen, *hidden)])
     ended.flags += _run_again(run, ended, lab.time_factor * settings.time_limit_s)
@@ -66,21 +66,6 @@ def _run(run: TestsRun, names: list[str]) -> Ended:
             else:
                 ended.why_again = "The grader's own process ended early."
     return ended
-
-
-class _Hidden(Lab):
-    """The hidden half of a lab."""
-
-    @property
-    def tests(self) -> Path:
-        return self.folder / "test_hidden.py"
-
-
-def _hidden_tests(lab: Lab, hidden: Path | None) -> list[GradedTest]:
-    folder = hidden / lab.number if hidden is not None else None
-    if folder is None or not (folder / "test_hidden.py").is_file():
-        return []
-    return graded_tests(_Hidden(lab.root, folder, lab.number))
 
 
 def _run_again(run: TestsRun, ended: Ended, limit_s: float) -> list[str]:

@@ -6,28 +6,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import mini_vllm
 from course.core.result import Provenance, TestResult
 from course.grading.limits import Settings
-from course.lab.graded_tests import graded_tests
+from course.lab.graded_tests import graded_tests, hidden_graded_tests
 from course.lab.lab import Lab, LabError
-
-
-@dataclass(frozen=True)
-class _HiddenLab(Lab):
-    """The hidden half of a lab, so that its tests can be read like those of the other."""
-
-    @property
-    def tests(self) -> Path:
-        return self.folder / "test_hidden.py"
-
-
-def hidden_tests(lab: Lab, hidden: Path | None) -> Path | None:
-    path = hidden / lab.number / "test_hidden.py" if hidden else None
-    return path if path is not None and path.is_file() else None
 
 
 def key_of(lab: str, file_sha256: str, provenance: Provenance, settings: Settings) -> str:
@@ -41,10 +26,8 @@ def key_of(lab: str, file_sha256: str, provenance: Provenance, settings: Setting
 def unearned(lab: Lab, hidden: Path | None) -> tuple[TestResult, ...]:
     """Every graded test of a lab, failed: what there was to earn, where nothing could be run."""
     tests = [TestResult(test.name, test.points or 0, False, test.task) for test in graded_tests(lab)]
-    path = hidden_tests(lab, hidden)
-    if path is not None:
-        tests += [TestResult(test.name, test.points or 0, False, test.task, is_hidden=True)
-                  for test in graded_tests(_HiddenLab(path.parent, path.parent, lab.number))]
+    tests += [TestResult(test.name, test.points or 0, False, test.task, is_hidden=True)
+              for test in hidden_graded_tests(lab, hidden)]
     return tuple(tests)
 
 
