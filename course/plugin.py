@@ -84,10 +84,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--file-limit", type=int, help=argparse.SUPPRESS)
 
 
+#: The markers of the labs' tests; course/AUTHORING.md has them for authors.
+MARKERS = ("points(n): what the test is worth",
+           "inside(reason): what it judges by can only be measured where the file runs",
+           "task(n): the task it belongs to, where the name does not say")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "points(n): what the test is worth")
-    config.addinivalue_line("markers", "inside(reason): what it judges by can only be measured where the file runs")
-    config.addinivalue_line("markers", "task(n): the task it belongs to, where the name does not say")
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
     file_limit = config.getoption("--file-limit")
     if file_limit is not None:
         limit_files(file_limit)
@@ -259,7 +264,7 @@ class LabSession:
     def _seconds(self, item: pytest.Item) -> float:
         """How long the test may compute; 0 for one that is of no lab."""
         impl = item.stash.get(_impl_key, None)
-        return impl.lab.time_factor * self.time_limit_s if impl is not None else 0
+        return impl.lab.test_limit_s(self.time_limit_s) if impl is not None else 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -1,7 +1,9 @@
 """The maintainer's map, docs/course.md: every link leads to the line that defines its symbol, every folder is named."""
 
+import re
 from pathlib import Path
 
+from course.plugin import MARKERS
 from mini_vllm.tests.test_engine_map import line_links
 
 PACKAGE = Path(__file__).parent
@@ -23,3 +25,10 @@ def test_every_folder_and_every_module_at_the_top_is_on_the_map():
     missing = [name for name in modules if f"`{name}.py`" not in text and f"`course.{name}`" not in text]
     assert len(folders) > 15 and len(modules) > 5
     assert not missing + [folder for folder in folders if f"| {folder} |" not in text]
+
+
+def test_every_marker_is_documented_for_authors():
+    """And none that there is not."""
+    section = (PACKAGE / "AUTHORING.md").read_text(encoding="utf-8").split("### Markers")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `(\w+\(\w+\))` \|", section, re.MULTILINE))
+    assert documented == {marker.split(":")[0] for marker in MARKERS}

@@ -1,6 +1,7 @@
 """A stand-in for ``subprocess.Popen`` whose processes start with the imports done: some suites start dozens of them.
 
-The tests below compare such a process with a real one. test_engine_run.py and test_grader.py run a real one each.
+The tests below compare such a process with a real one; own_engine/test_run.py and grade_file/test_grade_file.py run one
+each.
 """
 
 import contextlib

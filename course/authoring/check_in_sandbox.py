@@ -60,7 +60,7 @@ class SandboxCheck:
         folder = self._folder / name
         folder.mkdir()
         child = Child(self._contents.lab, impls, tests, DEFAULT_TIME_LIMIT_S, folder, only=only, far=self._level)
-        child.time_limit_s *= PATIENCE
+        child.test_limit_s *= PATIENCE
         why_killed = child.wait()
         if why_killed or not child.verdicts:
             raise LabError(why_killed or f"nothing was run:\n{child.output()}")

@@ -154,6 +154,10 @@ class Lab:
         """How many times the usual limit its tests may compute; with MLX, all its threads count."""
         return self._settings.time_factor
 
+    def test_limit_s(self, time_limit_s: float) -> float:
+        """What one of its tests may compute, where ``--time-limit`` is this."""
+        return self.time_factor * time_limit_s
+
     @property
     def minutes(self) -> int | None:
         """What it takes somebody who programs in Python daily."""

@@ -30,7 +30,7 @@ class Child:
                  num_already_stuck: int = 0, only: Mapping[str, str] | None = None,
                  far: str | None = None) -> None:
         """``far`` is the level of the sandbox in which the files run; None if they run with the tests."""
-        self.time_limit_s = time_limit_s * lab.time_factor
+        self.test_limit_s = lab.test_limit_s(time_limit_s)
         self._report = ReportLines(folder / "report.jsonl")
         self.output_file = folder / "output.txt"
         self.verdicts: Verdicts = {}
@@ -66,7 +66,7 @@ class Child:
                 if self._read_report():
                     self._started = time.monotonic()
                 waited_s = time.monotonic() - self._started
-                limit_s = wall_limit(self.time_limit_s)
+                limit_s = wall_limit(self.test_limit_s)
                 if self.current is not None and waited_s > limit_s + GRACE_S:
                     reason = (f"it did not finish within {limit_s:g} s by the clock and could not "
                               "be interrupted: does it wait for something, and catch every exception?")
@@ -82,7 +82,7 @@ class Child:
             kill_group(self.process)
         self._read_report()
         if self.process.returncode == -signal.SIGXCPU:
-            return (f"it did not finish within {self.time_limit_s:g} s of CPU time and could not be interrupted: "
+            return (f"it did not finish within {self.test_limit_s:g} s of CPU time and could not be interrupted: "
                     "is there a loop that never ends and catches every exception?")
         return reason
 

@@ -43,7 +43,7 @@ def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
     seen, hidden = graded_tests(lab), hidden_graded_tests(lab, settings.hidden)
     run = TestsRun(lab, path, level, settings)
     ended = _run(run, [test.name for test in (*seen, *hidden)])
-    ended.flags += _run_again(run, ended, lab.time_factor * settings.time_limit_s)
+    ended.flags += _run_again(run, ended, lab.test_limit_s(settings.time_limit_s))
     outcome = Outcome.GRADE_AGAIN if ended.why_again else Outcome.GRADED
     return LabResult(
         lab.number, outcome, (*(_result(test, ended) for test in seen),

@@ -121,7 +121,7 @@ class TestsRun:
     def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended) -> None:
         """Take in lines until the last, and start the sandboxes that are asked for meanwhile."""
         limits = limits_for(self._lab)
-        silence_s = STARTUP_S + 2 * WALL_FACTOR * self._settings.time_limit_s * self._lab.time_factor
+        silence_s = STARTUP_S + 2 * WALL_FACTOR * self._lab.test_limit_s(self._settings.time_limit_s)
         deadline = time.monotonic() + WALL_FACTOR * limits.cpu_s
         heard_s, num_bytes, unread = time.monotonic(), 0, b""
         sources = [report, broker.connection]
