@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from course.grading.protocol.access_rules import Permissions
@@ -130,11 +130,12 @@ class Peer:
     def _answer(self, number: Any, body: Any) -> None:
         self.turn += 1
         self.num_answered += 1
-        self.doing.is_plain = is_guarded = False
+        ahead: Sequence[list[Any]] = ()
+        is_guarded = False
         try:
             request = self._decoding_list(body)
-            answer = self.doing.do(*request)
-            kind = "=" if self.doing.is_plain else "!"
+            answer, is_plain, ahead = self.doing.do(*request)
+            kind = "=" if is_plain else "!"
             is_guarded = request[0] == "get" and self._policy.guards(*request[1:])
         except ProtocolError:
             raise
@@ -142,12 +143,12 @@ class Peer:
             if not self._trusts_other and not isinstance(error, Exception):
                 raise  # the grader's own affair: a time limit, or a test that has failed
             kind, answer = "x", error
-        self._reply(kind, number, answer, is_guarded)
+        self._reply(kind, number, answer, is_guarded, ahead)
         self.turn += 1
 
-    def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool) -> None:
+    def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool, ahead: Sequence[list[Any]]) -> None:
         try:
-            self._send(kind, number, value, is_guarded)
+            self._send(kind, number, value, is_guarded, ahead)
         except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
             if kind == "x" or type(error) is not TypeError and "allowed" not in str(error):
                 raise
@@ -160,7 +161,8 @@ class Peer:
 
     # ---- messages
 
-    def _send(self, kind: str, number: Any, body: Any, is_guarded: bool = False) -> None:
+    def _send(self, kind: str, number: Any, body: Any, is_guarded: bool = False,
+              ahead: Sequence[list[Any]] = ()) -> None:
         """With what has changed since the last message, so that both sides see the same."""
         self.writing.buffers = []
         updates, drops = self._changes() if len(self.mirrors) else ([], [])
@@ -174,10 +176,9 @@ class Peer:
                 message = [kind, number, self.writing.encode(body)]
             finally:
                 self.writing.guards = False
-        ahead, self.doing.ahead = self.doing.ahead, []
         releases = self.handles.releases()
         if drops or updates or releases or ahead:
-            message += [updates, drops, releases, ahead]
+            message += [updates, drops, releases, list(ahead)]
         if len(self.handles.own_objects) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
         self._wire.send(message, self.writing.buffers)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.class_info import Described
@@ -20,6 +20,16 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "__abs__": abs, "__format__": format}
 
 
+class Done(NamedTuple):
+    """What came of a request."""
+
+    value: Any
+    #: Whether it only read or set a plain attribute.
+    is_plain: bool = False
+    #: Attributes that go along with the answer: number of an object, their values.
+    ahead: Sequence[list[Any]] = ()
+
+
 class Doing:
     """One side's servant."""
 
@@ -27,16 +37,18 @@ class Doing:
         self._policy, self._handles = policy, handles
         #: What the other side may ask beside the usual: name → function.
         self.services: dict[str, Callable[..., Any]] = {}
-        #: Whether what was done last only read or set a plain attribute.
-        self.is_plain = False
-        #: Attributes that go along with the answer: number of an object, their values.
-        self.ahead: list[list[Any]] = []
         self._last_read = (-1, -1)
 
-    def do(self, what: str, *args: Any) -> Any:
+    def do(self, what: str, *args: Any) -> Done:
         match what:
             case "get":
                 return self._read(*args)
+            case "set":
+                return self._set(*args)
+        return Done(self._other(what, *args))
+
+    def _other(self, what: str, *args: Any) -> Any:
+        match what:
             case "method":
                 owner, name, positional, named = args
                 return self._call(self.get(owner, name), positional, named)
@@ -44,8 +56,6 @@ class Doing:
                 return self._call(*args)
             case "operator":
                 return self._operate(*args)
-            case "set":
-                return self._set(*args)
             case "del":
                 self._policy.check_set(args[0], text_of(args[1]))
                 return delattr(*args)
@@ -63,34 +73,35 @@ class Doing:
         self._policy.check_get(owner, text_of(name))
         return self._policy.found(owner, name, getattr(owner, name))
 
-    def _read(self, owner: Any, name: str) -> Any:
+    def _read(self, owner: Any, name: str) -> Done:
         """As ``get``, for one who only reads. What is plain is marked so, and some more of its kind goes along."""
         value = self.get(owner, name)
         described = self._handles.described(type(owner))
-        if described is not None and name in described.fields:
-            self.is_plain = True
-            self._read_ahead(owner, described)
-        return value
+        if described is None or name not in described.fields:
+            return Done(value)
+        return Done(value, is_plain=True, ahead=self._read_ahead(owner, described))
 
-    def _set(self, owner: Any, name: str, value: Any) -> None:
+    def _set(self, owner: Any, name: str, value: Any) -> Done:
         self._policy.check_set(owner, text_of(name))
         setattr(owner, name, value)
         described = self._handles.described(type(owner))
-        self.is_plain = described is not None and name in described.fields and static(type(owner), name) is None
+        is_plain = described is not None and name in described.fields and static(type(owner), name) is None
+        return Done(None, is_plain)
 
-    def _read_ahead(self, owner: Any, described: Described) -> None:
+    def _read_ahead(self, owner: Any, described: Described) -> list[list[Any]]:
         """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
         own_id = self._handles.own_id(owner)
-        self.ahead.append([own_id, self._handles.fields(owner, described)])
+        ahead = [[own_id, self._handles.fields(owner, described)]]
         class_id, last_id = self._last_read
         self._last_read = (described.class_id, own_id)
         if class_id != described.class_id or not 0 < own_id - last_id <= 4:
-            return
+            return ahead
         for next_id in range(own_id + 1, own_id + 1 + NUM_READ_AHEAD):
             other = self._handles.own_objects.get(next_id)
             if type(other) is type(owner):
-                self.ahead.append([next_id, self._handles.fields(other, described)])
+                ahead.append([next_id, self._handles.fields(other, described)])
         self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
+        return ahead
 
     def _call(self, function: Any, positional: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> Any:
         keywords = dict(named)
