@@ -412,7 +412,10 @@ def test_a_key_is_of_all_that_a_score_depends_on(tmp_path):
             ("a", Settings("none")), ("a", Settings(time_limit_s=3)))}
     with_hidden = make_provenance(PROJECT_ROOT, [LAB], {}, LEVEL, tmp_path)
     assert len(keys | {key_of("2.1", "a", with_hidden, Settings())}) == 5
-    assert digest_of_tests(LAB, tmp_path) != digest_of_tests(LAB, None)
+    before = digest_of_tests(LAB, tmp_path)
+    assert before != digest_of_tests(LAB, None)
+    (tmp_path / "2.1/surface.json").write_text("{}")
+    assert digest_of_tests(LAB, tmp_path) != before
     assert [(test.name, test.points, test.is_hidden) for test in unearned(LAB, tmp_path)][-1] == ("test_x", 4, True)
     check_hidden(tmp_path, LABS)
     for folder, words in ((tmp_path / "no", "is no folder"), (tmp_path / "2.1", "holds no hidden tests")):
