@@ -59,7 +59,8 @@ class SandboxCheck:
         assert self._contents is not None
         folder = self._folder / name
         folder.mkdir()
-        child = Child(self._contents.lab, impls, tests, DEFAULT_TIME_LIMIT_S, folder, only=only, far=self._level)
+        child = Child(self._contents.lab, impls, tests, DEFAULT_TIME_LIMIT_S, folder, only=only,
+                      sandbox_level=self._level)
         child.test_limit_s *= PATIENCE
         why_killed = child.wait()
         if why_killed or not child.verdicts:

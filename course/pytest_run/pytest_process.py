@@ -28,8 +28,8 @@ class Child:
 
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
                  num_already_stuck: int = 0, only: Mapping[str, str] | None = None,
-                 far: str | None = None) -> None:
-        """``far`` is the level of the sandbox in which the files run; None if they run with the tests."""
+                 sandbox_level: str | None = None) -> None:
+        """``sandbox_level`` is the level of the sandbox in which the files run; None if they run with the tests."""
         self.test_limit_s = lab.test_limit_s(time_limit_s)
         self._report = ReportLines(folder / "report.jsonl")
         self.output_file = folder / "output.txt"
@@ -46,8 +46,8 @@ class Child:
                    "--already-stuck", str(num_already_stuck), "--file-limit", str(MAX_FILE_BYTES)]
         for impl in impls:
             command += ["--impl", impl]
-        if far is not None:
-            command += ["--sandbox-level", far]
+        if sandbox_level is not None:
+            command += ["--sandbox-level", sandbox_level]
         for label, test in (only or {}).items():
             command += ["--only", f"{label}={test}"]
         command += [f"{lab.tests}::{name}" for name in tests]

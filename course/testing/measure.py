@@ -22,7 +22,8 @@ _MEASURES: dict[str, Callable[..., Any]] = {}
 
 
 def beside_the_file(function: F) -> F:
-    """It runs where the file under test does. ``Where.measure`` calls it by its name, without an underscore."""
+    """It runs where the file under test does. ``Where.measure`` calls it by its name, without an underscore. In a
+    sandbox the public function of that name is called, which comes back here."""
     _MEASURES[function.__name__.removeprefix("_")] = function
     return function
 

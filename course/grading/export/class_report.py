@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from course.core.result import LabResult, Outcome, Provenance, StudentResult
-from course.grading.export import atomic_export, html, markdown
+from course.grading.export import html, markdown, output_files
 from course.grading.export.escape import number, one_line
 from course.grading.export.histogram import histogram
 from course.grading.export.needs_review import to_look_at
@@ -33,8 +33,8 @@ class ClassReport:
 
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
         page = report_page(students, provenance, course_titles(), self._unclear)
-        atomic_export.write(out / "report.md", markdown.render(page))
-        atomic_export.write(out / "report.html", html.render(page))
+        output_files.write(out / "report.md", markdown.render(page))
+        output_files.write(out / "report.html", html.render(page))
 
 
 def report_page(students: Sequence[StudentResult], provenance: Provenance, titles: Titles,

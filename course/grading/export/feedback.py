@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from course.core.result import Outcome, Provenance, StudentResult
-from course.grading.export import atomic_export, html, markdown
+from course.grading.export import html, markdown, output_files
 from course.grading.export.escape import number
 from course.grading.export.page import (
     Block,
@@ -37,9 +37,9 @@ class Feedback:
         titles = course_titles()
         for student in students:
             page = feedback_page(seen_by(student), provenance, titles)
-            folder = atomic_export.student_folder(out, student.student)
-            atomic_export.write(folder / "feedback.md", markdown.render(page))
-            atomic_export.write(folder / "feedback.html", html.render(page))
+            folder = output_files.student_folder(out, student.student)
+            output_files.write(folder / "feedback.md", markdown.render(page))
+            output_files.write(folder / "feedback.html", html.render(page))
 
 
 def feedback_page(student: SeenStudent, provenance: Provenance, titles: Titles) -> Page:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from course.core.result import Outcome, Provenance, StudentResult
-from course.grading.export import atomic_export
+from course.grading.export import output_files
 from course.grading.export.escape import number
 from course.grading.export.student_view import HIDDEN, NOT_YET, SeenLab, SeenStudent, SeenTest, seen_by
 from course.grading.export.titles import Titles, course_titles
@@ -21,7 +21,7 @@ class Gradescope:
         titles = course_titles()
         for student in students:
             results = gradescope_results(seen_by(student), provenance, titles)
-            atomic_export.write(atomic_export.student_folder(out, student.student) / self.name,
+            output_files.write(output_files.student_folder(out, student.student) / self.name,
                          json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

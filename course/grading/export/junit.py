@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from course.core.result import Outcome, Provenance, StudentResult
-from course.grading.export import atomic_export
+from course.grading.export import output_files
 from course.grading.export.escape import number
 from course.grading.export.student_view import HIDDEN, SeenLab, SeenStudent, SeenTest, seen_by
 
@@ -20,7 +20,7 @@ class Junit:
             tree = junit_tree(seen_by(student), provenance)
             Xml.indent(tree)
             text = Xml.tostring(tree, encoding="unicode", xml_declaration=False)
-            atomic_export.write(atomic_export.student_folder(out, student.student) / self.name,
+            output_files.write(output_files.student_folder(out, student.student) / self.name,
                          f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.grading.export import atomic_export, html, markdown
+from course.grading.export import html, markdown, output_files
 from course.grading.export.escape import clean, one_line
 from course.grading.export.page import Beside, Block, Heading, Items, Page, Paragraph, Table, Verbatim
 from course.grading.export.titles import Titles, course_titles
@@ -19,8 +19,8 @@ WHAT_IT_IS = ("Never scored, and no proof: those who learn together write alike,
 
 def write_similarity(out: Path, found: Sequence[Similarity]) -> None:
     page = similarity_page(found, course_titles())
-    atomic_export.write(out / "similarity.md", markdown.render(page))
-    atomic_export.write(out / "similarity.html", html.render(page, is_wide=True))
+    output_files.write(out / "similarity.md", markdown.render(page))
+    output_files.write(out / "similarity.html", html.render(page, is_wide=True))
 
 
 def similarity_page(found: Sequence[Similarity], titles: Titles) -> Page:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course.core.result import Provenance, StudentResult
-from course.grading.export import atomic_export
+from course.grading.export import output_files
 from course.grading.export.escape import csv_table
 from course.grading.export.student_view import points_of
 from course.grading.export.titles import course_titles
@@ -49,7 +49,7 @@ class Grades:
                 "max", "percent", "notes", "commit", "sandbox", "network"]
         worth = {number: max_points(students, number) for number in numbers}
         rows = [self._row(student, worth, provenance) for student in students]
-        atomic_export.write(out / self.name, csv_table([head, *rows]))
+        output_files.write(out / self.name, csv_table([head, *rows]))
 
     def _row(self, student: StudentResult, worth: dict[str, int], provenance: Provenance) -> list[Cell]:
         row: list[Cell] = [student.student, student.name, "yes" if student.is_submitted else "no"]
@@ -86,7 +86,7 @@ class Nbgrader:
                     points = points_of(student, number)
                     raw = student.labs[number].points if points is not None else None
                     rows.append([f"lab-{number}", "", "", student.student, last, first, "", raw, 0, points, worth])
-        atomic_export.write(out / self.name, csv_table(rows))
+        output_files.write(out / self.name, csv_table(rows))
 
 
 class Canvas:
@@ -103,4 +103,4 @@ class Canvas:
         for student in students:
             points = [points_of(student, number) if number in student.labs else None for number in numbers]
             rows.append([student.name or student.student, "", student.student, student.student, "", *points])
-        atomic_export.write(out / self.name, csv_table(rows))
+        output_files.write(out / self.name, csv_table(rows))

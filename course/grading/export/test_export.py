@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from course.core.failure_messages import BROKEN_FILE
 from course.core.result import LabResult, Outcome, StudentResult
 from course.grading import export
-from course.grading.export import atomic_export, tables
+from course.grading.export import output_files, tables
 from course.grading.export.conftest import SECRET, a_lab, a_student, a_test
 from course.grading.export.test_text import NASTY, Tags
 from course.grading.intake.unclear import Kind, Unclear
@@ -189,18 +189,18 @@ def test_an_exporter_that_fails_stops_no_other(tmp_path, students, provenance, m
 
 def test_a_file_is_there_in_whole_or_as_it_was(tmp_path):
     path = tmp_path / "a/b.txt"
-    atomic_export.write(path, "old")
+    output_files.write(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        atomic_export.write(path, "x" * 100_000 + "\ud800")
+        output_files.write(path, "x" * 100_000 + "\ud800")
     assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("student", ["../../etc", "a/b", ".hidden", "", "x" * 300, "a\x00b", "anna ", "é", "a.",
                                      "\ud800"])
 def test_an_id_that_is_no_folders_name_stays_inside(tmp_path, student):
-    folder = atomic_export.student_folder(tmp_path, student)
+    folder = output_files.student_folder(tmp_path, student)
     assert folder.parent == tmp_path / "students" and re.fullmatch(r"[A-Za-z0-9-]{1,60}", folder.name)
-    assert atomic_export.folder_name("anna") == "anna" != atomic_export.folder_name("anna ")
+    assert output_files.folder_name("anna") == "anna" != output_files.folder_name("anna ")
 
 
 def test_a_class_of_none_is_written_too(tmp_path, provenance):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course.core.result import Provenance, StudentResult
-from course.grading.export import atomic_export
+from course.grading.export import output_files
 from course.grading.intake.unclear import Unclear
 
 
@@ -20,4 +20,4 @@ class UnclearFiles:
         self._unclear = unclear
 
     def write(self, out: Path, students: Sequence[StudentResult], provenance: Provenance) -> None:
-        atomic_export.write(out / self.name, json.dumps([one.to_json() for one in self._unclear], indent=1) + "\n")
+        output_files.write(out / self.name, json.dumps([one.to_json() for one in self._unclear], indent=1) + "\n")
