@@ -250,3 +250,13 @@ def test_no_more_products_at_once_than_the_device_takes(max_products, monkeypatc
     queries = mx.array(rng.normal(size=(len(spans), 4, 8)).astype(np.float32))
     lists = (tables, [4 * len(table) for table in tables], list(range(len(spans) + 1)), 0.3)
     assert mx.allclose(FastAttention()(queries, pool, *lists), paged_attention(queries, pool, *lists), atol=1e-4)
+
+
+def test_what_is_filled_up_counts_as_products_as_well(monkeypatch):
+    """8, 7 and 8 blocks would be filled up to 24, but the device takes no more than 23 of them."""
+    monkeypatch.setattr(tuning, "FAST_WITH_ONE_VECTOR", (blas.name,))
+    spans = [Span(list(range(20 * i + 1, 20 * i + 1 + n)), 1, 4 * n) for i, n in enumerate((8, 7, 8))]
+    for max_products, is_even in ((4 * 23, False), (4 * 24, True)):
+        monkeypatch.setattr(tuning, "max_products", lambda most=max_products: most)
+        plan = SplitPlan(spans, 4, 2, 4)
+        assert (plan.sums is None) == is_even and plan.products.keys.shape[0] <= max_products
