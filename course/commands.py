@@ -17,8 +17,8 @@ from course.core.terminal_text import print_side_by_side, print_wrapped
 from course.lab.answers import is_question
 from course.lab.graded_tests import graded_tests
 from course.lab.lab import NO_COURSE, Lab, LabError, discover, find_lab, find_root, lab_of_path
+from course.pytest_run.listeners import OnPoll
 from course.pytest_run.run_lab import LabRunFailed, run_lab
-from course.pytest_run.verdict import OnPoll
 from course.student.demo_commands import Showpieces
 from course.student.hint_commands import Help
 from course.student.leaderboard import show_board

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import types
@@ -28,6 +29,7 @@ from course.core.failure_messages import (
     untold,
 )
 from course.core.resource_limits import kill_when_computing, limit_files, limit_memory, time_limit
+from course.core.result import Verdict
 from course.grading.remote_lab.pytest_bridge import sandbox_sessions
 from course.lab import base_labs
 from course.lab.lab import Lab, discover, find_lab, lab_of_path
@@ -39,7 +41,7 @@ from course.pytest_run.selection import Tested
 from course.pytest_run.targets import Choice, Impl, engines
 
 if TYPE_CHECKING:
-    from course.pytest_run.grade_json import GradingRun
+    from course.grading.grade_file.grade_json import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
 #: A message is a sentence that was shortened already, and the place where it happened.
@@ -136,7 +138,7 @@ class LabSession:
         self.report = None if report is None else self.files.make_report(report)
         #: The place of the current test among those that are reported, and what came of it so far.
         self.index = -1
-        self.verdict: dict[str, Any] | None = None
+        self.end: dict[str, Any] | None = None
         xml = config.getoption("xmlpath", None)
         self.xml_file = Path(os.path.abspath(os.path.expanduser(os.path.expandvars(xml)))) if xml else None
         self.grading = self._start_grading(config.getoption("--grade-json"))
@@ -146,7 +148,7 @@ class LabSession:
         """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
         if path is None:
             return None
-        from course.pytest_run.grade_json import GradingRun  # a run that does not grade needs none of that
+        from course.grading.grade_file.grade_json import GradingRun  # a run that does not grade needs none of that
         grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
         self.config.pluginmanager.register(grading, "grading-run")
         if "auto" in self.choice.wanted:
@@ -329,11 +331,12 @@ class LabSession:
         if kind_of(error) in STUCK:
             self.stuck.setdefault(impl, set()).add(_name(item))
         if call.when == "call" or not report.passed:
-            printed = "" if report.passed else self.files.printed(report)
+            verdict = Verdict(report.passed, kind_of(error), message,
+                              "" if report.passed else self.files.printed(report))
             if call.when == "call" or report.failed:
-                Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1),
-                      report.passed, kind_of(error), message, printed).attach(report)
-            self._note_end(item, passed=report.passed, error=kind_of(error), message=message, printed=printed)
+                Score(impl.lab.number, impl.label, _name(item), item.name, item.stash.get(_num_cases_key, 1), verdict
+                      ).attach(report)
+            self._note_end(item, verdict)
         if call.when == "teardown":
             self._tell_end()
         report.sections = [(title, shorten(text, MAX_OUTPUT_CHARACTERS)) for title, text in report.sections]
@@ -346,21 +349,21 @@ class LabSession:
 
     def _tell_start(self, item: pytest.Item) -> None:
         if self.report is not None and _impl_key in item.stash:
-            self.index, self.verdict = self.index + 1, None
+            self.index, self.end = self.index + 1, None
             self.report.write({"event": "start", "index": self.index, "impl": item.stash[_impl_key].label,
                                "test": _name(item)})
 
-    def _note_end(self, item: pytest.Item, **fields: Any) -> None:
+    def _note_end(self, item: pytest.Item, verdict: Verdict) -> None:
         """What came of the test, or of one step of it: it has passed if every step has."""
-        if self.verdict is None or self.verdict["passed"]:
+        if self.end is None or self.end["passed"]:
             usage = self.files.usage(item.path in self.hidden)
-            self.verdict = {"event": "end", "index": self.index, "impl": item.stash[_impl_key].label,
-                            "test": _name(item), **fields, **usage}
+            self.end = {"event": "end", "index": self.index, "impl": item.stash[_impl_key].label, "test": _name(item),
+                        **dataclasses.asdict(verdict), **usage}
 
     def _tell_end(self) -> None:
         """Exactly once for each test, after its last step."""
-        if self.report is not None and self.verdict is not None:
-            self.report.write(self.verdict)
+        if self.report is not None and self.end is not None:
+            self.report.write(self.end)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.grading is None:  # which says it at the very end

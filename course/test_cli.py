@@ -14,11 +14,11 @@ import pytest
 
 from course.cli import COMMANDS, main, make_parser
 from course.commands import Course
+from course.core.result import Verdict
 from course.lab.graded_tests import graded_tests
 from course.lab.lab import APART, NO_COURSE, PROJECT_ROOT, LabError
 from course.pytest_run.parallel import Stopped, side_by_side
 from course.pytest_run.test_run_lab import write_starter
-from course.pytest_run.verdict import Verdict
 from course.student.progress import _fingerprint
 from course.student.report import VerdictLines
 from course.student.run_command import RunOptions

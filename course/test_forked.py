@@ -57,6 +57,8 @@ def run_module(module, arguments, folder, environment, output, passed):
 class ForkedPopen:
     """As ``subprocess.Popen`` for ``python -m`` and a module of ``IMPORTED``."""
 
+    stdin = stdout = None
+
     def __init__(self, command, cwd, env, stdout, pass_fds=(), **_):
         assert command[:2] == [sys.executable, "-m"] and command[2] in IMPORTED, command
         output, passed = Connection(os.dup(stdout.fileno())), {each: Connection(os.dup(each)) for each in pass_fds}
@@ -89,7 +91,7 @@ def popen(command, **options):
     return (ForkedPopen if command[2] in IMPORTED else subprocess.Popen)(command, **options)
 
 
-STAND_IN = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+STAND_IN = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("add, double", [
@@ -101,5 +103,5 @@ def test_a_forked_process_says_what_a_real_one_says(lab1, monkeypatch, add, doub
     text = lab1.solution.read_text().replace("return a + b", add).replace("return add(a, a)", double)
     lab1.starter.write_text(text)
     real = run_lab(lab1, ["starter"], time_limit_s=0.2)
-    monkeypatch.setattr("course.pytest_run.pytest_process.subprocess", STAND_IN)
+    monkeypatch.setattr("course.core.child_process.subprocess", STAND_IN)
     assert run_lab(lab1, ["starter"], time_limit_s=0.2) == real

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from course.commands import Course
 from course.core.failure_messages import shorten
+from course.core.result import Verdict
 from course.core.terminal_text import hanging, indented, num_rows, print_side_by_side, short_path, shortened
 from course.lab.graded_tests import graded_tests
 from course.lab.lab import LabError
 from course.own_engine.requirements import check_machine, check_model
 from course.pytest_run.test_run_lab import write_starter
-from course.pytest_run.verdict import Verdict
 from course.student.fit_screen import ShownTest, all_lines, cut
 from course.student.report import VerdictLines
 from course.student.run_command import RunOptions

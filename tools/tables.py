@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER
+from mini_vllm.benchmark.serving.traffic import TRAFFICS
 from mini_vllm.benchmark.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +88,33 @@ def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What ``bench serve`` found, a row for each kind of requests."""
+    lines = ["| requests | ours | mlx-lm's | | machine |", "|---|---|---|---|---|"]
+    for result in results:
+        for name, found in ((name, result[name]["goodput"]) for name in TRAFFICS if "goodput" in result.get(name, {})):
+            cells = [f"{each['requests_per_s']:.2f} a second, {each['tokens_per_s']:.0f} tokens/s"
+                     for each in (found["goodput"][BATCHED], found["goodput"].get(PEER)) if each is not None]
+            ratio = f"{found['ratios'][PEER]:.1f} times" if PEER in found["ratios"] else ""
+            noisy = ", measured beside other programs" if found["noise"]["is_loud"] else ""
+            lines.append(f"| {name}: {TRAFFICS[name].about} | {' | '.join(cells)} | {ratio}{noisy} | "
+                         f"{_machine(result)} |")
+    return lines
+
+
+def priority(results: Sequence[dict[str, Any]]) -> list[str]:
+    """How soon high requests are served while low ones hold the machine."""
+    lines = ["| overload | 90 % of the high ones: first token | allowed | low ones that finish | machine |",
+             "|---|---|---|---|---|"]
+    for result in results:
+        for row in result["priority"]:
+            times = " | ".join(f"{seconds * 1000:.0f} ms" for seconds in (row["loaded_first_token_s"]["90"],
+                                                                          row["bound_s"]))
+            lines.append(f"| {row['about']} | {times} | {row['num_low_finished']} of {row['num_low']} | "
+                         f"{_machine(result)} |")
+    return lines
+
+
 def commands(results: Sequence[dict[str, Any]]) -> list[str]:
     """What ``python tools/measure NAME`` prints in short, a row for each name."""
     lines = ["| `python tools/measure …` | result | machine |", "|---|---|---|"]
@@ -99,7 +127,8 @@ def commands(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
-    "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads, "commands": commands}
+    "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads, "commands": commands,
+    "goodput": goodput, "priority": priority}
 
 
 def filled(text: str, folder: Path) -> str:

@@ -22,13 +22,19 @@ WORKLOADS = {"workloads": [{"ours": {"workload": "nano-64", "output_tokens_per_s
                             "ratio": 11.19}]}
 COMMAND = {"machine": MACHINE, "command": "python tools/measure pool",
            "printed": ["a table", "In short: it costs 1.0 times as much", "", "In short: and its checks 1.1 times"]}
+SERVE = {"machine": MACHINE, "mixed": {"goodput": {
+    "goodput": {"mini_vllm": {"requests_per_s": 4.844, "tokens_per_s": 280.4},
+                "mlx-lm": {"requests_per_s": 1.161, "tokens_per_s": 72.0}},
+    "ratios": {"mlx-lm": 4.17}, "noise": {"is_loud": True}}}, "shared": {"rates": []},
+    "priority": [{"about": "200 low requests", "loaded_first_token_s": {"90": 0.2384}, "bound_s": 0.2676,
+                  "num_low": 200, "num_low_finished": 199}]}
 
 
 @pytest.fixture
 def folder(tmp_path):
     silent = {**COMMAND, "printed": ["a table"]}
     for name, result in (("a.json", RESULT), ("gpu.json", STEPS), ("whole.json", WORKLOADS), ("pool.json", COMMAND),
-                         ("silent.json", silent)):
+                         ("silent.json", silent), ("serve.json", SERVE)):
         (tmp_path / name).write_text(json.dumps(result))
     return tmp_path
 
@@ -55,6 +61,14 @@ def test_a_table_of_steps(folder):
     lines = tables.filled(page("gpu-steps gpu.json"), folder).splitlines()
     assert lines[4:6] == ["| 64 | 4096 | 8.95 | 51.80 | 5.8 times | 6.50 |",
                           "| 1, weights of 4 bits | 512 | 2.50 |  |  |  |"]
+
+
+def test_tables_of_the_server(folder):
+    goodput = tables.filled(page("goodput serve.json"), folder).splitlines()
+    assert len(goodput) == 7 and goodput[4].startswith("| mixed: prompts of 32–512 tokens, outputs of 16–128 | 4.84 a")
+    assert "| 4.84 a second, 280 tokens/s | 1.16 a second, 72 tokens/s | 4.2 times, measured beside" in goodput[4]
+    assert tables.filled(page("priority serve.json"), folder).splitlines()[4].startswith(
+        "| 200 low requests | 238 ms | 268 ms | 199 of 200 | 2 cores of Neoverse-N1")
 
 
 def test_a_table_of_workloads_and_one_of_commands(folder):

@@ -29,6 +29,7 @@ from course.core.failure_messages import TimeLimitExceeded
 from course.core.resource_limits import time_limit
 from course.grading.protocol.bounds import MAX_ITERATED, TooMuch
 from course.grading.protocol.handles import Handles
+from course.grading.protocol.message_bytes import Outgoing
 from course.grading.protocol.perform import Doing
 from course.grading.protocol.proxies import Remote
 from course.grading.remote_lab.grader_side import SandboxedLab
@@ -287,10 +288,10 @@ def pytest_configure(config: pytest.Config) -> None:
             check.note_call(self._policy, function, tuple(positional), dict(named))
         return call(self, function, positional, named)
 
-    def noting_handle(self: Handles, value: Any) -> Any:
+    def noting_handle(self: Handles, value: Any, out: Outgoing) -> Any:
         if isinstance(self._policy, GraderPermissions) and not isinstance(value, (type, Remote)):
             check.note_object(self._policy, value)
-        return handle(self, value)
+        return handle(self, value, out)
 
     def noting_lab(self: SandboxedLab, *arguments: Any) -> None:
         init(self, *arguments)

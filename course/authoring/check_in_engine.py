@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from course.core.child_process import ONE_THREAD
 from course.lab.lab import Lab
 from course.lab.parts import Pieces, Seat, bases_of, choose
 from course.own_engine.run import EngineRunResult, run_pieces
 from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec, Tokens
-from course.pytest_run.pytest_process import ONE_THREAD
-from course.pytest_run.verdict import OnPoll
+from course.pytest_run.listeners import OnPoll
 
 #: The workload in which a scheduler that waits comes to a stop, and what the engine says then.
 TOO_SMALL, STALLED = "preempts", "nothing could be planned"

@@ -24,8 +24,8 @@ from course.core.failure_messages import DEFAULT_TIME_LIMIT_S
 from course.grading.sandbox import Level
 from course.lab.lab import Lab, LabError, discover, find_lab
 from course.lab.mutants import Mutant
+from course.pytest_run.listeners import Verdicts
 from course.pytest_run.pytest_process import Child
-from course.pytest_run.verdict import Verdicts
 
 #: Each process tries this many mutants, so that all cores have something to do.
 MUTANTS_A_PROCESS = 12

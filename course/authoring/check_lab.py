@@ -20,8 +20,8 @@ from course.lab.lab import Lab, LabError
 from course.lab.mutants import Mutant, mutants_of, unobservable_in
 from course.lab.signatures import extends
 from course.lab.starters import Stub, declarations, declared_names, make_starter
+from course.pytest_run.listeners import OnPoll, Verdicts
 from course.pytest_run.run_lab import LabRunFailed, run_lab_together
-from course.pytest_run.verdict import OnPoll, Verdicts
 
 #: Our own files: a mutant that loops is caught sooner than a student would be.
 TIME_LIMIT_S = 5.0

@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from course.core.child_process import ONE_THREAD, ChildProcess
 from course.grading.remote_lab.surface import Surface, surface_of
 from course.lab.lab import Lab, LabError
-from course.pytest_run.pytest_process import ONE_THREAD, kill_group
-from course.pytest_run.verdict import OnPoll
+from course.pytest_run.listeners import OnPoll
 
 
 def lines_of(lab: Lab) -> list[str]:
@@ -61,19 +59,10 @@ def call_everything(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str]
                    "--time-limit", "60", str(lab.tests)]
         environment = {**os.environ, **ONE_THREAD, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": "1",
                        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COURSE_SURFACE_COMPLAINTS": str(report)}
-        output = Path(folder) / "output.txt"
-        with open(output, "wb") as file, subprocess.Popen(
-                command, cwd=lab.root, stdout=file, stderr=subprocess.STDOUT, env=environment,
-                start_new_session=True) as process:
-            try:
-                while process.poll() is None:
-                    on_poll()
-                    time.sleep(0.02)
-            finally:
-                kill_group(process)
-        if process.returncode or not report.is_file():
-            said = output.read_text(encoding="utf-8", errors="replace")[-2000:]
-            return [f"surface: the tests did not run on the solution:\n{said}"], 0
+        child = ChildProcess(command, lab.root, environment, Path(folder) / "output.txt")
+        child.watch(on_poll)
+        if child.status or not report.is_file():
+            return [f"surface: the tests did not run on the solution:\n{child.printed()}"], 0
         found = json.loads(report.read_text(encoding="utf-8"))
     complaints = [f"surface: {each}" for each in found["complaints"]]
     complaints += [f"surface: {each} was never seen: nobody needs it" for each in found["unseen"]]

@@ -13,8 +13,8 @@ from course.authoring.check_in_engine import Reference, check_alone, check_toget
 from course.authoring.check_lab import broken_links, check_lab
 from course.lab.lab import Lab
 from course.lab.starters import shipped_starter
+from course.pytest_run.listeners import OnPoll
 from course.pytest_run.parallel import num_cores, side_by_side
-from course.pytest_run.verdict import OnPoll
 
 Check = Callable[[OnPoll], tuple[list[str], str]]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from course.core.failure_messages import BROKEN_FILE, NOT_RUN
+from course.core.result import Verdict
 from course.lab.graded_tests import GradedTest
 from course.lab.starters import make_starter
-from course.pytest_run.verdict import Verdict
 
 #: The name of each file, and what it is.
 FILES = {"anything": "a file in which everything exists and nothing is done (course/authoring/anything.py)",

@@ -10,8 +10,8 @@ import pytest
 
 from course.authoring.empty_files import FILES, points_for_nothing, write_files
 from course.core.failure_messages import BROKEN_FILE, NOT_RUN
+from course.core.result import Verdict
 from course.lab.graded_tests import GradedTest
-from course.pytest_run.verdict import Verdict
 
 SOLUTION = '''
 from __future__ import annotations

@@ -8,6 +8,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from course.core.failure_messages import BROKEN_FILE, NO_PYTEST, NOT_RUN
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one test. Whatever else is known of it, in a run or in a result, is added to this."""
+
+    passed: bool
+    #: What ended it: one of the kinds in ``failure_messages``, else the name of the exception (``NotImplementedError``
+    #: for a stub); None if it passed, or took its process along.
+    error: str | None = None
+    #: For the student; text of theirs may stand in it, so it is not trusted.
+    message: str = ""
+    #: The last lines that were printed during the test, if it failed; not trusted either.
+    printed: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Verdict:
+        """From fields that a process has reported. Raises KeyError."""
+        return cls(bool(fields["passed"]), fields["error"], str(fields["message"]), str(fields["printed"]))
+
+    @property
+    def concerns_the_whole_file(self) -> bool:
+        """Whether every test of the lab has this verdict, and for the same reason."""
+        return self.error in (BROKEN_FILE, NO_PYTEST)
+
+
+#: Of a test that nothing was heard of.
+WAS_NOT_RUN = Verdict(False, NOT_RUN, "it was not run")
+
 
 class Outcome(str, enum.Enum):
     """What became of one file."""
@@ -21,20 +51,14 @@ class Outcome(str, enum.Enum):
     GRADE_AGAIN = "grade again"
 
 
-@dataclass(frozen=True)
-class TestResult:
-    """One test, all its cases together."""
+@dataclass(frozen=True, kw_only=True)
+class TestResult(Verdict):
+    """The verdict on a graded test, all its cases together, and what the test is worth. ``GradedTest.result`` makes it.
+    """
 
     name: str
     points: int
-    passed: bool
     task: int | None = None
-    #: What ended it, as in ``course.core.failure_messages``; None if it passed.
-    error: str | None = None
-    #: For the student; text of theirs may stand in it, so it is not trusted.
-    message: str = ""
-    #: The last lines that the student's file printed during the test; not trusted either.
-    printed: str = ""
     #: The student sees its name and a fixed sentence, and nothing else.
     is_hidden: bool = False
     #: What it measures is measured in the sandbox, because it cannot be seen from outside.

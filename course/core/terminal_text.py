@@ -11,24 +11,24 @@ from rich.text import Text
 
 def indented(console: Console, text: str, style: str = "", indent: int = 0, each: str = "") -> list[Text]:
     """The lines of ``text``, each after ``each``; on a terminal, as many as its width needs."""
-    lines: list[Text] = []
-    for line in text.splitlines():
-        whole = Text(each + line, style=style)
-        pieces = list(whole.wrap(console, max(console.width - indent, 20))) if console.is_terminal else [whole]
-        for piece in pieces:
-            piece.rstrip()
-            lines.append(Text(" " * indent) + piece)
-    return lines
+    return [Text(" " * indent) + row for line in text.splitlines()
+            for row in _rows(console, Text(each + line, style=style), indent)]
 
 
 def hanging(console: Console, line: Text, indent: int) -> Text:
     """A line that is too long for a terminal, folded: what follows its first row is indented."""
     if not console.is_terminal or cell_len(line.plain) <= console.width:
         return line
-    rows = line.wrap(console, max(console.width - indent, 20))
+    return Text("\n" + " " * indent).join(_rows(console, line, indent))
+
+
+def _rows(console: Console, line: Text, indent: int) -> list[Text]:
+    """A line with its styles, folded between words where a terminal needs it. (``mini_vllm.terminal.fold`` is for text
+    without any.)"""
+    rows = list(line.wrap(console, max(console.width - indent, 20))) if console.is_terminal else [line]
     for row in rows:
         row.rstrip()
-    return Text("\n" + " " * indent).join(rows)
+    return rows
 
 
 def short_path(path: str, width: int) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.core.result import TestResult, Verdict
 from course.lab.lab import Lab, LabError
 
 _TASK_IN_NAME = re.compile(r"test_task_(\d+)_")
@@ -27,6 +28,11 @@ class GradedTest:
     def sentence(self) -> str:
         """The behaviour, in words: ``remove from the middle keeps order``."""
         return re.sub(r"^test_(task_\d+_)?", "", self.name).replace("_", " ")
+
+    def result(self, verdict: Verdict, is_hidden: bool = False) -> TestResult:
+        """What stands in a result."""
+        return TestResult(verdict.passed, verdict.error, verdict.message, verdict.printed, name=self.name,
+                          points=self.points or 0, task=self.task, is_hidden=is_hidden, is_inside=self.is_inside)
 
 
 def graded_tests(lab: Lab) -> list[GradedTest]:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,12 +14,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from course.core.child_process import ChildProcess
 from course.lab.lab import Lab
 from course.lab.parts import Pieces, bases_of
 from course.own_engine.spec import STACK_SIGNAL, Spec, Try
 from course.pytest_run.json_lines import ReportLines
-from course.pytest_run.pytest_process import kill_group
-from course.pytest_run.verdict import OnPoll
+from course.pytest_run.listeners import OnPoll
 
 #: A process that reports nothing for this long hangs: no step of a small workload takes a second.
 SILENCE_S = 20.0
@@ -149,37 +148,35 @@ class _Process:
     def __init__(self, spec: Spec, folder: Path, on_event: OnEvent, silence_s: float,
                  environment: Mapping[str, str]) -> None:
         self._on_event, self._silence_s = on_event, silence_s
-        self._report, self._output = ReportLines(folder / "report.jsonl"), folder / "output.txt"
+        self._report = ReportLines(folder / "report.jsonl")
         spec_file = folder / "spec.json"
         spec_file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
         self._files = spec.lab_of_file()
         self._what, self._step, self._has_ended = "loading", 0, False
         self._outcome = EngineRunResult()
-        with open(self._output, "wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "course.own_engine.process", str(spec_file), str(self._report.path)],
-                cwd=spec.root, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment}, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        self._child = ChildProcess(
+            [sys.executable, "-m", "course.own_engine.process", str(spec_file), str(self._report.path)],
+            Path(spec.root), {**os.environ, "PYTHONUNBUFFERED": "1", **environment}, folder / "output.txt")
 
     def wait(self, on_poll: OnPoll) -> EngineRunResult:
-        heard_s = time.monotonic()
-        limit_s = STARTUP_S
-        try:
-            while self._process.poll() is None:
-                if self._read():
-                    heard_s, limit_s = time.monotonic(), self._silence_s
-                if time.monotonic() - heard_s > limit_s:
-                    self._outcome.problem = Problem("hangs", f"nothing happened for {limit_s:g} s", self._what,
-                                                    self._step, self._stack())
-                    break
-                on_poll()
-                time.sleep(0.02)
-        finally:
-            kill_group(self._process)
+        heard_s, limit_s = time.monotonic(), STARTUP_S
+
+        def look() -> str | None:
+            nonlocal heard_s, limit_s
+            if self._read():
+                heard_s, limit_s = time.monotonic(), self._silence_s
+            if time.monotonic() - heard_s > limit_s:
+                self._outcome.problem = Problem("hangs", f"nothing happened for {limit_s:g} s", self._what, self._step,
+                                                self._stack())
+                return "it hangs"
+            on_poll()
+            return None
+
+        self._child.watch(look)
         self._read()
         if self._outcome.problem is None and not self._has_ended:
-            last = self._printed()[-300:].strip().replace("\n", " | ")
-            self._outcome.problem = Problem("died", f"its process ended with status {self._process.returncode}"
+            last = self._child.printed(300).strip().replace("\n", " | ")
+            self._outcome.problem = Problem("died", f"its process ended with status {self._child.status}"
                                             + (f"; it printed: {last}" if last else ""), self._what, self._step)
         return self._outcome
 
@@ -212,16 +209,13 @@ class _Process:
     def _stack(self) -> str:
         """The line of a student's file at which the process stands."""
         try:
-            self._process.send_signal(STACK_SIGNAL)
+            self._child.process.send_signal(STACK_SIGNAL)
             time.sleep(0.5)
         except (ProcessLookupError, OSError):
             return ""
-        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._printed()):
+        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._child.printed()):
             if file in self._files:
                 return f"{Path(file).name} of lab {self._files[file]}, line {line}, in {function}"
         return ""
-
-    def _printed(self) -> str:
-        return self._output.read_text(encoding="utf-8", errors="replace")
 
 

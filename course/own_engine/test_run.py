@@ -36,7 +36,7 @@ def broken(number, name):
 def reference():
     """What the reference decodes in ``DECODED``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course.own_engine.run.subprocess", STAND_IN)
+        patch.setattr("course.core.child_process.subprocess", STAND_IN)
         reference = Reference(PROJECT_ROOT, DECODED)
         assert reference.decode() == ([], f"what it decodes in {len(DECODED)} workloads, for comparison")
     return reference
@@ -118,7 +118,7 @@ def test_a_piece_that_cannot_be_put_in_is_named(trial, change, kind, message):
 
 def test_pieces_that_work_decode_what_the_reference_does(trial, monkeypatch, reference):
     """In a process that starts from nothing, and where what the reference decodes in “greedy” is not known."""
-    monkeypatch.setattr("course.own_engine.run.subprocess", subprocess)
+    monkeypatch.setattr("course.core.child_process.subprocess", subprocess)
     outcome, _ = trial({"2.1": None, "3.1": None, "4.3": None}, "greedy", "samples", "turns",
                        known={name: reference.tokens[name] for name in ("samples", "turns")})
     assert outcome.problem is None and list(outcome.equal) == ["greedy", "samples", "turns"]

@@ -6,17 +6,14 @@ order: the cases of one test become one, which fails if one of them does, and wh
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from course.core.atomic_files import write_whole
 from course.core.failure_messages import NOT_RUN
+from course.core.junit_xml import FAILED, add_case, add_properties, add_skipped, count, has, to_bytes
 from course.core.scrub_paths import without_paths
 from course.pytest_run.points import IMPL, LAB, TEST, Points, properties_of
-
-BAD = ("failure", "error")
 
 
 def put_in_order(path: Path, points: Points, root: Path) -> None:
@@ -27,14 +24,12 @@ def put_in_order(path: Path, points: Points, root: Path) -> None:
             return
         _fold(suite)
         _add_not_run(suite, points)
-        _add_totals(suite, points)
-        _count(suite)
+        add_properties(suite, [(name, value) for name, value in (line.split(": ", 1) for line in points.lines())])
+        count(suite)
     for element in tree.iter():
         element.text = without_paths(element.text, root) if element.text else element.text
         element.attrib.update({name: without_paths(value, root) for name, value in element.attrib.items()})
-    text = io.BytesIO()
-    tree.write(text, encoding="utf-8", xml_declaration=True)
-    write_whole(path, text.getvalue())
+    write_whole(path, to_bytes(tree.getroot()))
 
 
 def _key(case: ET.Element) -> tuple[str, str, str] | None:
@@ -56,7 +51,7 @@ def _fold(suite: ET.Element) -> None:
         suite.remove(case)
         whole = first[key]
         whole.set("time", f"{float(whole.get('time', 0)) + float(case.get('time', 0)):.3f}")
-        if not _has(whole, BAD):  # the first that fails speaks for all
+        if not has(whole, FAILED):  # the first that fails speaks for all
             whole.extend(child for child in case if child.tag != "properties")
 
 
@@ -67,31 +62,7 @@ def _add_not_run(suite: ET.Element, points: Points) -> None:
         for test in tally.results():
             case = there.get((number, label, test.name))
             if case is None:
-                case = ET.SubElement(suite, "testcase", classname=f"lab {number}", name=f"{test.name}[{label}]",
-                                     time="0.000")
-                _add_properties(case, properties_of(number, label, test.name, test.task, test.points))
-            if test.error == NOT_RUN and not _has(case, BAD):
-                ET.SubElement(case, "skipped", type=NOT_RUN, message=test.message)
-
-
-def _add_totals(suite: ET.Element, points: Points) -> None:
-    lines = (line.split(": ", 1) for line in points.lines())
-    _add_properties(suite, [(name, value) for name, value in lines])
-
-
-def _add_properties(element: ET.Element, pairs: Iterable[tuple[str, str]]) -> None:
-    properties = ET.Element("properties")
-    for name, value in pairs:
-        ET.SubElement(properties, "property", name=name, value=value)
-    element.insert(0, properties)
-
-
-def _count(suite: ET.Element) -> None:
-    cases = suite.findall("testcase")
-    suite.set("tests", str(len(cases)))
-    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(attribute, str(sum(_has(case, (tag,)) for case in cases)))
-
-
-def _has(case: ET.Element, tags: Iterable[str]) -> bool:
-    return any(case.find(tag) is not None for tag in tags)
+                case = add_case(suite, f"lab {number}", f"{test.name}[{label}]",
+                                properties_of(number, label, test.name, test.task, test.points))
+            if test.error == NOT_RUN and not has(case, FAILED):
+                add_skipped(case, test.message, NOT_RUN)

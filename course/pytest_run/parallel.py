@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TypeVar
 
-from course.pytest_run.verdict import OnPoll
+from course.pytest_run.listeners import OnPoll
 
 Result = TypeVar("Result")
 

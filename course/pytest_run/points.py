@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from course.core.failure_messages import NOT_RUN
-from course.core.result import TestResult
+from course.core.result import WAS_NOT_RUN, TestResult, Verdict
 from course.lab.graded_tests import GradedTest
 
 #: What a case of a lab's test says of itself in JUnit's XML.
@@ -28,26 +28,23 @@ def properties_of(lab_number: str, label: str, test: str, task: int | None, poin
 
 @dataclass(frozen=True)
 class Score:
-    """What came of one case of a test. A worker sends it along with the test's report."""
+    """The verdict on one case of a test. A worker sends it along with the test's report."""
 
     lab_number: str
     label: str
     test: str
     case: str
     num_cases: int
-    passed: bool
-    error: str | None = None
-    message: str = ""
-    printed: str = ""
+    verdict: Verdict
 
     def attach(self, report: pytest.TestReport) -> None:
-        """Numbers and strings only: these are what a report may carry from one process to another."""
-        vars(report)["lab_score"] = list(dataclasses.astuple(self))
+        """As plain data: that is what a report may carry from one process to another."""
+        vars(report)["lab_score"] = dataclasses.asdict(self)
 
     @classmethod
     def of(cls, report: pytest.TestReport) -> Score | None:
         fields = vars(report).get("lab_score")
-        return cls(*fields) if fields else None
+        return cls(**{**fields, "verdict": Verdict.of(fields["verdict"])}) if fields else None
 
 
 @dataclass
@@ -59,29 +56,29 @@ class Tally:
     note: str = ""
     #: Test → the cases that passed; and the first that did not.
     passed: dict[str, set[str]] = field(default_factory=dict)
-    failed: dict[str, Score] = field(default_factory=dict)
+    failed: dict[str, Verdict] = field(default_factory=dict)
     num_cases: dict[str, int] = field(default_factory=dict)
 
     def add(self, score: Score) -> None:
         self.num_cases[score.test] = score.num_cases
-        if score.passed:
+        if score.verdict.passed:
             self.passed.setdefault(score.test, set()).add(score.case)
         else:
-            self.failed.setdefault(score.test, score)
+            self.failed.setdefault(score.test, score.verdict)
 
     def results(self) -> tuple[TestResult, ...]:
         """Every graded test of the lab, in the order of its tasks."""
-        return tuple(self._result(test) for test in self.tests)
+        return tuple(test.result(self._verdict(test.name)) for test in self.tests)
 
-    def _result(self, test: GradedTest) -> TestResult:
-        failed, num_passed = self.failed.get(test.name), len(self.passed.get(test.name, ()))
-        if failed is not None:
-            return TestResult(test.name, test.points or 0, False, test.task, failed.error, failed.message,
-                              failed.printed)
-        if num_passed and num_passed >= self.num_cases[test.name]:
-            return TestResult(test.name, test.points or 0, True, test.task)
-        message = f"only {num_passed} of its {self.num_cases[test.name]} cases were run" if num_passed else "not run"
-        return TestResult(test.name, test.points or 0, False, test.task, NOT_RUN, message)
+    def _verdict(self, test: str) -> Verdict:
+        num_passed, num_cases = len(self.passed.get(test, ())), self.num_cases.get(test, 0)
+        if test in self.failed:
+            return self.failed[test]
+        if not num_passed:
+            return WAS_NOT_RUN
+        if num_passed < num_cases:
+            return Verdict(False, NOT_RUN, f"only {num_passed} of its {num_cases} cases were run")
+        return Verdict(True)
 
     def sentence(self) -> str:
         """``3 of 53 tests, 5 of 86 points (3 of 4 that ran passed, 49 were not run)``"""

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from course.core.child_process import ONE_THREAD, ChildProcess
 from course.core.resource_limits import GRACE_S, wall_limit
+from course.core.result import Verdict
 from course.lab.lab import Lab
 from course.pytest_run.json_lines import ReportLines
-from course.pytest_run.verdict import OnPoll, Verdict, Verdicts
+from course.pytest_run.listeners import OnPoll, Verdicts
 
 STARTUP_LIMIT_S = 60.0
 MAX_FILE_BYTES = 16 << 20
-#: The products of labs are small, and several labs are checked at once: more threads would only wait for each other.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Child:
@@ -32,13 +31,12 @@ class Child:
         """``sandbox_level`` is the level of the sandbox in which the files run; None if they run with the tests."""
         self.test_limit_s = lab.test_limit_s(time_limit_s)
         self._report = ReportLines(folder / "report.jsonl")
-        self.output_file = folder / "output.txt"
         self.verdicts: Verdicts = {}
         #: The test that is running now, and the last that was begun.
         self.current: str | None = None
         self.latest: str | None = None
         self._is_finished = False
-        self._started = time.monotonic()
+        self._heard = time.monotonic()
         # Nobody reads these tracebacks, and pytest's own parse the whole file for every failure; Python's do not.
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=native", "-p", "no:cacheprovider",
                    "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
@@ -53,41 +51,42 @@ class Child:
         command += [f"{lab.tests}::{name}" for name in tests]
         environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                        "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", **ONE_THREAD}
-        with open(self.output_file, "wb") as output:
-            self.process = subprocess.Popen(
-                command, cwd=lab.root, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True)
+        self._process = ChildProcess(command, lab.root, environment, folder / "output.txt")
 
     def wait(self, on_poll: OnPoll = lambda: None) -> str | None:
         """Wait for the end; kill a process whose test overstays, and say why. ``on_poll`` may raise to end it."""
-        reason = None
-        try:
-            while self.process.poll() is None:
-                if self._read_report():
-                    self._started = time.monotonic()
-                waited_s = time.monotonic() - self._started
-                limit_s = wall_limit(self.test_limit_s)
-                if self.current is not None and waited_s > limit_s + GRACE_S:
-                    reason = (f"it did not finish within {limit_s:g} s by the clock and could not "
-                              "be interrupted: does it wait for something, and catch every exception?")
-                    break
-                if self.current is None and waited_s > STARTUP_LIMIT_S:
-                    reason = f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
-                    break
-                if self._is_finished and waited_s > GRACE_S:  # a thread of the file under test keeps it from ending
-                    break
+        def look() -> str | None:
+            reason = self._why_kill()
+            if reason is None:
                 on_poll()
-                time.sleep(0.02)
-        finally:
-            kill_group(self.process)
+            return reason
+
+        reason = self._process.watch(look)
         self._read_report()
-        if self.process.returncode == -signal.SIGXCPU:
+        if self.status == -signal.SIGXCPU:
             return (f"it did not finish within {self.test_limit_s:g} s of CPU time and could not be interrupted: "
                     "is there a loop that never ends and catches every exception?")
-        return reason
+        return reason or None
+
+    def _why_kill(self) -> str | None:
+        """Why it must end now; "" if it has said all it had to say."""
+        if self._read_report():
+            self._heard = time.monotonic()
+        waited_s, limit_s = time.monotonic() - self._heard, wall_limit(self.test_limit_s)
+        if self.current is not None and waited_s > limit_s + GRACE_S:
+            return (f"it did not finish within {limit_s:g} s by the clock and could not be interrupted: does it wait "
+                    "for something, and catch every exception?")
+        if self.current is None and waited_s > STARTUP_LIMIT_S:
+            return f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
+        return "" if self._is_finished and waited_s > GRACE_S else None  # a thread of the file's keeps it from ending
+
+    @property
+    def status(self) -> int:
+        """The exit status, after the end."""
+        return self._process.status
 
     def output(self) -> str:
-        return self.output_file.read_text(encoding="utf-8", errors="replace")[-4000:]
+        return self._process.printed(4_000)
 
     def _read_report(self) -> bool:
         """Take in the lines that were completed since the last look. Whether there were any."""
@@ -105,17 +104,8 @@ class Child:
             self.current = self.latest = event["test"]
             return
         self.current = None
-        verdict = Verdict(bool(event["passed"]), event["error"], str(event["message"]), str(event["printed"]))
+        verdict = Verdict.of(event)
         by_test = self.verdicts.setdefault(event["impl"], {})
         name = event["test"]
         if name not in by_test or by_test[name].passed:  # a parametrised test passes when all its cases do
             by_test[name] = verdict
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all it started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    process.wait()

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course.core.failure_messages import DEFAULT_TIME_LIMIT_S, NOT_RUN, STUCK, TIME_LIMIT
+from course.core.result import WAS_NOT_RUN, Verdict
 from course.lab.graded_tests import graded_tests
 from course.lab.lab import Lab, LabError
+from course.pytest_run.listeners import OnPoll, OnVerdict, Verdicts
 from course.pytest_run.pytest_process import Child
 from course.pytest_run.targets import labels_of
-from course.pytest_run.verdict import OnPoll, OnVerdict, Verdict, Verdicts
 
 #: After this many processes that had to be killed, or died, the rest of the lab is not run.
 MAX_LOST_PROCESSES = 3
@@ -63,7 +64,7 @@ def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float,
             raise LabRunFailed(child.output())
     for by_test in verdicts.values():
         for name in names:
-            by_test.setdefault(name, Verdict(False, NOT_RUN, "it was not run"))
+            by_test.setdefault(name, WAS_NOT_RUN)
     return verdicts
 
 
@@ -114,7 +115,7 @@ class _Run:
             lost = child.current
             if lost is not None:
                 by_test[lost] = Verdict(False, TIME_LIMIT, why_killed) if why_killed else Verdict(
-                    False, None, f"the process ended during this test, with exit status {child.process.returncode}: "
+                    False, None, f"the process ended during this test, with exit status {child.status}: "
                                  "does the file under test call os._exit(), or crash the interpreter?")
             elif not by_test:
                 raise LabRunFailed(child.output())

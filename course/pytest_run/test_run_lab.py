@@ -14,6 +14,7 @@ import course.pytest_run.pytest_process
 import course.pytest_run.run_lab
 from course.core import resource_limits
 from course.core.failure_messages import TimeLimitExceeded, why_failed
+from course.core.result import Verdict
 from course.lab.graded_tests import GradedTest
 from course.lab.lab import PROJECT_ROOT
 from course.lab.load_module import load_file
@@ -136,7 +137,7 @@ def test_cases_of_one_test_count_together_in_whatever_order_they_come():
             ("1.2", "starter", "adds[1]", True), ("1.2", "starter", "adds[2]", False),
             ("1.2", "solution", "adds[1]", True), ("1.2", "starter", "doubles", True)]:
         test = case.split("[")[0]
-        points.add(Score(lab_number, label, test, case, {"adds": 2, "doubles": 1}[test], passed))
+        points.add(Score(lab_number, label, test, case, {"adds": 2, "doubles": 1}[test], Verdict(passed)))
     assert points.lines() == [
         "lab 1.2 solution: 0 of 2 tests, 0 of 5 points (0 of 0 that ran passed, 2 were not run)",
         "lab 1.2 starter: 1 of 2 tests, 3 of 5 points",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
+import os
 import sys
 import tempfile
 import time
@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.text import Text
 
 from course.core.atomic_files import write_whole
+from course.core.child_process import ChildProcess
 from course.core.resource_limits import GRACE_S, wall_limit
 from course.lab.bare_starter import is_as_shipped
 from course.lab.lab import Lab, LabError
-from course.pytest_run.pytest_process import kill_group
 
 #: How long scoring may compute.
 LIMIT_S = 60.0
@@ -86,24 +86,18 @@ def score(lab: Lab, path: Path | None, limit_s: float = LIMIT_S) -> dict[str, An
     Raises LabError, which says why, if the file cannot be scored.
     """
     with tempfile.TemporaryDirectory() as folder:
-        spec, report, output = (Path(folder) / name for name in ("spec.json", "report.json", "output.txt"))
+        spec, report = Path(folder) / "spec.json", Path(folder) / "report.json"
         spec.write_text(json.dumps({**lab.score, "path": str(path) if path else None, "limit_s": limit_s}), "utf-8")
-        with open(output, "wb") as file:
-            process = subprocess.Popen([sys.executable, "-m", "course.eviction.score_process", str(spec), str(report)],
-                                       cwd=lab.root, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                                       start_new_session=True)
-            try:
-                process.wait(wall_limit(limit_s) + GRACE_S)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                kill_group(process)
+        child = ChildProcess([sys.executable, "-m", "course.eviction.score_process", str(spec), str(report)], lab.root,
+                             os.environ, Path(folder) / "output.txt")
+        give_up_s = time.monotonic() + wall_limit(limit_s) + GRACE_S
+        child.watch(lambda: "it takes too long" if time.monotonic() > give_up_s else None)
         try:
             found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
-            last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            last = child.printed().strip().splitlines()[-1:]
             raise LabError(f"{lab.relative(path or lab.folder)} could not be scored: the process ended with status "
-                           f"{process.returncode}. {''.join(last)}".rstrip()) from None
+                           f"{child.status}. {''.join(last)}".rstrip()) from None
     if "problem" in found:
         raise LabError(f"{lab.relative(path or lab.folder)} could not be scored: {found['problem']}")
     return found

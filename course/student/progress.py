@@ -12,12 +12,13 @@ from typing import Any, TypedDict
 
 from course.core.atomic_files import write_whole
 from course.core.failure_messages import NO_PYTEST, NOT_RUN, stub_task
+from course.core.result import Verdict
 from course.lab.bare_starter import is_as_shipped
 from course.lab.graded_tests import GradedTest, graded_tests
 from course.lab.lab import Lab, discover
 from course.lab.parts import bases_of
+from course.pytest_run.listeners import OnPoll, OnVerdict
 from course.pytest_run.run_lab import LabRunFailed, run_lab
-from course.pytest_run.verdict import OnPoll, OnVerdict, Verdict
 
 
 class State(enum.Enum):

@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.text import Text
 
 from course.core.failure_messages import is_stub, stub_task
+from course.core.result import Verdict
 from course.core.terminal_text import hanging, indented, num_rows, print_side_by_side, short_path
 from course.lab.bare_starter import is_bare
 from course.lab.graded_tests import GradedTest
 from course.lab.hints import task_titles
 from course.lab.lab import Lab
 from course.lab.starters import unbegun_tasks
-from course.pytest_run.verdict import Verdict
 from course.student.fit_screen import ShownTest, all_lines, cut
 from course.student.progress import LabProgress, State
 from course.student.symbols import TO_DO, bar, is_failure, line_of, mark, mark_to_do, number_of

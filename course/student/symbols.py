@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from course.core.failure_messages import NOT_RUN, is_stub
+from course.core.result import Verdict
 from course.lab.graded_tests import GradedTest
-from course.pytest_run.verdict import Verdict
 from course.student.progress import LabProgress, State
 
 BAR_WIDTH = 20

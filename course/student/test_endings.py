@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from course.commands import Course
+from course.core.result import Verdict
 from course.lab.lab import discover
 from course.own_engine.run import Blame, EngineRunResult, Problem
 from course.own_engine.spec import WORKLOADS
-from course.pytest_run.verdict import Verdict
 from course.student import run_command
 from course.student.progress import LabProgress, State
 from course.student.run_command import RunCommand, RunOptions, choose_pieces

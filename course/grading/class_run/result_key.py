@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mini_vllm
-from course.core.result import Provenance, TestResult
+from course.core.result import Provenance, TestResult, Verdict
 from course.grading.limits import Settings
 from course.lab.graded_tests import graded_tests, hidden_graded_tests
 from course.lab.lab import Lab, LabError
@@ -25,10 +25,9 @@ def key_of(lab: str, file_sha256: str, provenance: Provenance, settings: Setting
 
 def unearned(lab: Lab, hidden: Path | None) -> tuple[TestResult, ...]:
     """Every graded test of a lab, failed: what there was to earn, where nothing could be run."""
-    tests = [TestResult(test.name, test.points or 0, False, test.task) for test in graded_tests(lab)]
-    tests += [TestResult(test.name, test.points or 0, False, test.task, is_hidden=True)
-              for test in hidden_graded_tests(lab, hidden)]
-    return tuple(tests)
+    failed = Verdict(False)
+    return (*(test.result(failed) for test in graded_tests(lab)),
+            *(test.result(failed, is_hidden=True) for test in hidden_graded_tests(lab, hidden)))
 
 
 def check_hidden(hidden: Path, labs: Sequence[Lab]) -> None:

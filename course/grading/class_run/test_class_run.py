@@ -52,7 +52,7 @@ STAND_IN = """
         with open({log!r}, "a") as log:
             log.write(text.strip() + "\\n")
         passed = "right" in text
-        return LabResult(lab.number, Outcome.GRADED, (TestResult("test_a", 3, passed),), sandbox="none",
+        return LabResult(lab.number, Outcome.GRADED, (TestResult(passed, name="test_a", points=3),), sandbox="none",
                          wall_s=time.time())
 
     worker.remark_on = lambda lab, content: "Odd." if b"odd" in content else ""
@@ -300,7 +300,7 @@ def test_any_order_of_kills_and_resumes_ends_in_the_same_results(tmp_path_factor
                     (folder / "results" / student / ".2.1.json.1.partial").write_text('{"student": "s')
                 return
             num_until_kill = None if num_until_kill is None else num_until_kill - 1
-            tests = (TestResult("test_a", texts[student], True),)
+            tests = (TestResult(True, name="test_a", points=texts[student]),)
             store.put(Record(student, LabResult("2.1", Outcome.GRADED, tests)))
             graded.append(student)
 

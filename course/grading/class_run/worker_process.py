@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course.pytest_run.pytest_process import ONE_THREAD
+from course.core.child_process import ONE_THREAD, ChildProcess
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,11 @@ class Worker:
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         folder.mkdir(mode=0o700)
         self._folder = folder
-        self._said = folder / "said.txt"
         empty = folder / "empty"
         empty.mkdir()
-        with open(self._said, "wb") as said:
-            self.process = subprocess.Popen(
-                command, cwd=empty, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
-                env={**os.environ, **ONE_THREAD, "PYTHONDONTWRITEBYTECODE": "1"}, bufsize=0)
+        self._child = ChildProcess(command, empty, {**os.environ, **ONE_THREAD, "PYTHONDONTWRITEBYTECODE": "1"},
+                                   folder / "said.txt", has_pipes=True)
+        self.process = self._child.process
         self.job: Job | None = None
         self.is_ready = False
         self._since = time.monotonic()
@@ -84,15 +80,8 @@ class Worker:
 
     def said(self) -> str:
         """The last lines that it wrote."""
-        return self._said.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
+        return self._child.printed().strip()
 
     def end(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        self._child.end()
         shutil.rmtree(self._folder, ignore_errors=True)

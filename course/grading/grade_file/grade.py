@@ -4,6 +4,9 @@
                                     ◀── lines on a pipe ──    ◀── one socket ──
 
 The list of tests and their points is read from their text. A test without a verdict is a failed test.
+
+``pytest --grade-json`` is the same without a sandbox: ``grade`` with a run in which the file shares the process of its
+tests.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from course.core.result import LabResult, Outcome, TestResult
+from course.grading.grade_file.run_here import RunHere
 from course.grading.grade_file.run_tests import Ended, TestsRun
 from course.grading.limits import Settings
 from course.grading.remote_lab.bytecode import compile_packages
@@ -36,24 +41,30 @@ def _level(wanted: str) -> Level:
 def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
     """The result of the file at ``path`` for ``lab``. Raises SandboxError where the sandbox asked for cannot be had."""
     compile_packages()
-    started = time.monotonic()
     level = _level(settings.sandbox)
     has_network, _ = describe(level)
-    source = path.read_bytes()
-    seen, hidden = graded_tests(lab), hidden_graded_tests(lab, settings.hidden)
-    run = TestsRun(lab, path, level, settings)
-    ended = _run(run, [test.name for test in (*seen, *hidden)])
-    ended.flags += _run_again(run, ended, lab.test_limit_s(settings.time_limit_s))
+    hidden = hidden_graded_tests(lab, settings.hidden)
+    names = [test.name for test in (*graded_tests(lab), *hidden)]
+    result = grade(TestsRun(lab, path, level, settings), lab, path, settings.time_limit_s, names, hidden)
+    return replace(result, sandbox=level.value, has_network=has_network)
+
+
+def grade(run: TestsRun | RunHere, lab: Lab, path: Path, time_limit_s: float, names: Sequence[str],
+          hidden: Sequence[GradedTest] = ()) -> LabResult:
+    """The result of the tests of these names, in which every graded test of the lab has its place."""
+    started = time.monotonic()
+    ended = _run(run, list(names))
+    ended.flags += _run_again(run, ended, lab.test_limit_s(time_limit_s))
     outcome = Outcome.GRADE_AGAIN if ended.why_again else Outcome.GRADED
     return LabResult(
-        lab.number, outcome, (*(_result(test, ended) for test in seen),
-                              *(replace(_result(test, ended), is_hidden=True) for test in hidden)),
+        lab.number, outcome, (*(_result(test, ended) for test in graded_tests(lab)),
+                              *(_result(test, ended, is_hidden=True) for test in hidden)),
         reason=ended.why_again or ended.remark, flags=tuple(dict.fromkeys(ended.flags)),
-        file_sha256=hashlib.sha256(source).hexdigest(), cpu_s=round(ended.cpu_s, 3),
-        wall_s=round(time.monotonic() - started, 3), sandbox=level.value, has_network=has_network)
+        file_sha256=hashlib.sha256(path.read_bytes()).hexdigest(), cpu_s=round(ended.cpu_s, 3),
+        wall_s=round(time.monotonic() - started, 3), sandbox="none", has_network=True)
 
 
-def _run(run: TestsRun, names: list[str]) -> Ended:
+def _run(run: TestsRun | RunHere, names: list[str]) -> Ended:
     """Run the tests; once more if their own process ended before all of them had run."""
     ended = run.run(names)
     if ended.why_died:
@@ -68,9 +79,10 @@ def _run(run: TestsRun, names: list[str]) -> Ended:
     return ended
 
 
-def _run_again(run: TestsRun, ended: Ended, limit_s: float) -> list[str]:
+def _run_again(run: TestsRun | RunHere, ended: Ended, limit_s: float) -> list[str]:
     """What passed near its limit is run once more. Flags for those that end differently."""
-    near = [name for name, verdict in ended.verdicts.items() if verdict.passed and verdict.cpu_s > NEAR_LIMIT * limit_s]
+    near = [name for name, cpu_s in ended.longest_s.items()
+            if cpu_s > NEAR_LIMIT * limit_s and ended.verdict(name).passed]
     if not near or ended.why_again:
         return []
     again = run.run(near)
@@ -78,8 +90,7 @@ def _run_again(run: TestsRun, ended: Ended, limit_s: float) -> list[str]:
             for name in near if not again.verdict(name).passed]
 
 
-def _result(test: GradedTest, ended: Ended) -> TestResult:
+def _result(test: GradedTest, ended: Ended, is_hidden: bool = False) -> TestResult:
     verdict = ended.verdict(test.name)
-    return TestResult(test.name, test.points or 0, verdict.passed, test.task, verdict.error,
-                      verdict.message[:MAX_MESSAGE_CHARACTERS], verdict.printed[:MAX_MESSAGE_CHARACTERS],
-                      is_inside=test.is_inside)
+    return test.result(replace(verdict, message=verdict.message[:MAX_MESSAGE_CHARACTERS],
+                               printed=verdict.printed[:MAX_MESSAGE_CHARACTERS]), is_hidden)

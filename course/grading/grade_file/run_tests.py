@@ -7,11 +7,8 @@ verdict on the student.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,16 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course.core.failure_messages import NOT_RUN
+from course.core.child_process import ONE_THREAD, ChildProcess
 from course.core.resource_limits import WALL_FACTOR
+from course.core.result import WAS_NOT_RUN, Verdict
 from course.grading.limits import FILE_BYTES, MAX_REPORT_BYTES, Settings, limits_for
 from course.grading.protocol.verdict_lines import FORGED, VerdictReader
 from course.grading.remote_lab.broker import Broker
 from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.sandbox import Level
 from course.lab.lab import PROJECT_ROOT, Lab
-from course.pytest_run.pytest_process import ONE_THREAD
-from course.pytest_run.verdict import Verdict
 
 #: Pytest has this long to start, or to start a sandbox; between two of its lines the longest test's time comes to it,
 #: twice.
@@ -44,7 +40,9 @@ class Ended:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
+    #: What the file has computed, in all, and during the longest case of each test, where that is known.
     cpu_s: float = 0.0
+    longest_s: dict[str, float] = field(default_factory=dict)
     #: Why there is no score; "" if there is one.
     why_again: str = ""
     #: How the tests' own process ended before all tests had run; "" if it did not.
@@ -55,7 +53,7 @@ class Ended:
     remark: str = ""
 
     def verdict(self, name: str) -> Verdict:
-        return self.verdicts.get(name, Verdict(False, NOT_RUN, "it was not run"))
+        return self.verdicts.get(name, WAS_NOT_RUN)
 
 
 class TestsRun:
@@ -75,28 +73,22 @@ class TestsRun:
         broker = Broker(SandboxSettings(self._lab, self._source, self._level, limits_for(self._lab), hidden))
         verdicts = VerdictReader(broker.key, names)
         reading, writing = os.pipe()
-        with tempfile.TemporaryFile() as output, os.fdopen(reading, "rb", buffering=0) as report:
-            process = subprocess.Popen(self._command(names, writing, broker.theirs.fileno()), stdin=subprocess.DEVNULL,
-                                       stdout=output, stderr=subprocess.STDOUT, cwd=self._lab.root,
-                                       env=_environment(), pass_fds=(writing, broker.theirs.fileno()),
-                                       start_new_session=True)
+        with tempfile.TemporaryDirectory() as folder, os.fdopen(reading, "rb", buffering=0) as report:
+            child = ChildProcess(self._command(names, writing, broker.theirs.fileno()), self._lab.root, _environment(),
+                                 Path(folder) / "output.txt", descriptors=(writing, broker.theirs.fileno()))
             os.close(writing)
             broker.theirs.close()
             try:
-                self._listen(report, broker, verdicts, ended)
+                with child:
+                    self._listen(report, broker, verdicts, ended)
             finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
                 broker.end()
             if verdicts.num_refused:
                 ended.flags.append(FORGED)
             if broker.trouble:
                 ended.why_again = f"A sandbox could not be started: {broker.trouble}"
             if not (verdicts.is_finished and ended.verdicts.keys() >= set(names)) and not ended.why_again:
-                output.seek(max(output.tell() - 2000, 0))
-                text = output.read()[-2000:].decode(errors="replace")
-                ended.why_died = f"status {process.returncode}: {text}"
+                ended.why_died = f"status {child.status}: {child.printed()}"
                 ended.has_begun = verdicts.has_begun
         return ended
 
@@ -147,13 +139,14 @@ class TestsRun:
 
     def _take(self, event: dict[str, Any], ended: Ended) -> None:
         name = event["test"]
-        verdict = Verdict(event["passed"], event["error"], event["message"], event["printed"], event["cpu_s"])
-        ended.cpu_s += verdict.cpu_s
+        verdict, cpu_s = Verdict.of(event), float(event["cpu_s"])
+        ended.cpu_s += cpu_s
+        ended.longest_s[name] = max(ended.longest_s.get(name, 0.0), cpu_s)
         before = ended.verdicts.get(name)
         if before is None or before.passed:  # a parametrised test passes when all its cases do
             ended.verdicts[name] = verdict
         if event["waited"]:
-            ended.why_again = (f"{name} was ended by the clock, having computed for {verdict.cpu_s:.1f} s: the machine "
+            ended.why_again = (f"{name} was ended by the clock, having computed for {cpu_s:.1f} s: the machine "
                                "was too busy, or the file waits for something that never comes.")
         if verdict.error in FLAGGED:
             ended.flags.append(FLAGGED[verdict.error])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course.core.result import LabResult, Outcome
+from course.core.result import LabResult, Outcome, Verdict
 from course.grading.grade_file import grade as grading
 from course.grading.grade_file.grade import grade_file
 from course.grading.grade_file.run_tests import Ended, TestsRun
@@ -22,7 +22,6 @@ from course.grading.sandbox import choose_level
 from course.grading.sandbox.cpu_time import cpu_s_of
 from course.grading.sandbox.inside.init_process import descendants
 from course.grading.sandbox.test_process import is_running
-from course.pytest_run.verdict import Verdict
 
 MARKS = '''
     import time
@@ -76,7 +75,7 @@ RIGHT = """
 
 def test_right_wrong_and_half(grade, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("course.grading.grade_file.run_tests.subprocess", subprocess)  # a real process
+        patch.setattr("course.core.child_process.subprocess", subprocess)  # a real process
         right = grade(RIGHT)
     assert (right.outcome, right.points, right.max_points) == (Outcome.GRADED, 7, 7), right
     assert right.flags == () and right.sandbox and right.file_sha256 and right.cpu_s > 0
@@ -143,8 +142,8 @@ def test_what_passes_near_its_limit_is_run_twice(grade, monkeypatch):
     def run(self, names):
         runs.append(names)
         is_first = len(runs) == 1
-        return Ended({name: Verdict(is_first, cpu_s=6.0 if name == "test_double_doubles" else 0.1)
-                      for name in names})
+        return Ended({name: Verdict(is_first) for name in names},
+                     longest_s={name: 6.0 if name == "test_double_doubles" else 0.1 for name in names})
 
     monkeypatch.setattr(TestsRun, "run", run)
     result = grade(RIGHT)

@@ -13,6 +13,7 @@ import pytest
 
 from course.grading.protocol.connection import Peer
 from course.grading.protocol.exceptions import MAX_MESSAGE_CHARACTERS
+from course.grading.protocol.message_bytes import NO_BYTES
 from course.grading.protocol.proxies import make_class
 from course.grading.protocol.socket_messages import ProtocolError, Wire
 from course.grading.remote_lab.permissions import GraderPermissions
@@ -37,14 +38,14 @@ def grader():
 
 
 def stand_in(grader, operators):
-    return grader.handles.stand_in(1, 1, ["Evil", "object", operators, [], [], 0, []])
+    return grader.handles.stand_in(NO_BYTES, 1, 1, ["Evil", "object", operators, [], [], 0, []])
 
 
 @pytest.mark.parametrize("name", ["save", "load", "eval", "zeros", "array", "__loader__", "fast"])
 def test_of_mlx_only_types_of_numbers_can_be_named(grader, name):
     with pytest.raises(ProtocolError):
-        grader.reading.decode(["K", name])
-    assert str(grader.reading.decode(["K", "float16"])) == "mlx.core.float16"
+        grader.reading.decode(["K", name], NO_BYTES)
+    assert str(grader.reading.decode(["K", "float16"], NO_BYTES)) == "mlx.core.float16"
 
 
 def test_numpy_does_not_take_a_students_object_for_memory(grader):
@@ -64,18 +65,18 @@ def test_keys_that_share_a_hash_are_refused(grader, tag):
     keys = [number * ((1 << 61) - 1) for number in range(1, 5_000)]
     value = ["z", *keys] if tag == "z" else [tag, 1, [[key, 0] for key in keys] if tag == "d" else keys]
     with pytest.raises(ProtocolError, match="share their hashes"):
-        grader.reading.decode(value)
-    assert len(grader.reading.decode(["z", *range(5_000)])) == 5_000
+        grader.reading.decode(value, NO_BYTES)
+    assert len(grader.reading.decode(["z", *range(5_000)], NO_BYTES)) == 5_000
 
 
 @pytest.mark.parametrize("columns", [(1, 6 * 10**9), (10**12, 1), (-9, 1), ("1", 1)])
 def test_a_syntax_error_points_at_no_column_that_cannot_be(grader, columns):
     first, last = columns
     sent = ["t", "m", ["t", "f", 1, first, "x", 1, last]]
-    error = grader.errors.decode(["builtins.SyntaxError"], sent, "m (f, line 1)", None)
+    error = grader.errors.decode(NO_BYTES, ["builtins.SyntaxError"], sent, "m (f, line 1)", None)
     assert error.end_offset is None and isinstance(error, SyntaxError)
     sent = ["t", "m", ["t", "f", 1, 3, "x", 1, 5]]
-    near = grader.errors.decode(["builtins.SyntaxError"], sent, "m (f, line 1)", None)
+    near = grader.errors.decode(NO_BYTES, ["builtins.SyntaxError"], sent, "m (f, line 1)", None)
     assert near.end_offset == 5 <= MAX_MESSAGE_CHARACTERS
 
 

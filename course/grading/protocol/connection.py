@@ -24,6 +24,7 @@ from course.grading.protocol.decode import Reading
 from course.grading.protocol.encode import Writing
 from course.grading.protocol.exceptions import Errors
 from course.grading.protocol.handles import Handles
+from course.grading.protocol.message_bytes import Incoming, Outgoing
 from course.grading.protocol.perform import Doing
 from course.grading.protocol.shared_containers import Mirrors
 from course.grading.protocol.socket_messages import Gone, ProtocolError, Wire
@@ -77,7 +78,6 @@ class Peer:
             raise RecursionError(f"more than {MAX_NESTED_CALLS} calls in each other, to and fro")
         self.num_requests += 1
         self._depth += 1
-        rest = self.reading.rest
         try:
             if what not in ("get", "set"):
                 self.turn += 1
@@ -88,7 +88,6 @@ class Peer:
             self._send("?", number, [what, *args])
             kind, answer = self._await_answer(number)
         finally:
-            self.reading.rest = rest
             self._depth -= 1
         if kind == "x":
             raise answer
@@ -102,16 +101,16 @@ class Peer:
         try:
             num_before = self.num_answered
             while True:
-                kind, number, body = self._receive()
+                kind, number, body, incoming = self._receive()
                 if kind == "?":
                     check("{} questions during one call", self.num_answered - num_before, MAX_MESSAGES_A_CALL)
-                    self._answer(number, body)
+                    self._answer(number, body, incoming)
                     continue
                 if number != asked:
                     raise ProtocolError("an answer to what was not asked")
                 if kind != "=":  # more than a plain attribute was read or set: the other side may have changed
                     self.turn += 1
-                answer = self._decoding(body)
+                answer = self._decoding(body, incoming)
                 if kind == "x" and not isinstance(answer, BaseException):
                     raise ProtocolError("something was raised that is no exception")
                 return kind, answer
@@ -122,18 +121,18 @@ class Peer:
     def serve(self) -> None:
         """Answer until the other side is gone."""
         while True:
-            kind, number, body = self._receive()
+            kind, number, body, incoming = self._receive()
             if kind != "?":
                 raise ProtocolError("an answer that nobody waits for")
-            self._answer(number, body)
+            self._answer(number, body, incoming)
 
-    def _answer(self, number: Any, body: Any) -> None:
+    def _answer(self, number: Any, body: Any, incoming: Incoming) -> None:
         self.turn += 1
         self.num_answered += 1
-        ahead: Sequence[list[Any]] = ()
+        ahead: Sequence[int] = ()
         is_guarded = False
         try:
-            request = self._decoding_list(body)
+            request = self._decoding_list(body, incoming)
             answer, is_plain, ahead = self.doing.do(*request)
             kind = "=" if is_plain else "!"
             is_guarded = request[0] == "get" and self._policy.guards(*request[1:])
@@ -146,7 +145,7 @@ class Peer:
         self._reply(kind, number, answer, is_guarded, ahead)
         self.turn += 1
 
-    def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool, ahead: Sequence[list[Any]]) -> None:
+    def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool, ahead: Sequence[int]) -> None:
         try:
             self._send(kind, number, value, is_guarded, ahead)
         except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
@@ -162,64 +161,63 @@ class Peer:
     # ---- messages
 
     def _send(self, kind: str, number: Any, body: Any, is_guarded: bool = False,
-              ahead: Sequence[list[Any]] = ()) -> None:
-        """With what has changed since the last message, so that both sides see the same."""
-        self.writing.buffers = []
-        updates, drops = self._changes() if len(self.mirrors) else ([], [])
+              ahead: Sequence[int] = ()) -> None:
+        """With what has changed since the last message, so that both sides see the same; ``ahead`` are the numbers of
+        objects whose attributes go along. Everything is written in the order in which it is read."""
+        out = Outgoing()
+        fields = [self.handles.fields(own_id, out) for own_id in ahead]
+        updates, drops = self._changes(out) if len(self.mirrors) else ([], [])
+        out.is_guarded = is_guarded
         if kind == "?":
-            message = [kind, number, [body[0], *map(self.writing.encode, body[1:])]]
-        elif not is_guarded:
-            message = [kind, number, self.writing.encode(body)]
+            message = [kind, number, [body[0], *(self.writing.encode(each, out) for each in body[1:])]]
         else:
-            self.writing.guards = True
-            try:
-                message = [kind, number, self.writing.encode(body)]
-            finally:
-                self.writing.guards = False
+            message = [kind, number, self.writing.encode(body, out)]
         releases = self.handles.releases()
-        if drops or updates or releases or ahead:
-            message += [updates, drops, releases, list(ahead)]
+        if drops or updates or releases or fields:
+            message += [updates, drops, releases, fields]
         if len(self.handles.own_objects) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
-        self._wire.send(message, self.writing.buffers)
+        self._wire.send(message, out.buffers)
 
-    def _changes(self) -> tuple[list[Any], list[int]]:
+    def _changes(self, out: Outgoing) -> tuple[list[Any], list[int]]:
         """What containers look like now that both sides hold, and which of them this side does not need any more."""
-        updates = [[mirror_id, self.writing.encode_items(value)] for mirror_id, value in self.mirrors.changed()]
+        updates = [[mirror_id, self.writing.encode_items(value, out)] for mirror_id, value in self.mirrors.changed()]
         return updates, self.mirrors.drop_unused()
 
-    def _receive(self) -> tuple[str, Any, Any]:
+    def _receive(self) -> tuple[str, Any, Any, Incoming]:
+        """The kind of the next message, its number, its body, and the bytes that belong to the body."""
         message, rest = self._wire.receive()
         if type(message) is not list or len(message) not in (3, 7) or message[0] not in _KINDS \
                 or type(message[1]) is not int:
             raise ProtocolError("not a message")
         if self._wire.num_last_bytes > SMALL_MESSAGE_BYTES and not self._trusts_other:
             check_message(message)
-        self.reading.rest = rest
+        incoming = Incoming(rest)
         if len(message) == 7:
             try:
-                self._take_in(*message[3:])
+                self._take_in(incoming, *message[3:])
             except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
                 raise ProtocolError(f"a change that cannot be: {error!r:.200}") from None
-        return message[0], message[1], message[2]
+        return message[0], message[1], message[2], incoming
 
-    def _take_in(self, updates: list[Any], drops: list[int], releases: list[int], ahead: list[Any]) -> None:
-        self.handles.take_ahead(ahead)  # it was written first
+    def _take_in(self, incoming: Incoming, updates: list[Any], drops: list[int], releases: list[int],
+                 ahead: list[Any]) -> None:
+        self.handles.take_ahead(ahead, incoming)
         for mirror_id, items in updates:
-            self.mirrors.overwrite(mirror_id, self.reading.decode_like(self.mirrors.get(mirror_id), items))
+            self.mirrors.overwrite(mirror_id, self.reading.decode_like(self.mirrors.get(mirror_id), items, incoming))
         self.mirrors.drop(drops)
         self.handles.release(releases)
 
-    def _decoding(self, body: Any) -> Any:
+    def _decoding(self, body: Any, incoming: Incoming) -> Any:
         try:
-            return self.reading.decode(body)
+            return self.reading.decode(body, incoming)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
 
-    def _decoding_list(self, body: Any) -> list[Any]:
+    def _decoding_list(self, body: Any, incoming: Incoming) -> list[Any]:
         if type(body) is not list or not body or type(body[0]) is not str:
             raise ProtocolError("not a request")
-        return [body[0], *map(self._decoding, body[1:])]
+        return [body[0], *(self._decoding(each, incoming) for each in body[1:])]
 
     def check_new_mirror(self, mirror_id: Any) -> int:
         if type(mirror_id) is not int or mirror_id % 2 == self.mirrors.parity:

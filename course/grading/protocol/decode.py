@@ -7,8 +7,9 @@ import sys
 from collections import Counter, namedtuple
 from typing import Any
 
-from course.grading.protocol.bounds import MAX_ARRAY_BYTES, MAX_BYTES, check, check_range
+from course.grading.protocol.bounds import MAX_ARRAY_BYTES, MAX_BYTES, check_range
 from course.grading.protocol.interface import Connection
+from course.grading.protocol.message_bytes import Incoming
 from course.grading.protocol.socket_messages import MAX_DEPTH, ProtocolError
 from course.grading.protocol.tags import ARRAY_KINDS, BUILTIN_TYPES, SCALARS, text_of
 
@@ -23,17 +24,8 @@ class Reading:
     def __init__(self, peer: Connection) -> None:
         self._peer = peer
         self._tuples: dict[tuple[str, tuple[str, ...]], type] = {}
-        #: The bytes that came along with the message that is being read.
-        self.rest = memoryview(b"")
 
-    def _take(self, num_bytes: Any, what: str, bound: int) -> memoryview:
-        if type(num_bytes) is not int or not 0 <= num_bytes <= len(self.rest):
-            raise ProtocolError(f"{num_bytes!r} bytes of {len(self.rest)}")
-        check(what, num_bytes, bound)
-        data, self.rest = self.rest[:num_bytes], self.rest[num_bytes:]
-        return data
-
-    def decode(self, message: Any, depth: int = 0) -> Any:
+    def decode(self, message: Any, incoming: Incoming, depth: int = 0) -> Any:
         """Raises ProtocolError, ValueError, TypeError, KeyError or IndexError for what no honest side sends."""
         if type(message) in SCALARS:
             return message
@@ -42,44 +34,44 @@ class Reading:
         tag, *fields = message
         match tag:
             case "t":
-                return tuple(self._many(fields, depth))
+                return tuple(self._many(fields, incoming, depth))
             case "z":
-                return frozenset(_spread(self._many(fields, depth)))
+                return frozenset(_spread(self._many(fields, incoming, depth)))
             case "m":
                 return self._peer.mirrors.get(fields[0])
             case "l" | "d" | "s" | "a":
-                value: Any = {"l": list, "d": dict, "s": set}[tag]() if tag != "a" else self._array(*fields[1])
+                value: Any = {"l": list, "d": dict, "s": set}[tag]() if tag != "a" else _array(incoming, *fields[1])
                 self._peer.mirrors.adopt(self._new_id(fields[0]), value)
                 if tag != "a":
-                    self.fill(value, self.decode_items(tag, fields[1], depth))
+                    self.fill(value, self.decode_items(tag, fields[1], incoming, depth))
                     self._peer.mirrors.seen(fields[0])
                 return value
             case "h":
-                return self._peer.handles.stand_in(*fields)
+                return self._peer.handles.stand_in(incoming, *fields)
             case "o":
                 return self._peer.handles.own(fields[0])
             case "M":
-                return self._peer.doing.get(self.decode(fields[0], depth + 1), fields[1])
-        return self._decode_rare(tag, fields, depth)
+                return self._peer.doing.get(self.decode(fields[0], incoming, depth + 1), fields[1])
+        return self._decode_rare(tag, fields, incoming, depth)
 
-    def _decode_rare(self, tag: Any, fields: list[Any], depth: int) -> Any:
+    def _decode_rare(self, tag: Any, fields: list[Any], incoming: Incoming, depth: int) -> Any:
         match tag:
             case "b":
-                return bytes(self._take(fields[0], "{} bytes", MAX_BYTES))
+                return bytes(incoming.take(fields[0], "{} bytes", MAX_BYTES))
             case "A":
-                return self._array(*fields)
+                return _array(incoming, *fields)
             case "G":
-                return self._array(*fields)[()]
+                return _array(incoming, *fields)[()]
             case "D" | "N":
                 import numpy
                 dtype = _dtype(numpy, fields[0])
                 return dtype if tag == "D" else dtype.type
             case "x":
-                return self._read_mlx(*fields)
+                return self._read_mlx(incoming, *fields)
             case "K":
                 return _mlx_dtype(self._mlx(), _identifier(fields[0]))
             case "S":
-                return slice(*self._many(fields, depth))
+                return slice(*self._many(fields, incoming, depth))
             case "r":
                 return check_range(range(*map(int, fields)))
             case "j":
@@ -95,36 +87,38 @@ class Reading:
             case "X":
                 return self._peer.errors.class_of(fields[0])
             case "i":
-                return self._peer.errors.decode(*fields)
+                return self._peer.errors.decode(incoming, *fields)
             case "n":
-                return self._named_tuple(fields, depth)
+                return self._named_tuple(fields, incoming, depth)
         raise ProtocolError(f"an unknown tag {tag!r:.40}")
 
-    def _many(self, messages: list[Any], depth: int) -> list[Any]:
+    def _many(self, messages: list[Any], incoming: Incoming, depth: int) -> list[Any]:
         if SCALARS.issuperset(map(type, messages)):
             return messages
-        return [self.decode(message, depth + 1) for message in messages]
+        return [self.decode(message, incoming, depth + 1) for message in messages]
 
     def _new_id(self, mirror_id: Any) -> int:
         return self._peer.check_new_mirror(mirror_id)
 
-    def decode_items(self, tag: str, items: Any, depth: int = 0) -> Any:
+    def decode_items(self, tag: str, items: Any, incoming: Incoming, depth: int = 0) -> Any:
         """What is to lie in a shared container."""
         if type(items) is not list:
             raise ProtocolError("no items")
         if tag == "d":
-            keys = _spread([self.decode(key, depth + 1) for key, _ in items])
-            return dict(zip(keys, [self.decode(item, depth + 1) for _, item in items]))
-        many = self._many(items, depth)
+            pairs = [(self.decode(key, incoming, depth + 1), self.decode(item, incoming, depth + 1))
+                     for key, item in items]
+            _spread([key for key, _ in pairs])
+            return dict(pairs)
+        many = self._many(items, incoming, depth)
         return _spread(many) if tag == "s" else many
 
-    def decode_like(self, value: Any, items: Any) -> Any:
+    def decode_like(self, value: Any, items: Any, incoming: Incoming) -> Any:
         """The new content of a container that looks like ``value`` so far."""
         if type(value) in (list, dict, set):
             made: Any = type(value)()
-            self.fill(made, self.decode_items("d" if type(value) is dict else "l", items))
+            self.fill(made, self.decode_items("d" if type(value) is dict else "l", items, incoming))
             return made
-        return self._array(*items)
+        return _array(incoming, *items)
 
     def fill(self, value: Any, items: Any) -> None:
         if type(value) is list:
@@ -132,21 +126,9 @@ class Reading:
         else:
             value.update(items)
 
-    def _array(self, dtype: Any, shape: Any, num_bytes: Any, is_writeable: Any = False) -> Any:
-        import numpy
-        kind = _dtype(numpy, dtype)
-        shape = [int(length) for length in shape]
-        if min(shape, default=0) < 0:
-            raise ProtocolError("an array of negative size")
-        data = self._take(num_bytes, "an array of {} bytes", MAX_ARRAY_BYTES)
-        array = numpy.frombuffer(data, dtype=kind).reshape(shape).copy()
-        if not is_writeable:
-            array.flags.writeable = False
-        return array
-
-    def _read_mlx(self, name: Any, dtype: Any, shape: Any, num_bytes: Any) -> Any:
+    def _read_mlx(self, incoming: Incoming, name: Any, dtype: Any, shape: Any, num_bytes: Any) -> Any:
         mlx = self._mlx()
-        array = mlx.array(self._array(dtype, shape, num_bytes))
+        array = mlx.array(_array(incoming, dtype, shape, num_bytes))
         return array.view(mlx.bfloat16) if name == "bfloat16" else array
 
     def _mlx(self) -> Any:
@@ -156,10 +138,10 @@ class Reading:
             return mlx.core
         return sys.modules["mlx.core"]
 
-    def _named_tuple(self, fields: list[Any], depth: int) -> Any:
+    def _named_tuple(self, fields: list[Any], incoming: Incoming, depth: int) -> Any:
         name, names, *items = fields
         kind = self._tuples.get((name, tuple(names)))
-        return (kind or self._tuple_class(name, names))(*self._many(items, depth))
+        return (kind or self._tuple_class(name, names))(*self._many(items, incoming, depth))
 
     def _tuple_class(self, name: Any, names: list[Any]) -> Any:
         if not 0 < len(names) <= MAX_FIELDS:
@@ -168,6 +150,19 @@ class Reading:
         module, _, short = key[0].rpartition(".")
         self._tuples[key] = self._peer.known_tuple(*key) or namedtuple(_identifier(short), key[1], module=module)
         return self._tuples[key]
+
+
+def _array(incoming: Incoming, dtype: Any, shape: Any, num_bytes: Any, is_writeable: Any = False) -> Any:
+    import numpy
+    kind = _dtype(numpy, dtype)
+    shape = [int(length) for length in shape]
+    if min(shape, default=0) < 0:
+        raise ProtocolError("an array of negative size")
+    data = incoming.take(num_bytes, "an array of {} bytes", MAX_ARRAY_BYTES)
+    array = numpy.frombuffer(data, dtype=kind).reshape(shape).copy()
+    if not is_writeable:
+        array.flags.writeable = False
+    return array
 
 
 def _spread(keys: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course.grading.protocol.interface import Connection
+from course.grading.protocol.message_bytes import Incoming, Outgoing
 from course.grading.protocol.socket_messages import ProtocolError
 
 MAX_MESSAGE_CHARACTERS = 20_000
@@ -51,11 +52,14 @@ class Errors:
                 break
         return names
 
-    def encode(self, error: BaseException) -> list[Any]:
+    def encode(self, error: BaseException, out: Outgoing) -> list[Any]:
         message = _text(error)
         args: Any = None
-        with contextlib.suppress(Exception):
-            args = self._peer.writing.encode(tuple(error.args))
+        num_buffers = len(out.buffers)
+        try:
+            args = self._peer.writing.encode(tuple(error.args), out)
+        except Exception:
+            del out.buffers[num_buffers:]
         return [self.chain(type(error)), args, message[:MAX_MESSAGE_CHARACTERS], self._place(error)]
 
     def _place(self, error: BaseException) -> list[Any] | None:
@@ -102,13 +106,13 @@ class Errors:
         # Groups in groups are told in exponentially many words.
         return None if issubclass(found, _GROUPS) else found
 
-    def decode(self, chain: Any, args: Any, message: Any, place: Any) -> BaseException:
+    def decode(self, incoming: Incoming, chain: Any, args: Any, message: Any, place: Any) -> BaseException:
         kind = self.class_of(chain)
         message = str(message)[:MAX_MESSAGE_CHARACTERS]
         error = None
         if args is not None and kind.__module__ in ("builtins", "far"):  # no code of the course's runs for it
             with contextlib.suppress(Exception):
-                error = kind(*self._peer.reading.decode(args))
+                error = kind(*self._peer.reading.decode(args, incoming))
         if error is None or str(error) != message or isinstance(error, SyntaxError) and _is_odd(error):
             error = kind.__new__(kind)
             error.args = (message,)

@@ -9,6 +9,7 @@ from typing import Any
 from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.class_info import Described, describe
 from course.grading.protocol.interface import Connection
+from course.grading.protocol.message_bytes import Incoming, Outgoing
 from course.grading.protocol.proxies import Kept, Remote, RemoteMethod, make_class
 from course.grading.protocol.socket_messages import ProtocolError
 from course.grading.protocol.tags import SCALARS, identity
@@ -37,7 +38,7 @@ class Handles:
         """The number under which the other side holds it; -1 if it does not."""
         return self._ids.get(identity(value), -1)
 
-    def handle(self, value: Any) -> Any:
+    def handle(self, value: Any, out: Outgoing) -> Any:
         """How an object crosses that is not data."""
         kind = type(value)
         if issubclass(kind, Remote):
@@ -45,7 +46,7 @@ class Handles:
                 raise TypeError("it belongs to a process that has ended")
             return ["o", value._far_id]
         if kind is RemoteMethod:
-            return ["M", self.handle(value.owner), value.name]
+            return ["M", self.handle(value.owner, out), value.name]
         self._policy.check_handle(value)
         own_id = self._ids.get(identity(value))
         if own_id is None:
@@ -53,22 +54,27 @@ class Handles:
             self._next_id += 1
             self.own_objects[own_id] = value
             self._ids[identity(value)] = own_id
-        return self._describe(value, own_id)
+        return self._describe(value, own_id, out)
 
-    def _describe(self, value: Any, own_id: int) -> list[Any]:
+    def _describe(self, value: Any, own_id: int, out: Outgoing) -> list[Any]:
         """Its number and that of its class; once what there is to know of the class; and its plain attributes."""
         kind = type(value)
         key: Any = (kind, value.__name__) if isinstance(value, type) else kind
         described = self._by_class.get(key)
         if described is not None:
-            return ["h", own_id, described.class_id, None, *self.fields(value, described)]
+            return ["h", own_id, described.class_id, None, *self._fields(value, described, out)]
         described = self._by_class[key] = describe(value, len(self._by_class), self._policy)
-        return ["h", own_id, described.class_id, described.to_json(), *self.fields(value, described)]
+        return ["h", own_id, described.class_id, described.to_json(), *self._fields(value, described, out)]
 
-    def fields(self, value: Any, described: Described) -> list[Any]:
-        return described.values(value, self._peer.enum_key, self._peer.writing.encode)
+    def fields(self, own_id: int, out: Outgoing) -> list[Any]:
+        """The plain attributes of one of ours, beside its number."""
+        value = self.own_objects[own_id]
+        return [own_id, self._fields(value, self._by_class[type(value)], out)]
 
-    def stand_in(self, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
+    def _fields(self, value: Any, described: Described, out: Outgoing) -> list[Any]:
+        return described.values(value, self._peer.enum_key, lambda field: self._peer.writing.encode(field, out))
+
+    def stand_in(self, incoming: Incoming, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
         """What stands here for an object of the other side, the same each time."""
         if type(far_id) is not int or type(class_id) is not int:
             raise ProtocolError("not a handle")
@@ -84,16 +90,16 @@ class Handles:
             object.__setattr__(remote, "_far_hash", None)
             object.__setattr__(remote, "_far_fields", [])
             self._far[far_id] = remote
-        self.keep_fields(remote, list(fields))
+        self._keep_fields(remote, list(fields), incoming)
         return remote
 
-    def keep_fields(self, remote: Remote, fields: list[Any]) -> None:
+    def _keep_fields(self, remote: Remote, fields: list[Any], incoming: Incoming) -> None:
         if type(fields) is not list or not all(type(value) in SCALARS or type(value) is list for value in fields):
             raise ProtocolError("attributes that cannot be")
         for place in range(remote._far_num_fixed):
             if type(fields[place]) is list:
                 if fields[place]:  # at once: what is described in it for the first time, others will name
-                    fields[place] = Kept(self._peer.reading.decode(fields[place]))
+                    fields[place] = Kept(self._peer.reading.decode(fields[place], incoming))
                 elif place < len(remote._far_fields):  # it was fetched once
                     fields[place] = remote._far_fields[place]
         object.__setattr__(remote, "_far_turn", self._peer.turn)
@@ -128,9 +134,9 @@ class Handles:
         for own_id in own_ids:
             self._ids.pop(identity(self.own_objects.pop(own_id, None)), None)
 
-    def take_ahead(self, ahead: list[Any]) -> None:
+    def take_ahead(self, ahead: list[Any], incoming: Incoming) -> None:
         """Attributes of stand-ins that came along."""
         for far_id, fields in ahead:
             remote = self._far.get(far_id)
             if remote is not None:
-                self.keep_fields(remote, fields)
+                self._keep_fields(remote, fields, incoming)

@@ -26,8 +26,8 @@ class Done(NamedTuple):
     value: Any
     #: Whether it only read or set a plain attribute.
     is_plain: bool = False
-    #: Attributes that go along with the answer: number of an object, their values.
-    ahead: Sequence[list[Any]] = ()
+    #: The numbers of objects whose plain attributes go along with the answer.
+    ahead: Sequence[int] = ()
 
 
 class Doing:
@@ -88,10 +88,10 @@ class Doing:
         is_plain = described is not None and name in described.fields and static(type(owner), name) is None
         return Done(None, is_plain)
 
-    def _read_ahead(self, owner: Any, described: Described) -> list[list[Any]]:
+    def _read_ahead(self, owner: Any, described: Described) -> list[int]:
         """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
         own_id = self._handles.own_id(owner)
-        ahead = [[own_id, self._handles.fields(owner, described)]]
+        ahead = [own_id]
         class_id, last_id = self._last_read
         self._last_read = (described.class_id, own_id)
         if class_id != described.class_id or not 0 < own_id - last_id <= 4:
@@ -99,7 +99,7 @@ class Doing:
         for next_id in range(own_id + 1, own_id + 1 + NUM_READ_AHEAD):
             other = self._handles.own_objects.get(next_id)
             if type(other) is type(owner):
-                ahead.append([next_id, self._handles.fields(other, described)])
+                ahead.append(next_id)
         self._last_read = (described.class_id, own_id + NUM_READ_AHEAD)
         return ahead
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course.grading.protocol.interface import Connection
+from course.grading.protocol.message_bytes import NO_BYTES
 from course.grading.protocol.tags import OPERATORS
 
 #: What of these a side asks that does not trust the other: an object that is less than everything, or whose distance to
@@ -66,7 +67,7 @@ class Remote:
                 if type(value) is not list:
                     return value
                 if value:  # a member of an enum
-                    return self._far_peer.reading.decode(value)
+                    return self._far_peer.reading.decode(value, NO_BYTES)
         if name in kind._far_methods:
             return RemoteMethod(self, name)
         value = self._far_peer.request("get", self, name)

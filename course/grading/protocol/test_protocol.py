@@ -142,7 +142,7 @@ def talk():
 # ---- data
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
-keys = st.integers() | st.text(max_size=4) | st.tuples(st.integers(), st.booleans())
+keys = st.integers() | st.text(max_size=4) | st.binary(max_size=4) | st.tuples(st.integers(), st.booleans())
 data = st.recursive(scalars | st.binary(max_size=8), lambda inner: st.one_of(
     st.lists(inner, max_size=4), st.tuples(inner, inner), st.dictionaries(keys, inner, max_size=3),
     st.frozensets(keys, max_size=3), st.sets(keys, max_size=3)), max_leaves=12)
@@ -285,6 +285,12 @@ def test_what_never_changes_of_an_object_comes_with_it(talk):
     assert talk.num_answered == before
     rows[3].output_token_ids = [1, 2]
     assert talk.lab.call(talk.lab.reads_rows, [rows[3]]) == [(0.5, (1, 3), 2)], "a list is asked for"
+
+
+def test_bytes_cross_among_attributes_that_go_along(talk):
+    """Each list is asked for, and with the answer come all attributes that never change: a key of bytes, too."""
+    rows = [SamplerRow(SamplingParams(temperature=0.5), (), [0] * i, (), b"k" * i) for i in range(40)]
+    assert talk.lab.call(talk.lab.reads_rows, rows) == [(0.5, b"k" * i, i) for i in range(40)]
 
 
 def test_a_list_is_one_list_on_both_sides(talk):

@@ -24,7 +24,7 @@ SANDBOX_MODULES = (
     "course.grading.remote_lab.sandbox_main",
     *(f"course.grading.protocol.{name}" for name in (
         "access_rules", "bounds", "class_info", "connection", "decode", "encode", "exceptions", "handles", "interface",
-        "perform", "proxies", "shared_containers", "socket_messages", "tags")),
+        "message_bytes", "perform", "proxies", "shared_containers", "socket_messages", "tags")),
     "course.testing.measure", "course.testing.measure_mlx", "course.eviction.remembered")
 #: In the sandbox ``from mini_vllm.backend import mx`` is MLX itself.
 BACKEND = b"import mlx.core as mx\n"

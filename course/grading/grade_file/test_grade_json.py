@@ -13,8 +13,8 @@ import pytest
 from course.core.failure_messages import EndsPytest, Untellable, safe_str
 from course.core.result import LabResult, Outcome
 from course.core.scrub_paths import without_paths
+from course.grading.grade_file.grade_json import FileRun
 from course.pytest_run.exception_guard import tamed
-from course.pytest_run.grade_json import FileRun
 from course.pytest_run.targets import Choice, Impl, labels_of
 from course.pytest_run.test_run_lab import TWO_WORKERS, plain_pytest, write_starter
 
@@ -84,7 +84,7 @@ def test_a_file_that_takes_its_process_along_keeps_what_it_earned(lab1, forked, 
     verdicts = [run.verdict(test) for test in NAMES]
     assert sum(worth for worth, verdict in zip((2, 1, 3), verdicts) if verdict.passed) == points
     assert said in "".join(verdict.message for verdict in verdicts)
-    assert run.outcome is Outcome.GRADED and time.monotonic() - began_s < 30, "a thread is not waited for"
+    assert run.graded.outcome is Outcome.GRADED and time.monotonic() - began_s < 30, "a thread is not waited for"
 
 
 def test_what_a_file_raises_ends_its_own_test_and_it_is_said_why(project, lab1, tmp_path):
@@ -221,8 +221,8 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(project):
 
 def test_a_fifo_is_no_file(lab1, tmp_path):
     os.mkfifo(tmp_path / "ana.py")
-    run = FileRun(Impl(lab1, "ana", tmp_path / "ana.py"), 1.0, names=["test"])
-    assert "is no regular file" in run.verdict("test").message and run.outcome is Outcome.UNREADABLE
+    run = FileRun(Impl(lab1, "ana", tmp_path / "ana.py"), 1.0, names=NAMES[:1])
+    assert "is no regular file" in run.verdict(NAMES[0]).message and run.graded.outcome is Outcome.UNREADABLE
 
 
 # ---- parts

@@ -1,29 +1,27 @@
 """Grading by plain pytest, ``--grade-json FILE``: each file under test runs in a process of its own.
 
 In one process ``os._exit(0)`` would end pytest, with status 0 and without a word, and the labs after it would not run.
-So pytest collects and reports here, and ``run_lab`` runs the tests, a lab and a file at a time, in processes that can
-be lost. A parametrised test is one item: it is graded whole.
+So pytest collects and reports here, and the grader runs the tests, a lab and a file at a time, in processes that can be
+lost. A parametrised test is one item: it is graded whole.
 """
 
 from __future__ import annotations
 
-import hashlib
-import resource
-import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from course.core.failure_messages import BROKEN_FILE, NO_PYTEST, NOT_RUN, one_sentence
-from course.core.result import LabResult, Outcome
+from course.core.failure_messages import BROKEN_FILE, one_sentence
+from course.core.result import WAS_NOT_RUN, LabResult, Outcome, Verdict
+from course.grading.grade_file.grade import grade
+from course.grading.grade_file.run_here import RunHere
+from course.grading.grade_file.scores_json import NOTE, write_scores
+from course.lab.graded_tests import graded_tests
 from course.pytest_run.points import Points, Score
-from course.pytest_run.run_lab import LabRunFailed, run_lab
-from course.pytest_run.scores_json import NOTE, write_scores
 from course.pytest_run.targets import CHOICES, Impl
-from course.pytest_run.verdict import Verdict
 
 
 @dataclass
@@ -33,51 +31,32 @@ class FileRun:
     impl: Impl
     time_limit_s: float
     names: list[str] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    outcome: Outcome = Outcome.GRADED
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
+    #: What the grader found; None as long as nothing was run.
+    graded: LabResult | None = None
 
     def verdict(self, name: str) -> Verdict:
-        if not self.verdicts:
-            self.verdicts = self._judge()
-        return self.verdicts[name]
+        if self.graded is None:
+            self.graded = self._grade()
+        return next((test for test in self.graded.tests if test.name == name), WAS_NOT_RUN)
 
-    def _judge(self) -> dict[str, Verdict]:
-        if not self.impl.path.exists():
-            self.outcome = Outcome.MISSING
-            return self._same(BROKEN_FILE, f"{self.impl.files} is missing.")
-        if not self.impl.path.is_file():  # to open a FIFO would wait for ever
-            self.outcome = Outcome.UNREADABLE
-            return self._same(BROKEN_FILE, f"{self.impl.files} is no regular file.")
-        began_s, cpu_before_s = time.monotonic(), _cpu_of_children_s()
-        chosen = self.impl.label if self.impl.label in CHOICES else self.impl.path
-        try:
-            (verdicts,) = run_lab(self.impl.lab, [chosen], self.time_limit_s, names=self.names).values()
-        except LabRunFailed as failure:
-            self.outcome = Outcome.GRADE_AGAIN
-            verdicts = self._same(NO_PYTEST, f"the tests could not be run:\n{failure}")
-        self.cpu_s, self.wall_s = _cpu_of_children_s() - cpu_before_s, time.monotonic() - began_s
-        return verdicts
+    def _grade(self) -> LabResult:
+        impl = self.impl
+        if not impl.path.exists():
+            return self._ungraded(Outcome.MISSING, f"{impl.files} is missing.")
+        if not impl.path.is_file():  # to open a FIFO would wait for ever
+            return self._ungraded(Outcome.UNREADABLE, f"{impl.files} is no regular file.")
+        run = RunHere(impl.lab, impl.label if impl.label in CHOICES else impl.path, self.time_limit_s)
+        return grade(run, impl.lab, impl.path, self.time_limit_s, self.names)
 
-    def _same(self, error: str, message: str) -> dict[str, Verdict]:
-        return {name: Verdict(False, error, message) for name in self.names}
+    def _ungraded(self, outcome: Outcome, reason: str) -> LabResult:
+        verdict = Verdict(False, BROKEN_FILE, reason)
+        tests = tuple(test.result(verdict) for test in graded_tests(self.impl.lab))
+        return LabResult(self.impl.lab.number, outcome, tests, reason, sandbox="none")
 
     def result(self, points: Points) -> LabResult:
-        """What is known so far, every graded test of the lab accounted for."""
-        tally = points.tallies[self.impl.lab.number, self.impl.label]
-        path = self.impl.path
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        return LabResult(self.impl.lab.number, self.outcome, tally.results(), self.reason(), (), sha256,
-                         round(self.cpu_s, 2), round(self.wall_s, 2), sandbox="none", has_network=True)
-
-    def reason(self) -> str:
-        """What concerns the whole file, or why some of its tests were not run."""
-        for verdict in self.verdicts.values():
-            if verdict.concerns_the_whole_file:
-                return verdict.message.splitlines()[0]
-        not_run = [verdict.message for verdict in self.verdicts.values() if verdict.error == NOT_RUN]
-        return f"{len(not_run)} tests were {not_run[-1].replace('before it', 'before them')}" if not_run else ""
+        """What was reported so far, every graded test of the lab accounted for."""
+        known = self.graded or LabResult(self.impl.lab.number, Outcome.GRADED, sandbox="none")
+        return replace(known, tests=points.tallies[self.impl.lab.number, self.impl.label].results())
 
 
 class GradedItem(pytest.Item):
@@ -153,10 +132,9 @@ class GradingRun:
                                   ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if isinstance(item, GradedItem) and call.when == "call":
-            verdict = item.run.verdicts.get(item.test, Verdict(report.passed, None, ""))
             impl = item.run.impl
-            Score(impl.lab.number, impl.label, item.test, item.test, 1, verdict.passed, verdict.error, verdict.message,
-                  verdict.printed).attach(report)
+            verdict = item.run.verdict(item.test) if item.run.graded is not None else Verdict(report.passed)
+            Score(impl.lab.number, impl.label, item.test, item.test, 1, verdict).attach(report)
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -171,9 +149,10 @@ class GradingRun:
 
     def _lines(self) -> list[str]:
         """What an instructor looks for, so it comes last: the points, what is odd, and what the numbers rest on."""
-        reasons = {impl: run.reason() for impl, run in self._runs.items()}
+        graded = [(impl, run.graded) for impl, run in self._runs.items()]
         return [*self._points.lines(),
-                *(f"lab {impl.lab.number} {impl.label}: {reason}" for impl, reason in reasons.items() if reason),
+                *(f"lab {impl.lab.number} {impl.label}: {result.reason}" for impl, result in graded
+                  if result is not None and result.reason),
                 f"{self._path.name}: {NOTE}"]
 
     def _write(self, is_finished: bool = False) -> None:
@@ -183,8 +162,3 @@ class GradingRun:
         except OSError as error:
             asked = self._config.getoption("--grade-json")
             raise pytest.UsageError(f"--grade-json {asked}: {error.strerror}") from None
-
-
-def _cpu_of_children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -1,0 +1,74 @@
+"""A process ends with all that it started, however the one that watches it leaves."""
+
+import os
+import sys
+
+import pytest
+
+from course.core.child_process import ChildProcess
+
+#: Starts a process of its own, says so, and sleeps.
+PARENT = ("import subprocess, sys; child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
+          "; print(child.pid, flush=True); child.wait()")
+
+
+@pytest.fixture
+def start(tmp_path):
+    def start(text, **more):
+        return ChildProcess([sys.executable, "-S", "-c", text], tmp_path, os.environ, tmp_path / "printed", **more)
+
+    return start
+
+
+def is_running(pid):
+    """A process that has ended but was not waited for counts as ended."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("way", ["a reason", "an exception", "the end of the block"])
+def test_what_it_started_goes_with_it(start, way):
+    child = start(PARENT)
+
+    def look():
+        if not child.printed().endswith("\n"):
+            return None
+        if way == "an exception":
+            raise KeyError("somebody pressed a key")
+        return "it takes too long"
+
+    if way == "a reason":
+        assert child.watch(look) == "it takes too long"
+    elif way == "an exception":
+        with pytest.raises(KeyError):
+            child.watch(look)
+    else:
+        with child:
+            while look() is None:
+                pass
+    assert child.status == -9 and not is_running(int(child.printed()))
+
+
+def test_the_end_of_its_own_accord(start):
+    child = start("import sys; print('a' * 3000); sys.exit(3)")
+    looks = []
+    assert child.watch(lambda: looks.append(1)) is None
+    assert child.status == 3 and child.printed(10) == "aaaaaaaaa\n"
+    child.end()  # once more changes nothing
+
+
+def test_an_empty_reason_is_a_reason(start):
+    assert start("import time; time.sleep(600)").watch(lambda: "") == ""
+
+
+def test_with_pipes_it_is_talked_to(start):
+    with start("import sys; print(input() + '!'); print('?', file=sys.stderr)", has_pipes=True) as child:
+        child.process.stdin.write(b"hello\n")
+        assert child.process.stdout.readline() == b"hello!\n"
+        child.process.wait()
+    assert child.printed() == "?\n" and child.process.stdout.closed

@@ -1,0 +1,40 @@
+"""The raw bytes of one message: they are read in the order in which they were written, beside the message's JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.grading.protocol.bounds import check
+from course.grading.protocol.socket_messages import ProtocolError
+
+
+class Outgoing:
+    """What belongs to a message that is being written."""
+
+    __slots__ = ("buffers", "is_guarded")
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes] = []
+        #: Whether what is written is an attribute of one of our objects: the other side may look at it.
+        self.is_guarded = False
+
+
+class Incoming:
+    """The bytes of a message that is being read."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, rest: memoryview) -> None:
+        self._rest = rest
+
+    def take(self, num_bytes: Any, what: str, bound: int) -> memoryview:
+        """The next bytes. Raises ProtocolError if there are not as many, TooMuch if ``bound`` is exceeded."""
+        if type(num_bytes) is not int or not 0 <= num_bytes <= len(self._rest):
+            raise ProtocolError(f"{num_bytes!r} bytes of {len(self._rest)}")
+        check(what, num_bytes, bound)
+        data, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
+        return data
+
+
+#: For a value that came without any, such as an attribute that is read later.
+NO_BYTES = Incoming(memoryview(b""))

@@ -1,0 +1,12 @@
+"""Who wants to hear of a run while it goes on, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course.core.result import Verdict
+
+#: What was tested → test name → verdict
+Verdicts = dict[str, dict[str, Verdict]]
+OnVerdict = Callable[[str, Verdict], None]
+OnPoll = Callable[[], None]
