@@ -1,15 +1,18 @@
 """A process ends with all that it started, however the one that watches it leaves."""
 
 import os
+import select
 import sys
 
 import pytest
 
 from course.core.child_process import ChildProcess
 
-#: Starts a process of its own, says so, and sleeps.
-PARENT = ("import subprocess, sys; child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
-          "; print(child.pid, flush=True); child.wait()")
+#: Starts a process that holds the same descriptors, says so, and waits for it.
+PARENT = ("import subprocess, sys; sleeper = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']; "
+          "child = subprocess.Popen(sleeper, close_fds=False); print('started', flush=True); child.wait()")
+#: Far longer than it takes a killed process to be gone.
+PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -20,20 +23,11 @@ def start(tmp_path):
     return start
 
 
-def is_running(pid):
-    """A process that has ended but was not waited for counts as ended."""
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("way", ["a reason", "an exception", "the end of the block"])
 def test_what_it_started_goes_with_it(start, way):
-    child = start(PARENT)
+    reading, writing = os.pipe()
+    child = start(PARENT, descriptors=(writing,))
+    os.close(writing)
 
     def look():
         if not child.printed().endswith("\n"):
@@ -51,7 +45,9 @@ def test_what_it_started_goes_with_it(start, way):
         with child:
             while look() is None:
                 pass
-    assert child.status == -9 and not is_running(int(child.printed()))
+    assert child.status == -9
+    with os.fdopen(reading, "rb") as pipe:  # it has an end when nobody holds the other side any more
+        assert select.select([pipe], [], [], PATIENCE_S)[0] and pipe.read() == b""
 
 
 def test_the_end_of_its_own_accord(start):
