@@ -63,11 +63,26 @@ class Sampler(SamplesByRules):
 
 def _draw(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
     """A token for each row. Rows with equal keys at the same position get the same noise."""
-    numbers = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
-    keys = mx.array(numbers.astype(np.uint32))
+    keys = _keys(rows, num_ahead)
     if not any(drops_tokens(row) for row in rows):
         return _draw_by_temperature(logits, keys, column([row.params.temperature for row in rows]))
     return mx.argmax(filter_scores(logits, rows) + gumbel_noise(keys, logits.shape[1]), axis=-1)
+
+
+def noisy_scores(logits: mx.array, rows: Sequence[SamplerRow], num_ahead: int = 0) -> mx.array:
+    """The numbers of which ``Sampler.draw`` takes the largest in each row: the logits where the temperature is 0."""
+    logits = logits.astype(mx.float32)
+    sampled = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    if sampled:
+        drawn = [rows[index] for index in sampled]
+        scores = filter_scores(logits[mx.array(sampled)], drawn)
+        logits[mx.array(sampled)] = scores + gumbel_noise(_keys(drawn, num_ahead), logits.shape[1])
+    return logits
+
+
+def _keys(rows: Sequence[SamplerRow], num_ahead: int) -> mx.array:
+    numbers = np.array([(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead) for row in rows])
+    return mx.array(numbers.astype(np.uint32))
 
 
 @compiled_on_gpu
