@@ -46,10 +46,12 @@ MUTANTS = [
     logits.sort(reverse=True)
 """, "test_task_2_the_logits_stay_as_they_were", "most_likely_first: ``logits`` is not changed"),
     Mutant("one-too-many", "Off by one.", "    return ranked[:k]\n", "    return ranked[:k + 1]\n",
-           "test_task_2_the_largest_first", "most_likely_first: the ``k`` tokens"),
+           "test_task_2_the_largest_first",
+           "most_likely_first: the ``k`` tokens"),
     Mutant("exactly-k", "Asks for tokens that are not there.", "    return ranked[:k]\n",
            "    return [ranked[place] for place in range(k)]\n", "test_task_2_fewer_tokens_than_asked_for",
            "most_likely_first: return all of them"),
     Mutant("none-is-all", "Takes 0 for no limit.", "    return ranked[:k]\n",
-           "    return ranked[:k] if k else ranked\n", "test_task_2_the_largest_first", "most_likely_first: the ``k`` tokens"),
+           "    return ranked[:k] if k else ranked\n", "test_task_2_the_largest_first",
+           "most_likely_first: the ``k`` tokens"),
 ]
