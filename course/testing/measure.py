@@ -122,8 +122,8 @@ def lines_of_questions(num_questions: int) -> int:
 def is_protocol(frame: types.FrameType) -> bool:
     """Whether a line is part of how the grader and a sandbox talk, or of ``call_surface``, which listens to them."""
     module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith(("course.grading", "course.authoring.call_surface", "json", "socket", "weakref", "threading",
-                              "selectors"))
+    return module.startswith(("course.grading", "course.authoring.call_surface", "json", "socket", "weakref",
+                              "threading", "selectors"))
 
 
 def cheapest(function: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> tuple[int, int]:
