@@ -1,10 +1,13 @@
 """The long proof, on a lab of two functions."""
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+from course.authoring import call_surface
 from course.authoring.check_in_sandbox import SandboxCheck
 from course.authoring.empty_files import FILES
 from course.lab.lab import discover
+from course.testing.measure import is_protocol
 
 
 def test_survivors_are_named_and_so_is_who_should_find_nothing(lab1, tmp_path, forked):
@@ -30,3 +33,9 @@ def test_a_test_that_passes_on_anything_is_named(lab1, tmp_path, forked):
     passing = [problem for problem in problems if problem.startswith("test_double_doubles passes on ")]
     assert [problem.partition(", and earns 3 for nothing")[0] for problem in passing] == [
         f"test_double_doubles passes on {what}" for what in FILES.values()]
+
+
+def test_what_listens_to_the_talk_is_not_the_files_work():
+    """``course check --surface`` runs tests that count lines, and its own lines are none of the file's."""
+    assert is_protocol(SimpleNamespace(f_globals=vars(call_surface)))
+    assert not is_protocol(SimpleNamespace(f_globals=globals()))

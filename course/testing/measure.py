@@ -38,7 +38,8 @@ class Where:
         """How often the file has asked something of objects that live here."""
         return 0
 
-    def is_overhead(self, frame: types.FrameType) -> bool:
+    @staticmethod
+    def is_overhead(frame: types.FrameType) -> bool:
         """Whether a line is the grader's own work, and not the file's."""
         return False
 
@@ -97,16 +98,19 @@ def num_lines(call: Callable[[], object]) -> int:
     count = 0
     of_test = sys._getframe(1).f_globals
 
-    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
-        nonlocal count
+    def on_call(frame: types.FrameType, event: str, argument: object) -> Any:
         if frame.f_globals is of_test or is_overhead(frame):
             return None
+        return on_line(frame, event, argument)
+
+    def on_line(frame: types.FrameType, event: str, argument: object) -> Any:
+        nonlocal count
         count += 1
-        return trace
+        return on_line
 
     num_questions, is_overhead = where.num_questions(), where.is_overhead
     before = sys.gettrace()
-    sys.settrace(trace)
+    sys.settrace(on_call)
     try:
         call()
     finally:
@@ -120,9 +124,10 @@ def lines_of_questions(num_questions: int) -> int:
 
 
 def is_protocol(frame: types.FrameType) -> bool:
-    """Whether a line is part of how the grader and a sandbox talk."""
+    """Whether a line is part of how the grader and a sandbox talk, or of ``call_surface``, which listens to them."""
     module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith(("course.grading", "json", "socket", "weakref", "threading", "selectors"))
+    return module.startswith(("course.grading", "course.authoring.call_surface", "json", "socket", "weakref",
+                              "threading", "selectors"))
 
 
 def cheapest(function: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> tuple[int, int]:
@@ -145,12 +150,13 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
     """How many lines of Python ran during the call, and how many bytes it had taken at its peak."""
     num_lines = 0
 
-    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
+    def on_call(frame: types.FrameType, event: str, argument: object) -> Any:
+        return None if is_protocol(frame) else on_line
+
+    def on_line(frame: types.FrameType, event: str, argument: object) -> Any:
         nonlocal num_lines
-        if is_protocol(frame):
-            return None
         num_lines += event == "line"
-        return trace
+        return on_line
 
     before, is_tracing = sys.gettrace(), tracemalloc.is_tracing()
     if not is_tracing:
@@ -158,7 +164,7 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
     try:
         tracemalloc.reset_peak()
         num_bytes, _ = tracemalloc.get_traced_memory()
-        sys.settrace(trace)
+        sys.settrace(on_call)
         try:
             function(*argument)
         finally:

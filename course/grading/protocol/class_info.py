@@ -17,6 +17,7 @@ from course.grading.protocol.tags import EQUALITY, OPERATORS, SCALARS, static
 
 if TYPE_CHECKING:
     from course.grading.protocol.access_rules import Permissions
+    from course.grading.protocol.message_bytes import Outgoing
 
 MAX_FIELDS = 16
 MAX_TEXT = 100
@@ -40,7 +41,8 @@ class Described:
     def to_json(self) -> list[Any]:
         return [self.name, self.shape, self.operators, self.methods, list(self.fields), self.num_fixed, self.known]
 
-    def values(self, value: Any, enum_key: Callable[[type], str | None], encode: Callable[[Any], Any]) -> list[Any]:
+    def values(self, value: Any, enum_key: Callable[[type], str | None], encode: Callable[[Any, Outgoing], Any],
+               out: Outgoing) -> list[Any]:
         """The plain attributes of an object, [] for those that hold something else just now."""
         found: list[Any] = []
         for place, name in enumerate(self.fields):
@@ -51,7 +53,7 @@ class Described:
             elif isinstance(field, enum.Enum):
                 found.append([] if (key := enum_key(kind)) is None else ["e", key, field.name])
             elif place < self.num_fixed and kind not in _SHARED and field is not _NOTHING:
-                found.append(encode(field))
+                found.append(encode(field, out))
             else:
                 found.append([])
         return found

@@ -24,11 +24,11 @@ from course.grading.protocol.decode import Reading
 from course.grading.protocol.encode import Writing
 from course.grading.protocol.exceptions import Errors
 from course.grading.protocol.handles import Handles
-from course.grading.protocol.message_bytes import Incoming, Outgoing
+from course.grading.protocol.message_bytes import NO_BYTES, Incoming, Outgoing
 from course.grading.protocol.perform import Doing
 from course.grading.protocol.shared_containers import Mirrors
 from course.grading.protocol.socket_messages import Gone, ProtocolError, Wire
-from course.grading.protocol.tags import text_of
+from course.grading.protocol.tags import SCALARS, text_of
 
 #: How many calls may lie in each other: the grader calls the sandbox, which calls the grader, …
 MAX_NESTED_CALLS = 60
@@ -36,6 +36,8 @@ MAX_NESTED_CALLS = 60
 MAX_LIVE = 200_000
 #: A question; its answer; the answer to one that only read or set something plain; what was raised.
 _KINDS = ("?", "!", "=", "x")
+#: What reading raises for what no honest side sends.
+_CANNOT_BE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
 class Peer:
@@ -165,19 +167,22 @@ class Peer:
         """With what has changed since the last message, so that both sides see the same; ``ahead`` are the numbers of
         objects whose attributes go along. Everything is written in the order in which it is read."""
         out = Outgoing()
-        fields = [self.handles.fields(own_id, out) for own_id in ahead]
+        fields = [self.handles.fields(own_id, out) for own_id in ahead] if ahead else ()
         updates, drops = self._changes(out) if len(self.mirrors) else ([], [])
-        out.is_guarded = is_guarded
+        if is_guarded:
+            out.is_guarded = True
+        encode = self.writing.encode
         if kind == "?":
-            message = [kind, number, [body[0], *(self.writing.encode(each, out) for each in body[1:])]]
-        else:
-            message = [kind, number, self.writing.encode(body, out)]
+            body = [each if type(each) in SCALARS else encode(each, out) for each in body]
+        elif type(body) not in SCALARS:
+            body = encode(body, out)
+        message = [kind, number, body]
         releases = self.handles.releases()
         if drops or updates or releases or fields:
-            message += [updates, drops, releases, fields]
+            message += [updates, drops, releases, list(fields)]
         if len(self.handles.own_objects) + len(self.mirrors) > MAX_LIVE:
             raise ProtocolError(f"more than {MAX_LIVE:,} objects are held at once")
-        self._wire.send(message, out.buffers)
+        self._wire.send(message, out)
 
     def _changes(self, out: Outgoing) -> tuple[list[Any], list[int]]:
         """What containers look like now that both sides hold, and which of them this side does not need any more."""
@@ -192,11 +197,11 @@ class Peer:
             raise ProtocolError("not a message")
         if self._wire.num_last_bytes > SMALL_MESSAGE_BYTES and not self._trusts_other:
             check_message(message)
-        incoming = Incoming(rest)
+        incoming = Incoming(rest) if rest else NO_BYTES
         if len(message) == 7:
             try:
                 self._take_in(incoming, *message[3:])
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+            except _CANNOT_BE as error:
                 raise ProtocolError(f"a change that cannot be: {error!r:.200}") from None
         return message[0], message[1], message[2], incoming
 
@@ -211,13 +216,17 @@ class Peer:
     def _decoding(self, body: Any, incoming: Incoming) -> Any:
         try:
             return self.reading.decode(body, incoming)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        except _CANNOT_BE as error:
             raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
 
     def _decoding_list(self, body: Any, incoming: Incoming) -> list[Any]:
         if type(body) is not list or not body or type(body[0]) is not str:
             raise ProtocolError("not a request")
-        return [body[0], *(self._decoding(each, incoming) for each in body[1:])]
+        decode = self.reading.decode
+        try:
+            return [body[0], *[each if type(each) in SCALARS else decode(each, incoming) for each in body[1:]]]
+        except _CANNOT_BE as error:
+            raise ProtocolError(f"a value that cannot be: {error!r:.200}") from None
 
     def check_new_mirror(self, mirror_id: Any) -> int:
         if type(mirror_id) is not int or mirror_id % 2 == self.mirrors.parity:

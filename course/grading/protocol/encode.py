@@ -37,7 +37,8 @@ class Writing:
         return self._other(value, kind, out)
 
     def _many(self, values: Iterable[Any], out: Outgoing) -> list[Any]:
-        return [self.encode(value, out) for value in values]
+        encode = self.encode
+        return [encode(value, out) for value in values]
 
     def encode_items(self, value: Any, out: Outgoing) -> Any:
         """What lies in a shared container, or the data of an array."""
@@ -50,7 +51,10 @@ class Writing:
         return self._array_data(value, out)
 
     def _tuple(self, value: tuple[Any, ...], out: Outgoing) -> Any:
-        return ["t", *(value if SCALARS.issuperset(map(type, value)) else self._many(value, out))]
+        if SCALARS.issuperset(map(type, value)):
+            return ["t", *value]
+        encode = self.encode
+        return ["t", *[encode(item, out) for item in value]]
 
     def _frozenset(self, value: frozenset[Any], out: Outgoing) -> Any:
         return ["z", *self._many(value, out)]
@@ -72,7 +76,7 @@ class Writing:
         return self._shared("s", value, out)
 
     def _bytes(self, value: bytes, out: Outgoing) -> Any:
-        out.buffers.append(value)
+        out.append(value)
         return ["b", len(value)]
 
     def _slice(self, value: slice, out: Outgoing) -> Any:
@@ -83,7 +87,7 @@ class Writing:
 
     def _array_data(self, value: Any, out: Outgoing) -> Any:
         data = value.tobytes()
-        out.buffers.append(data)
+        out.append(data)
         return [value.dtype.str, list(value.shape), len(data), bool(value.flags.writeable)]
 
     def _other(self, value: Any, kind: type, out: Outgoing) -> Any:

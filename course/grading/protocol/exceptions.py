@@ -55,11 +55,11 @@ class Errors:
     def encode(self, error: BaseException, out: Outgoing) -> list[Any]:
         message = _text(error)
         args: Any = None
-        num_buffers = len(out.buffers)
+        num_buffers = len(out)
         try:
             args = self._peer.writing.encode(tuple(error.args), out)
         except Exception:
-            del out.buffers[num_buffers:]
+            del out[num_buffers:]
         return [self.chain(type(error)), args, message[:MAX_MESSAGE_CHARACTERS], self._place(error)]
 
     def _place(self, error: BaseException) -> list[Any] | None:

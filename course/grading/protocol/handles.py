@@ -14,6 +14,8 @@ from course.grading.protocol.proxies import Kept, Remote, RemoteMethod, make_cla
 from course.grading.protocol.socket_messages import ProtocolError
 from course.grading.protocol.tags import SCALARS, identity
 
+_SCALARS_AND_LISTS = SCALARS | {list}
+
 
 class Handles:
     """The handles of one peer, in both directions."""
@@ -72,7 +74,7 @@ class Handles:
         return [own_id, self._fields(value, self._by_class[type(value)], out)]
 
     def _fields(self, value: Any, described: Described, out: Outgoing) -> list[Any]:
-        return described.values(value, self._peer.enum_key, lambda field: self._peer.writing.encode(field, out))
+        return described.values(value, self._peer.enum_key, self._peer.writing.encode, out)
 
     def stand_in(self, incoming: Incoming, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
         """What stands here for an object of the other side, the same each time."""
@@ -94,7 +96,7 @@ class Handles:
         return remote
 
     def _keep_fields(self, remote: Remote, fields: list[Any], incoming: Incoming) -> None:
-        if type(fields) is not list or not all(type(value) in SCALARS or type(value) is list for value in fields):
+        if type(fields) is not list or not _SCALARS_AND_LISTS.issuperset(map(type, fields)):
             raise ProtocolError("attributes that cannot be")
         for place in range(remote._far_num_fixed):
             if type(fields[place]) is list:

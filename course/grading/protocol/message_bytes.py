@@ -8,15 +8,11 @@ from course.grading.protocol.bounds import check
 from course.grading.protocol.socket_messages import ProtocolError
 
 
-class Outgoing:
-    """What belongs to a message that is being written."""
+class Outgoing(list[bytes]):
+    """The bytes of a message that is being written."""
 
-    __slots__ = ("buffers", "is_guarded")
-
-    def __init__(self) -> None:
-        self.buffers: list[bytes] = []
-        #: Whether what is written is an attribute of one of our objects: the other side may look at it.
-        self.is_guarded = False
+    #: Whether what is written is an attribute of one of our objects: the other side may look at it.
+    is_guarded = False
 
 
 class Incoming:

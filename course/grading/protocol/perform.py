@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from course.grading.protocol.access_rules import Permissions
 from course.grading.protocol.class_info import Described
@@ -20,14 +20,9 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "__abs__": abs, "__format__": format}
 
 
-class Done(NamedTuple):
-    """What came of a request."""
-
-    value: Any
-    #: Whether it only read or set a plain attribute.
-    is_plain: bool = False
-    #: The numbers of objects whose plain attributes go along with the answer.
-    ahead: Sequence[int] = ()
+#: What came of a request: the value; whether a plain attribute was read or set, and nothing else; and the numbers of
+#: objects whose plain attributes go along with the answer.
+Done = tuple[Any, bool, Sequence[int]]
 
 
 class Doing:
@@ -45,7 +40,7 @@ class Doing:
                 return self._read(*args)
             case "set":
                 return self._set(*args)
-        return Done(self._other(what, *args))
+        return self._other(what, *args), False, ()
 
     def _other(self, what: str, *args: Any) -> Any:
         match what:
@@ -78,15 +73,15 @@ class Doing:
         value = self.get(owner, name)
         described = self._handles.described(type(owner))
         if described is None or name not in described.fields:
-            return Done(value)
-        return Done(value, is_plain=True, ahead=self._read_ahead(owner, described))
+            return value, False, ()
+        return value, True, self._read_ahead(owner, described)
 
     def _set(self, owner: Any, name: str, value: Any) -> Done:
         self._policy.check_set(owner, text_of(name))
         setattr(owner, name, value)
         described = self._handles.described(type(owner))
         is_plain = described is not None and name in described.fields and static(type(owner), name) is None
-        return Done(None, is_plain)
+        return None, is_plain, ()
 
     def _read_ahead(self, owner: Any, described: Described) -> list[int]:
         """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
