@@ -13,7 +13,7 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 SITE_INSTALLED := .venv/.installed-site
 CAPSTONE := phase-05-mlx-engine/capstone
 
-.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-resume grade-each demo lint check check-far tables map hero notebooks lab site gradescope install clean
+.PHONY: test capstone thorough readme test-models orders test-gpu hostile serve-load serve-hostile browser grade-many grade-resume grade-each variants demo lint check check-far tables map hero notebooks lab site gradescope install clean
 
 # `course check` runs the labs' own tests: on the solutions, the starters, the engine's modules and the mutants. mypy, which
 # uses one core, runs at the same time. The first failure ends it. pytest runs on all cores: a worker begins with
@@ -121,6 +121,11 @@ grade-resume: $(INSTALLED)
 # How long one file of each lab takes to grade, on one core.
 grade-each: $(INSTALLED)
 	$(RUN) tools/grade_each.py $(LABS)
+
+# About a thousand wrong solutions that were written from the labs' texts alone, each on the test that must catch it; and
+# right ones that are unusual, which must pass. It takes minutes; `make variants LABS="2.1 3.3"` tries these labs.
+variants: $(INSTALLED)
+	$(RUN) tools/try_variants.py $(LABS)
 
 # The tables of measured numbers in README and docs, made from the results in benchmarks/.
 tables: $(INSTALLED)
