@@ -26,6 +26,8 @@ from course.pytest_run.run_lab import LabRunFailed, run_lab_together
 #: Our own files: a mutant that loops is caught sooner than a student would be.
 TIME_LIMIT_S = 5.0
 MIN_MUTANTS = 4
+#: Of the tests of a lab, on its page.
+_COUNTS = re.compile(r"\d+ tests, \d+ points")
 #: How much of a lab's points may hang on what is measured where the file runs.
 MAX_INSIDE_PERCENT = 5
 
@@ -91,6 +93,7 @@ def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
     tests = graded_tests(lab)
     problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
     problems += _check_engine_signatures(lab, solution) + _check_answers(lab) + check_names(lab)
+    problems += _check_counts(lab, tests)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
     problems += mutant_problems + _check_promises(lab, solution, mutants)
@@ -202,6 +205,13 @@ def _check_inside(name: str, tests: list[GradedTest]) -> list[str]:
         problems.append(f"{name}: {num_inside} of {num_points} points are inside, at most {MAX_INSIDE_PERCENT} % may "
                         "be")
     return problems
+
+
+def _check_counts(lab: Lab, tests: list[GradedTest]) -> list[str]:
+    """What the page says under "Done when"."""
+    right = f"{len(tests)} tests, {sum(test.points or 0 for test in tests)} points"
+    told = _COUNTS.findall(lab.readme.read_text(encoding="utf-8"))
+    return [f"{lab.relative(lab.readme)} says {each}; there are {right}" for each in told if each != right]
 
 
 def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:

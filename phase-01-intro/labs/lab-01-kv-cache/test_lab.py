@@ -380,7 +380,7 @@ def test_task_3_no_rows_are_no_error(lab):
 @pytest.mark.points(4)
 def test_task_3_keys_and_values_of_earlier_tokens_never_change(lab):
     short, long = small_cache(lab), small_cache(lab)
-    small_model(lab).forward(PROMPT, short)
+    small_model(lab).forward(list(PROMPT), short)
     small_model(lab).forward([*PROMPT, 9, 2, 6], long)
     for layer in range(3):  # of small_shape
         got = [[len(part) for part in cache.get(layer)] for cache in (short, long)]
@@ -434,8 +434,8 @@ def test_task_4_without_cache_every_step_sends_the_whole_text(lab):
 @pytest.mark.points(5)
 def test_task_4_with_cache_gives_the_same_tokens_and_logits(lab):
     for seed in range(4):
-        plain = lab.decode_without_cache(small_model(lab, seed), PROMPT, 12)
-        cached = lab.decode_with_cache(small_model(lab, seed), PROMPT, 12, small_cache(lab))
+        plain = lab.decode_without_cache(small_model(lab, seed), list(PROMPT), 12)
+        cached = lab.decode_with_cache(small_model(lab, seed), list(PROMPT), 12, small_cache(lab))
         assert cached.token_ids == plain.token_ids, \
             f"model {seed}: decode_with_cache emitted {cached.token_ids}, without a cache it is {plain.token_ids}: a " \
             "cache must not change the answer"
@@ -475,9 +475,9 @@ def test_task_4_a_prompt_of_one_token(lab):
 def test_task_4_zero_new_tokens_cost_nothing(lab):
     model, cache = small_model(lab), small_cache(lab, capacity=0)
     for call, decode in (
-            ("decode_without_cache of 0 tokens after 5", lambda: lab.decode_without_cache(model, PROMPT, 0)),
+            ("decode_without_cache of 0 tokens after 5", lambda: lab.decode_without_cache(model, list(PROMPT), 0)),
             ("decode_with_cache of 0 tokens after 5 in a capacity of 0",
-             lambda: lab.decode_with_cache(model, PROMPT, 0, cache))):
+             lambda: lab.decode_with_cache(model, list(PROMPT), 0, cache))):
         try:
             result = decode()
         except ValueError as error:
@@ -494,7 +494,7 @@ def test_task_4_zero_new_tokens_cost_nothing(lab):
 def test_task_4_a_cache_of_exactly_the_right_size_is_enough(lab):
     cache = small_cache(lab, capacity=8)
     try:
-        result = lab.decode_with_cache(small_model(lab), PROMPT, 4, cache)
+        result = lab.decode_with_cache(small_model(lab), list(PROMPT), 4, cache)
     except ValueError as error:
         pytest.fail(f"decode_with_cache of 4 tokens after 5 with a capacity of 8 raised ValueError: {error}; 5 + 4 - 1 "
                     "slots are enough, because the last token is never fed back")
@@ -504,12 +504,13 @@ def test_task_4_a_cache_of_exactly_the_right_size_is_enough(lab):
 @pytest.mark.points(3)
 def test_task_4_bad_requests_are_refused_before_any_work(lab):
     used, torn = small_cache(lab), [small_cache(lab) for _ in range(3)]
-    lab.decode_with_cache(small_model(lab), PROMPT, 1, used)
+    lab.decode_with_cache(small_model(lab), list(PROMPT), 1, used)
     for layer in range(3):
         torn[layer].append(layer, rows(0, 2), rows(0, 2))
     for prompt, num_new_tokens, cache in [([], 3, small_cache(lab)), ([], 0, small_cache(lab)),
-                                          (PROMPT, -1, small_cache(lab)), (PROMPT, 4, small_cache(lab, 7)),
-                                          (PROMPT, 4, used), (PROMPT, 0, used), *((PROMPT, 4, each) for each in torn)]:
+                                          (list(PROMPT), -1, small_cache(lab)), (list(PROMPT), 4, small_cache(lab, 7)),
+                                          (list(PROMPT), 4, used), (list(PROMPT), 0, used),
+                                          *((list(PROMPT), 4, each) for each in torn)]:
         model, before = small_model(lab), list(cache.lengths)
         call = f"decode_with_cache(model, {prompt}, {num_new_tokens}, a cache of capacity {cache.capacity} whose " \
                f"layers hold {before} tokens)"
@@ -518,7 +519,7 @@ def test_task_4_bad_requests_are_refused_before_any_work(lab):
         assert model.forward_lengths == [] and cache.lengths == before, \
             f"{call} raised, as it should, but only after forward calls of {model.forward_lengths} tokens; the " \
             f"layers hold {cache.lengths} now: check first, then change"
-    for prompt, num_new_tokens in [([], 3), ([], 0), (PROMPT, -1)]:
+    for prompt, num_new_tokens in [([], 3), ([], 0), (list(PROMPT), -1)]:
         model, call = small_model(lab), f"decode_without_cache(model, {prompt}, {num_new_tokens})"
         with must_refuse(call):
             lab.decode_without_cache(model, prompt, num_new_tokens)
@@ -530,7 +531,7 @@ def test_task_4_bad_requests_are_refused_before_any_work(lab):
 def test_task_4_a_cache_that_is_too_small_is_told_both_numbers(lab):
     call = "decode_with_cache of 9 tokens after 5 in a capacity of 11"
     with must_refuse(call) as refused:
-        lab.decode_with_cache(small_model(lab), PROMPT, 9, small_cache(lab, 11))
+        lab.decode_with_cache(small_model(lab), list(PROMPT), 9, small_cache(lab, 11))
     assert {13, 11} <= set(numbers_in(refused.message)), \
         f"{call} raised ValueError({refused.message!r}); the message must name the slots needed (13) and the " \
         "capacity (11)"

@@ -165,8 +165,9 @@ class PriorityQueueWithAging:
         A heap can only give up its first entry cheaply, so leave the entry where it is, *dead*, and let ``peek`` drop
         it when it comes to the front. A dead entry never speaks for anybody, not even for a request of the same id that
         is put in later.
-        Entries that never come to the front must not pile up: when more of them are dead than alive, and a few more (8,
-        say; 100 are too many), make the heap anew from the living. That is O(n), and happens once in n removals.
+        Dead entries that never reach the front must not pile up. When there are more than 8 more dead entries than
+        living ones, rebuild the heap from the living. (The tests accept any margin from 0 to 16.) A rebuild is O(n), and
+        happens once in n removals.
         """
         # TASK 4: PriorityQueueWithAging.remove
         if request not in self:
