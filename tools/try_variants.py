@@ -2,6 +2,7 @@
 
     python tools/try_variants.py              every lab
     python tools/try_variants.py 2.1 3.3      these labs
+    python tools/try_variants.py --update     and write down which test catches what was not caught before
 
 ``tools/variants/2.1/`` has ``base.py``, a right solution; ``unusual_1.py`` and ``unusual_2.py``, right ones that are
 written in another way; and ``variants.json``, wrong ones: in ``base.py``, ``old`` is replaced by ``new``. Each breaks a
@@ -33,12 +34,14 @@ VARIANTS_A_PROCESS = 30
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("labs", nargs="*", metavar="LAB")
+    parser.add_argument("--update", action="store_true", help="write down what is caught now")
+    arguments = parser.parse_args(argv)
     labs = discover(VARIANTS.parents[1])
-    numbers = parser.parse_args(argv).labs or [lab.number for lab in labs if (VARIANTS / lab.number).is_dir()]
+    numbers = arguments.labs or [lab.number for lab in labs if (VARIANTS / lab.number).is_dir()]
     num_problems = 0
     for number in numbers:
         lab = find_lab(number, labs)
-        problems, summary = try_lab(lab, VARIANTS / lab.number)
+        problems, summary = try_lab(lab, VARIANTS / lab.number, arguments.update)
         print(f"lab {lab.number}: {summary}", flush=True)
         for problem in problems:
             print(f"    {problem}", flush=True)
@@ -46,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if num_problems else 0
 
 
-def try_lab(lab: Lab, folder: Path) -> tuple[list[str], str]:
+def try_lab(lab: Lab, folder: Path, updates: bool = False) -> tuple[list[str], str]:
     """What is not as it should be, and a summary."""
     variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
-    problems = [problem for name in RIGHT for problem in _failures(lab, folder / f"{name}.py")]
+    problems = [f"{name}.py fails {test}" for name in RIGHT for test in _failed(lab, folder / f"{name}.py")]
     base = (folder / "base.py").read_text(encoding="utf-8")
     caught = [variant for variant in variants if variant["caught_by"] is not None]
     loose = [variant for variant in variants if variant["caught_by"] is None]
@@ -61,17 +64,22 @@ def try_lab(lab: Lab, folder: Path) -> tuple[list[str], str]:
         for start in range(0, len(caught), VARIANTS_A_PROCESS):
             problems += _survivors(lab, Path(files), caught[start:start + VARIANTS_A_PROCESS])
         for variant in loose:
-            failed = _failures(lab, Path(files) / f"{variant['name']}.py")
-            problems += [f"{failed[0]}: it is caught now, say so in variants.json"] if failed else []
-    names = ", ".join(variant["name"] for variant in loose)
-    return problems, (f"{len(RIGHT)} right solutions, {len(variants)} wrong ones, of which {len(caught)} are caught"
-                      + (f"; not caught: {names}" if loose else ""))
+            failed = _failed(lab, Path(files) / f"{variant['name']}.py")
+            if failed and updates:
+                variant["caught_by"] = failed[0]
+            elif failed:
+                problems.append(f"{variant['name']} is caught by {failed[0]}: --update writes that down")
+    if updates:
+        (folder / "variants.json").write_text(json.dumps(variants, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    left = [variant["name"] for variant in variants if variant["caught_by"] is None]
+    return problems, (f"{len(RIGHT)} right solutions, {len(variants)} wrong ones, of which {len(variants) - len(left)} "
+                      "are caught" + (f"; not caught: {', '.join(left)}" if left else ""))
 
 
-def _failures(lab: Lab, path: Path) -> list[str]:
+def _failed(lab: Lab, path: Path) -> list[str]:
+    """The tests that fail on a file."""
     (verdicts,) = run_lab(lab, [path], TIME_LIMIT_S).values()
-    return [f"{path.stem} fails {name}: {verdict.message.splitlines()[0]}" for name, verdict in verdicts.items()
-            if not verdict.passed]
+    return [name for name, verdict in verdicts.items() if not verdict.passed]
 
 
 def _survivors(lab: Lab, files: Path, variants: Sequence[dict[str, Any]]) -> list[str]:

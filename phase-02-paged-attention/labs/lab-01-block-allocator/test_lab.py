@@ -224,6 +224,11 @@ def test_task_1_reading_the_queue_does_not_change_it(lab):
     assert got == [[4, 7, 2]] * 2 and read(queue) == [4, 7, 2], (
         f"get_all_free_blocks() twice on 4→7→2 gave {got}, and the queue reads {read(queue)} now, expected [4, 7, 2] "
         "each time: reading takes nothing out")
+    before = queue.get_all_free_blocks()
+    queue.append(lab.KVCacheBlock(9))
+    queue.get_all_free_blocks()
+    assert ids(before) == [4, 7, 2], (f"get_all_free_blocks() gave [4, 7, 2]; after append(9) and a second call that "
+                                      f"first list reads {ids(before)}: each call makes a list of its own")
 
 
 @pytest.mark.points(1)
@@ -338,6 +343,8 @@ def test_task_3_append_n_adds_all_or_none(lab):
         with must_raise(RuntimeError, f"append_n({ids(bad)}) with block 3 queued"):
             queue.append_n(bad)
         assert read(queue) == [3], f"append_n({ids(bad)}) raised, but left {read(queue)}, expected [3]: all or none"
+    with must_work("append_n([])", "no blocks are appended, and that is no error"):
+        queue.append_n([])
     queue.append_n(taken[::-1])
     assert read(queue) == [3, 2, 1], f"append_n([2, 1]) to a queue of 3 reads {read(queue)}, expected [3, 2, 1]"
 
@@ -465,6 +472,8 @@ def test_task_5_a_block_may_come_as_often_as_it_has_owners(lab):
     pool = lab.BlockPool(4)
     a, b = pool.get_new_blocks(2)
     a.ref_cnt = 2
+    with must_work("free_blocks([])", "no block is freed, and that is no error"):
+        pool.free_blocks([])
     pool.free_blocks([a, b, a])
     got = (free_ids(pool), a.ref_cnt, b.ref_cnt)
     assert got == ([3, 2, 1], 0, 0), (
@@ -636,12 +645,13 @@ def test_task_7_zero_is_a_hash_like_any_other_and_none_is_none(lab):
 
 
 @pytest.mark.points(1)
-def test_task_7_a_hash_that_cannot_be_hashed_changes_nothing(lab):
+@pytest.mark.parametrize("bad", [[3], (1, [3])])
+def test_task_7_a_hash_that_cannot_be_hashed_changes_nothing(lab, bad):
     pool = lab.BlockPool(4)
     blocks = pool.get_new_blocks(2)
-    before, call = state(pool), "cache_full_blocks([1, 2], [111, [3]])"
+    before, call = state(pool), f"cache_full_blocks([1, 2], [111, {bad}])"
     with must_raise(TypeError, call):
-        pool.cache_full_blocks(blocks, [111, [3]])
+        pool.cache_full_blocks(blocks, [111, bad])
     assert_unchanged(pool, before, call)
     got = pool.get_cached_block(111)
     assert got is None, (f"{call} raised, as it should, but get_cached_block(111) is {shown(got)}, expected None: a "
@@ -660,6 +670,9 @@ def test_task_7_caching_and_finding_cost_the_same_in_a_large_pool(lab, monkeypat
     got = assert_o1(f"get_cached_block() of a hash, with {NUM_MANY} cached", lambda: pool.get_cached_block(10_199))
     assert got is blocks[199], f"block 200 was cached under 10199, get_cached_block(10199) is {shown(got)}"
     assert_o1(f"get_cached_block() of an unknown hash, with {NUM_MANY} cached", lambda: pool.get_cached_block(7))
+    pool = counted_pool(lab, monkeypatch)
+    pool.cache_full_blocks(pool.get_new_blocks(NUM_MANY), [Counted(5)] * NUM_MANY)
+    assert_o1(f"get_cached_block() of a hash that {NUM_MANY} twins have", lambda: pool.get_cached_block(5))
 
 
 @pytest.mark.points(1)
@@ -715,6 +728,14 @@ def test_task_7_a_block_holds_one_content_at_a_time(lab):
     pool.cache_full_blocks(blocks[:1], [111])
     assert state(pool) == before, (f"cache_full_blocks([1], [111]) a second time changed the pool: queue and (ref_cnt, "
                                    f"hash) were {before}, are {state(pool)}; a block indexed already stays as it is")
+    for first, second in ((10 ** 20, 10 ** 19 * 10), (("a", 1), tuple(["a", 1]))):
+        other = lab.BlockPool(2)
+        (block,) = other.get_new_blocks(1)
+        other.cache_full_blocks([block], [first])
+        with must_work(f"cache_full_blocks([1], [{second}]) a second time", "the hashes are equal, if not identical"):
+            other.cache_full_blocks([block], [second])
+        found = other.get_cached_block(second)
+        assert found is block, f"get_cached_block({second}) is {shown(found)}, expected block 1"
     call = "cache_full_blocks([2, 1], [333, 222]) where block 1 is indexed under 111"
     with must_raise(RuntimeError, call):
         pool.cache_full_blocks(blocks[::-1], [333, 222])
@@ -851,6 +872,12 @@ def test_task_8_no_call_about_one_block_walks_or_copies_the_pool(lab):
     assert_lean("touch([block]) of a block that is free", pool.touch, some)
     assert_lean("touch([block]) of a block that is in use", pool.touch, some)
 
+    queue = lab.BlockPool(NUM_PLAIN).free_block_queue
+    num_lines, _ = cheapest(queue.append_n, [(queue.popleft_n(600),)])
+    assert num_lines <= 600 * MAX_LINES and queue.num_free_blocks == NUM_PLAIN - 1, (
+        f"append_n() of 600 blocks ran {num_lines} lines of Python, at most {600 * MAX_LINES} are allowed; then the "
+        f"queue counts {queue.num_free_blocks} of {NUM_PLAIN - 1}. Does it compare every block with every other?")
+
     pool = lab.BlockPool(NUM_PLAIN)
     blocks = pool.get_new_blocks(NUM_PLAIN - 1)
     pool.cache_full_blocks(blocks[5:], range(5, NUM_PLAIN - 1))
@@ -864,6 +891,11 @@ def test_task_8_no_call_about_one_block_walks_or_copies_the_pool(lab):
     assert_lean("evict_blocks([block_id])", pool.evict_blocks, [([i],) for i in range(1000, 1005)])
     pool.free_blocks(blocks)
     assert_lean("get_new_blocks(1) of a cached block", pool.get_new_blocks, [(1,)] * 5)
+
+    pool = lab.BlockPool(NUM_PLAIN)
+    pool.cache_full_blocks(pool.get_new_blocks(NUM_PLAIN - 1), [7] * (NUM_PLAIN - 1))
+    assert_lean(f"get_cached_block(7), under which {NUM_PLAIN - 1} twins stand,", pool.get_cached_block, [(7,)] * 5)
+    assert_lean("evict_blocks([block_id]) of one of them", pool.evict_blocks, [([i],) for i in range(1000, 1005)])
 
 
 @pytest.mark.points(3)
@@ -922,6 +954,9 @@ def test_task_8_evict_blocks_refuses_an_id_that_is_not_the_pools(lab, bad):
     got = pool.get_cached_block(111)
     assert got is blocks[0], (f"{call} raised, as it should, but get_cached_block(111) is {shown(got)}, expected "
                               "block 1")
+    for caching in (True, False):
+        with must_raise(ValueError, f"evict_blocks([{bad}]) in a pool of 4, enable_caching={caching}, nothing cached"):
+            lab.BlockPool(4, caching).evict_blocks([bad])
 
 
 @pytest.mark.points(2)
@@ -939,6 +974,11 @@ def test_task_8_reset_is_refused_while_blocks_are_in_use(lab):
     got = pool.get_cached_block(111)
     assert got is blocks[0], (f"{call} raised, as it should, but get_cached_block(111) is {shown(got)}, expected block "
                               "1: a call that fails changes nothing")
+    for caching in (True, False):
+        other = lab.BlockPool(4, caching)
+        other.get_new_blocks(1)
+        with must_raise(RuntimeError, f"reset_prefix_cache() with 1 block in use, nothing cached, caching={caching},"):
+            other.reset_prefix_cache()
 
 
 @pytest.mark.points(1)
