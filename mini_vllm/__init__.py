@@ -26,6 +26,7 @@ _HOMES = {
     "SamplingParams": "request",
     "Scheduler": "scheduler",
     "Simulation": "simulation",
+    "sampler_that_asks": "parts.list_sampler",
 }
 __all__ = sorted(_HOMES)
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # the same names for a type checker, which does not run the f
     from mini_vllm.engine_config import EngineParts as EngineParts
     from mini_vllm.kv_cache import KVCacheManager as KVCacheManager
     from mini_vllm.llm import LLM as LLM
+    from mini_vllm.parts.list_sampler import sampler_that_asks as sampler_that_asks
     from mini_vllm.prefix_tree import PrefixTree as PrefixTree
     from mini_vllm.request import CompletionOutput as CompletionOutput
     from mini_vllm.request import Priority as Priority

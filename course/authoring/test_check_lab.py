@@ -53,7 +53,7 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("test_lab.py", "lab.double(4)", "lab.quadruple(2)", "lab.quadruple is not declared in starter.py"),
     ("test_lab.py", "lab.double(4)", "lab.double(4)._secret", "._secret is private"),
     ("README.md", "(starter.py)", "(nowhere.py)", "README.md: the link to nowhere.py leads nowhere"),
-    ("README.md", "## Done when\n", "## Done when\n\n4 tests, 6 points.\n", "says 4 tests, 6 points; there are 3 tests, 6 p"),
+    ("README.md", "## Done when\n", "## Done when\n\n4 tests, 6 points.\n", "says 4 tests, 6 points; there are 3"),
     ("lab.json", "null", '"nothing.here"', "lab.json names the engine module nothing.here, but there is no"),
     ("lab.json", '"title"', '"name"', "lab.json must be JSON"),
     ("solution.py", "# END TASK", "", "solution.py:13: a marker inside the one opened at line 6"),

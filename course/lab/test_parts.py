@@ -64,7 +64,7 @@ def test_just_the_pieces_that_were_asked_for():
     pieces = just(LABS, [lab("3.1"), lab("4.3")], lambda lab: lab.number in ALL, lambda lab: lab.starter)
     assert {seat.slot: seat.lab.number for seat in pieces.seats if seat.lab} == {
         "block_pool": "3.1", "request_queue": "4.3"}
-    with pytest.raises(LabError, match="Lab 1.1 kv-cache gives the engine no piece. Those that do: 2.1, 2.2, "):
+    with pytest.raises(LabError, match="Lab 1.1 kv-cache gives the engine no piece. Those that do: 1.0, 2.1, 2.2, "):
         just(LABS, [lab("1.1")], lambda lab: True, lambda lab: lab.starter)
 
 

@@ -100,6 +100,8 @@ def _phase(root: Path, folder: Path) -> Page:
     number = folder.name.split("-")[1]
     below = [Page(f"notebooks/{path.stem}", (f"notebooks/{path.name}",))
              for path in sorted(root.glob(f"notebooks/{number}-*.ipynb"))]
+    below += [Page(named(path.stem), (named(path.name),)) for path in sorted(folder.glob("*.md"))
+              if path.name != "README.md"]  # the primer
     for lab in sorted(folder.glob("labs/*/README.md")):
         files = [named("labs", lab.parent.name, name) for name in ("README.md", "hints.md", "answers.md")]
         below.append(Page(named(lab.parent.name), tuple(name for name in files if (root / name).is_file())))

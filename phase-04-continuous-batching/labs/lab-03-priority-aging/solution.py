@@ -166,8 +166,8 @@ class PriorityQueueWithAging:
         it when it comes to the front. A dead entry never speaks for anybody, not even for a request of the same id that
         is put in later.
         Dead entries that never reach the front must not pile up. When there are more than 8 more dead entries than
-        living ones, rebuild the heap from the living. (The tests accept any margin from 0 to 16.) A rebuild is O(n), and
-        happens once in n removals.
+        living ones, rebuild the heap from the living. (The tests accept any margin from 0 to 16.)
+        A rebuild is O(n), and happens once in n removals.
         """
         # TASK 4: PriorityQueueWithAging.remove
         if request not in self:
