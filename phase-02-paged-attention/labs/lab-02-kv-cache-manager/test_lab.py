@@ -156,6 +156,11 @@ def test_task_2_the_last_block_is_filled_before_a_new_one_is_taken(lab):
     assert got == [[], [], [3], []], (
         f"a 6-token prompt, then tokens 7, 8, 9, 10 at block size 4: newly taken {got}, expected [[], [], [3], []]. "
         "Tokens 7 and 8 fill block 2; only token 9 needs a new one")
+    full, request = lab.KVCacheManager(num_blocks=3, block_size=4, enable_caching=False), Request("r", prompt(6))
+    start(full, request)
+    got = ids(decode(full, request, 100))
+    assert got == [], (f"no block is free, and token 7 fits into the last block of the table: allocate_slots gave "
+                       f"{got}, expected []")
 
 
 @pytest.mark.points(2)
@@ -177,6 +182,10 @@ def test_task_2_slots_that_exist_already_are_not_made_again(lab):
     request = Request("r", prompt(6))
     taken = ids(manager.allocate_slots(request, 10))  # room for 4 more tokens, looking ahead
     assert taken == [1, 2, 3], f"10 slots at block size 4: allocate_slots gave {taken}, expected [1, 2, 3]"
+    again = ids(manager.allocate_slots(request, 10))  # nothing was computed in between
+    assert (again, manager.get_block_ids("r")) == ([], [1, 2, 3]), (
+        f"allocate_slots(request, 10) a second time, with nothing computed in between, gave {again}, and the table is "
+        f"{manager.get_block_ids('r')}, expected [] and [1, 2, 3]: the slots are there")
     request.num_computed_tokens = 1  # of all that only one token was computed
     taken = ids(must_answer("allocate_slots(request, 1), where the table has 12 slots and token 1 needs one of them,",
                             manager.allocate_slots, request, 1, rule="fewer blocks than none are none"))
@@ -258,6 +267,18 @@ def test_task_3_free_gives_the_tail_back_first(lab):
                                     "[4, 5, 3, 2, 1]: the head of a prompt is shared most, so it is reused last")
     got = manager.get_block_ids("r")
     assert got == [], f"after free() get_block_ids reads {got}, expected []: a freed request holds nothing"
+    manager = lab.KVCacheManager(num_blocks=3, block_size=4, enable_caching=False)
+    first, second, both = (Request(name, prompt(n)) for name, n in (("first", 4), ("second", 4), ("both", 8)))
+    for each in (first, second):
+        start(manager, each)
+    for each in (second, first):
+        manager.free(each)
+    start(manager, both)
+    table = manager.get_block_ids("both")
+    manager.free(both)
+    assert (table, free_ids(manager)) == ([2, 1], [1, 2]), (
+        f"a request had the table {table}, and after free() the queue reads {free_ids(manager)}, expected [2, 1] and "
+        "[1, 2]: the last block of the table first, whatever its id is")
 
 
 @pytest.mark.points(1)
@@ -289,7 +310,12 @@ def test_task_3_nothing_is_kept_of_a_request_that_holds_nothing(lab):
         assert got == [1], f"4 tokens need 1 block and 1 is free: allocate_slots gave {got}, expected [1]"
         manager.free(request)
 
-    for what, run in (("refused (allocate_slots gave None)", refuse), ("served and freed", serve)):
+    def ask(name):
+        got = manager.get_block_ids(name)
+        assert got == [], f"get_block_ids of a request that was never seen gave {got!r}, expected []"
+
+    for what, run in (("refused (allocate_slots gave None)", refuse), ("served and freed", serve),
+                      ("asked for by get_block_ids, without ever having been seen", ask)):
         run("the first")  # what is set up once is not counted
         grown = bytes_grown(lambda run=run: [run(f"{i:01000}") for i in range(50)])  # long ids, so that an entry shows
         assert grown < 20_000, (f"50 requests with ids of 1,000 characters were {what}, and the memory in use grew by "
@@ -338,6 +364,7 @@ def test_task_4_at_least_one_token_is_left_to_compute(lab, num_tokens, num_hits)
 def test_task_4_a_request_that_comes_back_finds_what_it_decoded(lab):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4)
     request = Request("r", prompt(3))
+    manager.get_computed_blocks(request)  # as for every request that comes; later it finds more
     start(manager, request)
     for token in range(50, 60):
         decode(manager, request, token)
@@ -484,6 +511,13 @@ def test_task_5_hits_are_shared_not_copied(lab):
         "blocks are shared, the last is not")
     assert taken == [4], f"allocate_slots returns the newly taken blocks only: got {taken}, expected [4]"
     assert_counts(manager, a, b)
+    c = Request("c", prompt(10))
+    hits, num_cached = manager.get_computed_blocks(c)
+    must_answer("allocate_slots(c, 2, a tuple of hits)", manager.allocate_slots, c, 2, tuple(hits),
+                rule="hits are a sequence, a tuple will do")
+    got = manager.get_block_ids("c")
+    assert got == [1, 2, 5], f"a third request with the same tokens has the table {got}, expected [1, 2, 5]"
+    manager.free(c)
     manager.free(a)
     assert_counts(manager, a, b)
 
@@ -508,8 +542,12 @@ def test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers(lab):
     hits, num_cached = manager.get_computed_blocks(b)
     taken = manager.allocate_slots(b, 3, hits)
     b.num_computed_tokens = 11
-    c = Request("c", prompt(3, 100))
+    c, d = Request("c", prompt(3, 100)), Request("d", prompt(3, 200))
     only = start(manager, c)
+    start(manager, d).clear()
+    got = manager.get_block_ids("d")
+    assert got == [5], f"the caller cleared the list that allocate_slots(d, 3) returned, and the table of d reads {got}"
+    manager.free(d)
     for i in range(2):
         decode(manager, b, 50 + i)
         decode(manager, c, 50 + i)
@@ -525,8 +563,8 @@ def test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers(lab):
     taken.clear()
     only.clear()
     got = manager.get_block_ids("b"), manager.get_block_ids("c")
-    assert got == ([1, 2, 3, 5], [4, 6]), (f"the caller cleared the lists of hits and of fresh blocks that it had; the "
-                                           f"tables read {got}, expected ([1, 2, 3, 5], [4, 6]): a table is a list of "
+    assert got == ([1, 2, 3, 6], [4, 7]), (f"the caller cleared the lists of hits and of fresh blocks that it had; the "
+                                           f"tables read {got}, expected ([1, 2, 3, 6], [4, 7]): a table is a list of "
                                            "its own")
 
 
@@ -616,6 +654,13 @@ def test_task_5_a_stale_hit_is_refused(lab):
     must_raise(RuntimeError, "allocate_slots(b, 1, hits=[block 1]), after block 1 was given to another request,",
                manager.allocate_slots, b, 1, hits, rule="block_hash tells that it does not hold b's tokens any more")
     assert_unchanged(before, state(manager, a, b, thief), "the refused call", "check first, then change")
+    manager.free(thief)
+    must_raise(RuntimeError, "allocate_slots(b, 1, hits=[block 1]), after another request had block 1 and was freed,",
+               manager.allocate_slots, b, 1, hits, rule="it is free again, and holds the other request's tokens")
+    pool = manager.block_pool
+    pool.free_blocks(pool.get_new_blocks(3))
+    must_raise(RuntimeError, "allocate_slots(b, 1, hits=[block 1]), after block 1 was given out and freed unhashed,",
+               manager.allocate_slots, b, 1, hits, rule="a block without a hash holds nobody's tokens")
 
 
 @pytest.mark.points(3)
@@ -849,6 +894,9 @@ def test_task_6_after_a_reset_all_is_forgotten_and_counted_anew(lab):
         f"16 tokens, the same again, 16 others, in 4 blocks: (queries, tokens asked, tokens found, evicted) is {got}, "
         "expected (3, 48, 12, 5)")
     manager.reset_prefix_cache()
+    got = manager.block_pool.num_evictions
+    assert got == 5, (f"5 blocks were evicted before reset_prefix_cache(), and the pool's num_evictions is {got}: the "
+                      "pool counts since it was made")
     hits, num_cached = manager.get_computed_blocks(Request("c", prompt(16, 100)))
     assert (hits, num_cached) == ([], 0), (f"after reset_prefix_cache() the same prompt hits {ids(hits)} with "
                                            f"{num_cached} tokens, expected [] with 0: all content is forgotten")
@@ -856,6 +904,9 @@ def test_task_6_after_a_reset_all_is_forgotten_and_counted_anew(lab):
     assert got == (0, 0, 0, 0), (
         f"after reset_prefix_cache() (queries, tokens asked, tokens found, evicted) is {got}, expected (0, 0, 0, 0): "
         "evictions count since the last reset, though the pool goes on counting")
+    manager.reset_prefix_cache()
+    got = counts(manager)
+    assert got == (0, 0, 0, 0), f"after a second reset_prefix_cache() the counts are {got}, expected (0, 0, 0, 0)"
     fill("c", 200)
     fill("d", 300)
     got = counts(manager)
