@@ -186,10 +186,10 @@ BlockPool.get_usage = _late
     Attack("peer_says_all_is_well", "replaces the sandbox's side of the protocol by one of its own", TALK + '''
 _peer = peer()
 _answer = type(_peer)._answer
-def _always(self, number, body):
+def _always(self, number, body, *rest):
     if body[0] in ("get", "method") and body[2] in ("get_usage", "get_cached_block", "reset_hash"):
         return self._wire.send(["!", number, ["t", 0.0, 0.5, 1.0]], [])
-    return _answer(self, number, body)
+    return _answer(self, number, body, *rest)
 type(_peer)._answer = _always
 '''),
 )
