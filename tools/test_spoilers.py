@@ -19,7 +19,7 @@ from course.lab.lab import discover
 ROOT = Path(__file__).parents[1]
 TASK = re.compile(r"^ *# TASK [^\n]*\n(.*?)^ *# END TASK", re.M | re.S)
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.M | re.S)
-AFTER_A_LAB = re.compile(r"^## [^\n]*\n+\*After lab[^\n]*\n.*?(?=^## |\Z)", re.M | re.S)
+AFTER_A_LAB = re.compile(r"^## [^\n]*\n+\*After (?:the )?lab[^\n]*\n.*?(?=^## |\Z)", re.M | re.S)
 #: Shorter pairs, such as ``i = 0`` and ``j = 1``, are anybody's.
 MIN_NODES = 13
 STATEMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Delete, ast.Expr)
