@@ -26,6 +26,9 @@ SILENCE_S = 20.0
 #: The first report comes after imports and the loading of a model.
 STARTUP_S = 120.0
 
+#: Of what a process prints that is asked where it stands: the innermost frame comes first.
+MAX_STACK_CHARACTERS = 100_000
+
 #: What is measured is the last of the workloads, or like one.
 MEASUREMENT = "the measurement"
 #: Workloads in which a scheduler that only waits comes to a stop.
@@ -213,7 +216,7 @@ class _Process:
             time.sleep(0.5)
         except (ProcessLookupError, OSError):
             return ""
-        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._child.printed()):
+        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._child.printed(MAX_STACK_CHARACTERS)):
             if file in self._files:
                 return f"{Path(file).name} of lab {self._files[file]}, line {line}, in {function}"
         return ""

@@ -490,6 +490,17 @@ def test_task_3_a_stale_block_that_is_alone_is_not_served(lab):
     server.pool.evict_blocks([1])
     got = look(server, text(7))
     assert got == ([], None, 0), f"nothing is cached any more; match gave {got}"
+    for live, gone in (([], [[1, 2, 3, 4]]), ([[1, 0, 0, 0]], [[1, 2, 3, 4]]),
+                       ([[1, 0, 0, 0]], [[1, 2, 3, 4], [1, 2, 3, 5]]), ([[1, 9, 9, 9]], [[1, 2, 8, 8], [1, 3, 8, 8]])):
+        server = Server(lab)
+        kept = [server.insert(server.compute(tokens)).table[0] for tokens in live]
+        server.pool.evict_blocks([server.insert(server.compute(tokens)).table[0].block_id for tokens in gone])
+        expected = ([], kept[0].block_id, 1) if kept else ([], None, 0)
+        for asked in ("once", "twice"):
+            got = look(server, [1, 2, 9])
+            assert got == expected, (
+                f"{gone} are forgotten and {live} are cached; match([1, 2, 9]), asked {asked}, gave {got}, expected "
+                f"{expected}: pass stale children over on both sides of where the tokens would stand")
 
 
 @pytest.mark.points(1)
@@ -519,6 +530,13 @@ def test_task_3_a_twin_serves_a_part_of_its_tokens_too(lab):
                if again == expected else "a twin hangs under the parent, too, and a stale child ends no search")
         assert got == expected, (f"blocks 1 and 2 were forgotten, and their twins 3 and 4 hold the same text; "
                                  f"match({tokens}) gave {got}, expected {expected}: {why}")
+    server = Server(lab)
+    server.insert(server.compute(text(4)))
+    server.insert(server.compute(text(4)))
+    server.pool.evict_blocks([2])
+    got = look(server, text(3))
+    assert got == ([], 1, 3), (f"block 2, the twin of block 1, was forgotten; match({text(3)}) gave {got}, expected "
+                               "([], 1, 3)")
 
 
 @pytest.mark.points(1)
@@ -815,6 +833,10 @@ def test_task_4_of_equal_matches_the_one_without_further_tokens(lab, after):
     assert got == ([1], 2, 6), (f"block 2 holds tokens 4 5 and block {longer.table[1].block_id} holds 4 5 6 7; "
                                 f"match({text(6) + after}) gave {got}, expected ([1], 2, 6): only block 2 can be "
                                 "written on")
+    server.pool.evict_blocks([2])
+    got, expected = look(server, text(6) + after), ([1], longer.table[1].block_id, 6)
+    assert got == expected, (f"the content of block 2 was forgotten: match({text(6) + after}) gave {got}, expected "
+                             f"{expected}: a stale child is no better for having no further tokens")
 
 
 @pytest.mark.points(2)
@@ -1031,7 +1053,10 @@ def test_task_6_evict_counts_what_it_forgot(lab):
     server.pool.free_blocks(server.compute(text(4, 90)).table)  # block 1: free, holds nothing cached
     server.donate(server.compute(text(8)))
     before = ids(server.pool.free_block_queue.get_all_free_blocks())
-    got = [server.tree.evict(n) for n in (0, 1, 5, 5)]
+    got = [server.tree.evict(n) for n in (0, 1)]
+    after = ids(server.pool.free_block_queue.get_all_free_blocks())
+    assert after == before, f"after evict(1) the free queue reads {after}, expected {before}: the blocks stay"
+    got += [server.tree.evict(n) for n in (5, 5)]
     assert got == [0, 1, 1, 0], (f"two cached blocks are free beside others that hold nothing; evict(0), evict(1), "
                                  f"evict(5), evict(5) returned {got}, expected [0, 1, 1, 0]")
     after = ids(server.pool.free_block_queue.get_all_free_blocks())
@@ -1146,6 +1171,12 @@ def test_task_7_after_clear_no_lookup_meets_what_hung_there(lab):
     assert got <= MAX_LINES, (
         f"500 texts that begin alike were cached, then clear() forgot them. The first match() ran {got} lines of "
         f"Python, at most {MAX_LINES} are allowed: clear() empties the tree, too, not the pool alone")
+    server = Server(lab, num_blocks=4)
+    for tokens in (text(10), text(10, 50)):  # the second time in the same blocks
+        server.donate(server.compute(tokens))
+        found = look(server, tokens)[2]
+        assert found == 10, f"10 tokens were donated, and match() of them found {found}, expected 10"
+        server.tree.clear()
 
 
 @pytest.mark.points(1)
@@ -1174,6 +1205,15 @@ def test_task_7_stats_count_nodes_tokens_and_nodes_in_use(lab):
     stats = server.tree.stats
     got = stats.num_nodes, stats.num_tokens, stats.num_nodes_in_use
     assert got == (3, 10, 1), f"10 tokens in 3 nodes, one of them adopted: stats say {got}, expected (3, 10, 1)"
+    cache_by_hand(server, twin := server.compute(text(4)))
+    other = cache_by_hand(server, server.compute(text(4, 70)))
+    stats = server.tree.stats
+    got = stats.num_nodes, stats.num_tokens, stats.num_nodes_in_use
+    assert got == (5, 18, 3), (f"then a twin of the first node and another text of 4 tokens were indexed in the pool "
+                               f"alone: stats say {got}, expected (5, 18, 3): every block with a hash is a node")
+    server.pool.free_blocks([*twin.table, *other.table])
+    got = server.tree.stats.num_nodes_in_use
+    assert got == 1, f"these two were freed: stats count {got} nodes in use, expected 1: count at each call"
 
 
 @pytest.mark.points(1)
