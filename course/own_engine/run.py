@@ -216,7 +216,8 @@ class _Process:
             time.sleep(0.5)
         except (ProcessLookupError, OSError):
             return ""
-        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', self._child.printed(MAX_STACK_CHARACTERS)):
+        stack = self._child.printed(MAX_STACK_CHARACTERS)
+        for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (\S+)', stack):
             if file in self._files:
                 return f"{Path(file).name} of lab {self._files[file]}, line {line}, in {function}"
         return ""
