@@ -274,7 +274,7 @@ def test_task_3_append_then_get_in_order(lab):
 def test_task_3_num_tokens_counts_what_every_layer_holds(lab):
     cache = small_cache(lab, capacity=8)
     assert cache.num_tokens == 0, f"an empty cache says num_tokens = {cache.num_tokens}, expected 0"
-    for order in ([0, 1, 2], [2, 1, 0]):
+    for order in ([0, 1, 2], [2, 1, 0], [0, 2, 1]):
         cache = small_cache(lab, capacity=8)
         for layer, expected in zip(order, [0, 0, 2]):
             cache.append(layer, rows(0, 2), rows(0, 2))
@@ -338,6 +338,10 @@ def test_task_3_append_beyond_capacity_changes_nothing(lab):
     assert got == ([0, 1, 2], [100, 101, 102]), \
         f"after an append that was refused the cache reads {got}, expected ([0, 1, 2], [100, 101, 102]): check " \
         "first, then change"
+    got = tuple(row_numbers(storage[0]) for storage in (cache.keys, cache.values))
+    assert got == ([0, 1, 2, 0], [100, 101, 102, 0]), \
+        f"after an append that was refused cache.keys[0] and cache.values[0] hold {got}, expected ([0, 1, 2, 0], " \
+        "[100, 101, 102, 0]): what would have fitted is not written either"
     cache.append(0, rows(3, 1), rows(103, 1))
     got = row_numbers(cache.get(0)[0])
     assert got == [0, 1, 2, 3], f"a fitting append after a refused one left keys {got}, expected [0, 1, 2, 3]"
@@ -350,7 +354,7 @@ def test_task_3_append_refuses_shapes_that_do_not_fit(lab):
     for keys, values in [(rows(1, 3), rows(101, 1)), (rows(1, 1), rows(101, 3)), (rows(1, 2, head_dim=1), rows(101, 2)),
                          (rows(1, 2), rows(101, 2, num_heads=1)), (rows(1, 2), rows(101, 2, head_dim=1)),
                          (rows(1, 2, num_heads=1), rows(101, 2, num_heads=1)),
-                         (np.zeros(8), np.zeros(8)), (np.array(1.0), np.array(1.0))]:
+                         (np.zeros(8), np.zeros(8)), (np.zeros((4, 8)), np.zeros((4, 8)))]:
         call = f"append(0, keys, values) of the shapes {keys.shape} and {values.shape} to a cache of 4 heads of 8"
         with must_refuse(call):
             cache.append(0, keys, values)
@@ -473,11 +477,13 @@ def test_task_4_a_prompt_of_one_token(lab):
 
 @pytest.mark.points(2)
 def test_task_4_zero_new_tokens_cost_nothing(lab):
-    model, cache = small_model(lab), small_cache(lab, capacity=0)
+    model, cache, large = small_model(lab), small_cache(lab, capacity=0), small_cache(lab)
     for call, decode in (
             ("decode_without_cache of 0 tokens after 5", lambda: lab.decode_without_cache(model, list(PROMPT), 0)),
             ("decode_with_cache of 0 tokens after 5 in a capacity of 0",
-             lambda: lab.decode_with_cache(model, list(PROMPT), 0, cache))):
+             lambda: lab.decode_with_cache(model, list(PROMPT), 0, cache)),
+            ("decode_with_cache of 0 tokens after 5 in a larger cache",
+             lambda: lab.decode_with_cache(model, list(PROMPT), 0, large))):
         try:
             result = decode()
         except ValueError as error:
@@ -485,9 +491,10 @@ def test_task_4_zero_new_tokens_cost_nothing(lab):
                         pytrace=False)
         assert result.token_ids == [] and result.logits.shape == (0, 97), \
             f"{call} gave {result.token_ids} and logits of shape {result.logits.shape}, expected [] and (0, 97)"
-    assert model.forward_lengths == [] and cache.num_tokens == 0, \
-        f"decoding 0 tokens made forward calls of {model.forward_lengths} tokens and left {cache.num_tokens} in the " \
-        "cache, expected none and 0: nothing was asked for"
+    left = max(cache.num_tokens, large.num_tokens)
+    assert model.forward_lengths == [] and left == 0, \
+        f"decoding 0 tokens made forward calls of {model.forward_lengths} tokens and left {left} in the cache, " \
+        "expected none and 0: nothing was asked for"
 
 
 @pytest.mark.points(2)
@@ -571,7 +578,11 @@ def test_task_5_formula_with_cache_equals_the_counter(lab):
 @pytest.mark.points(1)
 def test_task_5_zero_new_tokens_cost_zero(lab):
     for name in ("multiply_adds_without_cache", "multiply_adds_with_cache"):
-        got = getattr(lab, name)(small_shape(lab), 5, 0)
+        first = getattr(lab, name)(small_shape(lab), 5, 1)
+        before, got = as_pair(first), getattr(lab, name)(small_shape(lab), 5, 0)
+        assert as_pair(first) == before, \
+            f"{name}(shape, 5, 1) gave {before}; after a second call that first result reads {as_pair(first)}: each " \
+            "call makes a result of its own"
         assert as_pair(got) == (0, 0), \
             f"{name}(shape, 5, 0) gave (linear, attention) = {as_pair(got)}, expected (0, 0): nothing is decoded"
 

@@ -118,7 +118,8 @@ def test_task_1_impossible_requests_are_refused(lab):
     request = lab.RequestLengths(3, 4)
     for what, args in [("a request of 7 in 6 slots", ([request], [0], 6)),
                        ("5 generated of 4", ([request], [5], 10)), ("-1 generated", ([request], [-1], 10)),
-                       ("1 request and 2 numbers", ([request], [1, 1], 10)),
+                       ("5 generated of 4 by the second", ([request, request], [1, 5], 10)),
+                       ("1 request and 2 numbers", ([request], [1, 1], 10)), ("no number", ([request], [], 10)),
                        ("2 requests and 1 number", ([request, request], [1], 10))]:
         must_raise(ValueError, f"split_reservation with {what}", lab.split_reservation, *args,
                    rule="a number of generated tokens for each request, between 0 and its output, and all in max_len")
@@ -142,7 +143,7 @@ def test_task_2_blocks_needed_at_the_edges(lab):
 @pytest.mark.points(1)
 def test_task_2_blocks_needed_refuses_nonsense(lab):
     lab.blocks_needed(1, 1)
-    for num_tokens, block_size in [(-1, 16), (5, 0), (5, -4)]:
+    for num_tokens, block_size in [(-1, 16), (5, 0), (5, -4), (0, 0)]:
         must_raise(ValueError, f"blocks_needed({num_tokens}, {block_size})", lab.blocks_needed, num_tokens, block_size,
                    rule="tokens are 0 or more, a block has at least 1 slot")
 
@@ -281,6 +282,11 @@ def test_task_4_invalid_free_is_refused_at_once(lab):
                    rule="only where an allocated run begins now can one be given back")
         assert allocator.holes == holes, \
             f"after free({start}) was refused the holes are {allocator.holes}, expected {holes}: nothing may change"
+    allocator, (left, right) = filled(lab, [10, 20])
+    allocator.free(left)
+    allocator.free(right)
+    must_raise(RuntimeError, "free(10), for the second time, in a hole that has merged,", allocator.free, right,
+               named="10", rule="no run begins there any more")
     allocator, (only,) = filled(lab, [40], num_slots=40)
     allocator.free(only)
     holes = allocator.holes
@@ -366,6 +372,7 @@ def test_task_5_paging_admits_by_blocks(lab):
         ([1] * 9, 20, 5, "one block each, although 9 tokens need only 9 slots"),
         ([21], 20, 0, "6 blocks, the pool has 5"),
         ([1], 0, 0, "no slots, no blocks"),
+        ([4], 3, 0, "3 slots are no block of 4"),
     ]:
         got = must_answer(f"num_that_fit_paged({lengths}, {num_slots}, 4)", lab.num_that_fit_paged, lengths, num_slots,
                           4, rule=why)
@@ -391,7 +398,8 @@ def test_task_5_bad_arguments_are_refused(lab):
                        ("num_that_fit_reserving", ([1], -1, 10)), ("num_that_fit_reserving", ([], 100, 10)),
                        ("num_that_fit_paged", ([0], 100, 4)), ("num_that_fit_paged", ([1], -1, 4)),
                        ("num_that_fit_paged", ([1], 100, 0)), ("num_that_fit_paged", ([], 100, 4)),
-                       ("num_that_fit_paged", ([200, 0], 100, 4))]:
+                       ("num_that_fit_paged", ([200, 0], 100, 4)), ("num_that_fit_paged", ([8, 1, 1, 0], 4, 4)),
+                       ("num_that_fit_paged", ([0], 0, 4)), ("num_that_fit_paged", ([4], 0, 0))]:
         must_raise(ValueError, f"{name}{args}", getattr(lab, name), *args,
                    rule="there must be lengths, each at least 1 (and at most max_len, where there is one), a block has "
                         "at least 1 slot, and memory is 0 slots or more")
@@ -413,6 +421,7 @@ def test_task_5_three_times_as_many_chats_fit(lab):
 @pytest.mark.points(3)
 def test_task_6_rows_of_a_small_sweep(lab):
     got = lab.sweep_block_sizes([5, 10, 3], [8, 1, 4, 8])
+    lab.sweep_block_sizes([5], [2])  # another sweep, with rows of its own
     sizes = [row.block_size for row in got]
     assert sizes == [8, 1, 4, 8], \
         f"sweep_block_sizes([5, 10, 3], [8, 1, 4, 8]) has rows for {sizes}, expected [8, 1, 4, 8]: a row for each " \
