@@ -309,6 +309,17 @@ def test_task_3_a_block_that_comes_twice_loses_two_owners(lab):
     got = (block.ref_cnt, free_ids(pool))
     assert got == (0, [2, 3, 1]), (f"free_blocks([1, 1]), with two owners of block 1: (ref_cnt, queue) is {got}, "
                                    "expected (0, [2, 3, 1])")
+    for is_pending in (False, True):
+        pool = lab.BlockPool(7)
+        a, b, c, shared = pool.get_new_blocks(4)
+        pool.touch([a, shared])
+        if is_pending:
+            pool.fork_block(shared)
+        pool.free_blocks([c, a, b, a])
+        got = free_ids(pool)[-3:]
+        assert got == [3, 2, 1], (f"block 1 has two owners, 2 and 3 have one, {'a' if is_pending else 'no'} copy of "
+                                  f"another is pending: after free_blocks([3, 1, 2, 1]) the queue ends with {got}, "
+                                  "expected [3, 2, 1]: in the order in which they lose their last owner")
     pool, block = make_shared(lab, 4, num_owners=3)
     pool.fork_block(block)
     pool.free_blocks([block, block])
@@ -340,6 +351,10 @@ def test_task_3_the_destination_of_a_pending_copy_is_not_offered_for_reuse(lab):
                         "[3]. The copy is still going to be made, over whatever a new owner has put there")
     assert copy.ref_cnt == 1, f"the copy takes the reference over: block 2 has ref_cnt {copy.ref_cnt}, expected 1"
     assert_sound(pool, "with the destination kept")
+    pool.free_blocks([block])
+    got = free_ids(pool)
+    assert got == [3], (f"then the owner of block 1 leaves: the queue reads {got}, expected [3]: the copy 1 → 2 is "
+                        "pending, though neither side has an owner")
 
 
 @pytest.mark.points(2)
@@ -543,6 +558,14 @@ def test_task_4_blocks_kept_for_a_copy_become_free(lab):
     assert got == [3, 1, 2], (f"blocks 1 and 2 were kept for the copy 1 → 2 only; after finish_copies() the queue "
                               f"reads {got}, expected [3, 1, 2]: after block 3, lowest id first")
     assert_sound(pool, "after finish_copies()")
+    pool, block = make_shared(lab, 5, num_owners=3)
+    copies = [pool.fork_block(block), pool.fork_block(block)]
+    pool.free_blocks([block])
+    finish_copies(pool)
+    got = (free_ids(pool), block.ref_cnt, [copy.ref_cnt for copy in copies])
+    assert got == ([4, 1], 0, [1, 1]), (f"block 1 was the source of two copies when its last owner left; after "
+                                        f"finish_copies() (queue, its ref_cnt, those of the copies) is {got}, expected "
+                                        "([4, 1], 0, [1, 1]): it was kept once, and is dropped once")
 
 
 @pytest.mark.points(2)
@@ -600,6 +623,11 @@ def test_task_4_a_kept_block_that_was_touched_stays_with_its_owner(lab):
     got = pool.get_cached_block("once upon a time")
     assert got is block, (f"its hash finds {got} after finish_copies(), expected block 1: it was not given out, so the "
                           "index names it as before")
+    pool.check_integrity()
+    pool.free_blocks([block])
+    got = free_ids(pool)
+    assert got == [3, 1], (f"then its owner leaves: the queue reads {got}, expected [3, 1]: no copy needs block 1 any "
+                           "more")
 
 
 @pytest.mark.points(2)
