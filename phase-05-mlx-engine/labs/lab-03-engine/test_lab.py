@@ -281,7 +281,8 @@ def test_task_1_priority_and_keys_go_with_the_request(lab):
 @pytest.mark.points(1)
 def test_task_1_of_several_samples_the_leader_waits(lab):
     engine = make_engine(lab)
-    engine.add_request("Once", replace(SEEDED, n=3), "r")
+    got = engine.add_request("Once", replace(SEEDED, n=3), "r")
+    assert got == "r", f"add_request(..., n=3, request_id='r') returned {got!r}, expected 'r': the request's own id"
     got = names(engine.scheduler.waiting), len(engine.live.groups["r"].sequences)
     assert got == (["r#0"], 3), (
         f"after add_request with n=3, (waiting, sequences in the group) is {got}, expected (['r#0'], 3): one of them "
@@ -296,6 +297,12 @@ def test_task_1_an_output_that_nobody_saw_is_something_to_tell(lab):
     assert engine.has_unfinished_requests() is True, (
         "an output was put back for another caller, and has_unfinished_requests() is not True: nobody would call "
         "step() again, and it would never be told")
+    engine = make_engine(lab)
+    engine.add_request("Once", GREEDY, "a")
+    engine.scheduler.abort_request("a")
+    assert engine.has_unfinished_requests() is True, (
+        "the scheduler has let 'a' go, and live.groups has not: has_unfinished_requests() is not True, although 'a' "
+        "was not told of its end: ask live.groups")
 
 
 # ---- Task 2: from a plan to tokens
@@ -671,10 +678,19 @@ def test_task_3_logprobs_and_timings_are_in_the_output(lab):
             f"{told.timings}, expected rest_s {expected}, the time from the first token to the latest: every token is "
             "noted, group.note_token(self.clock())")
     output = run(engine)["a"].outputs[0]
+    engine.add_request("Once", replace(GREEDY, max_tokens=1), "short")
+    timings = run(engine)["short"].timings
+    assert timings.first_token_s is not None, (
+        f"a request of one token has {timings}: its only token is its last, and it is noted as any other")
     wanted = alone("Once", params).outputs[0]
     got = [each.token_id for each in output.logprobs], round(output.cumulative_logprob, 3)
     expected = wanted.token_ids, round(wanted.cumulative_logprob, 3)
     assert got == expected, f"logprobs=1: (tokens in logprobs, cumulative_logprob) is {got}, expected {expected}"
+    engine.add_request("Once", params, "asks")
+    engine.add_request("upon", GREEDY, "does not")
+    got = [each.token_id for each in run(engine)["asks"].outputs[0].logprobs or ()]
+    assert got == wanted.token_ids, (f"beside a request that did not ask for log-probabilities, one that did has those "
+                                     f"of the tokens {got}, expected {wanted.token_ids}")
 
 
 @pytest.mark.points(2)
@@ -869,6 +885,13 @@ def test_task_5_three_samples_say_what_they_say_alone(lab):
             assert_says_what_it_says_alone(output, prompt, params, f"{setting}, n=3")
         assert engine.scheduler.num_preemptions or "num_blocks" not in setting, "not what this test is about"
         assert_all_home(engine, f"{setting}: all samples are over")
+    engine = make_engine(lab)
+    engine.add_request("Once", replace(SEEDED, n=2), "two")
+    engine.add_request("The king", SEEDED, "one")
+    got = run(engine)["one"].token_ids
+    assert got == alone("The king", SEEDED).token_ids, (
+        f"a request of one sample whose prompt ends in the same step as that of two samples before it says {got}, "
+        f"expected {alone('The king', SEEDED).token_ids}: two sequences are sampled from one row of logits there")
 
 
 @pytest.mark.points(2)
