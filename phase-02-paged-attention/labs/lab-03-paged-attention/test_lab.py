@@ -282,7 +282,10 @@ def test_task_2_wrong_shapes_are_refused_before_the_first_write(lab):
              ("keys of 4 kv heads of 2", good.reshape(3, 4, 2), good, [1, 9, 6], pool_shape, "(3, 4, 2)", "(3, 2, 4)"),
              ("values of head_dim 1", good, good[..., :1], [1, 9, 6], pool_shape, "(3, 2, 1)", "(3, 2, 4)"),
              ("three keys for two slots", good, good, [1, 9], pool_shape, "(3, 2, 4)", "(2, 2, 4)"),
-             ("a v_pool of 6 blocks", good, good, [1, 9, 6], (6, 2, 4, 4), "(6, 2, 4, 4)", "(5, 2, 4, 4)")]
+             ("three keys for no slots", good, good, [], pool_shape, "(3, 2, 4)", "(0, 2, 4)"),
+             ("no axis of tokens", good[0], good[0], [1, 9], pool_shape, "(2, 4)", "(2, 2, 4)"),
+             ("a v_pool of 6 blocks", good, good, [1, 9, 6], (6, 2, 4, 4), "(6, 2, 4, 4)", "(5, 2, 4, 4)"),
+             ("a v_pool of 10 blocks of 2", good, good, [1, 9, 6], (10, 2, 2, 4), "(10, 2, 2, 4)", "(5, 2, 4, 4)")]
     for what, keys, values, slots, v_shape, *named in cases:
         k_pool, v_pool = rng.normal(size=pool_shape), rng.normal(size=v_shape)
         k_before, v_before = k_pool.copy(), v_pool.copy()
@@ -295,10 +298,10 @@ def test_task_2_wrong_shapes_are_refused_before_the_first_write(lab):
 @pytest.mark.points(2)
 def test_task_2_slots_out_of_range_are_refused_before_the_first_write(lab):
     rng = np.random.default_rng(5)
-    for slots, named in [([3, 20], "20"), ([3, -1], "-1")]:
+    for slots, named in [([3, 20], "20"), ([3, -1], "-1"), ([-1, 3], "-1"), ([0, -1, 2], "-1"), ([0, 20, 2], "20")]:
         k_pool, v_pool = rng.normal(size=(2, 5, 2, 4, 4))
         k_before, v_before = k_pool.copy(), v_pool.copy()
-        keys, values = rng.normal(size=(2, 2, 2, 4))
+        keys, values = rng.normal(size=(2, len(slots), 2, 4))
         call = f"write_kv(slots={slots}) into 20 slots"
         check_refused(lab.write_kv, (k_pool, v_pool, keys, values, slots), call, named)
         check_same_pools(call, "check first, then write: a call that raises has changed nothing",
