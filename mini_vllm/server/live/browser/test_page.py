@@ -79,7 +79,8 @@ def test_two_prompts_share_blocks_while_they_run_and_release_them(page):
     for number in (1, 2):
         expect(pane(page, number).locator(".note")).to_contain_text("40 new")
         assert pane(page, number).locator(".chip").inner_text() in "AB"
-    expect(pane(page, 2).locator(".note")).to_contain_text("32 found in the cache")
+    notes = [pane(page, number).locator(".note").inner_text() for number in (1, 2)]  # either may have come first
+    assert sorted("32 found in the cache" in note for note in notes) == [False, True], notes
     expect(shared(page)).to_have_count(0)
     assert page.locator('#pool [data-state="used"]').count() == 0
     assert page.locator('#pool [data-state="cached"]').count() > 4
