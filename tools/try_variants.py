@@ -4,10 +4,12 @@
     python tools/try_variants.py 2.1 3.3      these labs
     python tools/try_variants.py --update     and write down which test catches what was not caught before
 
-``tools/variants/2.1/`` has ``base.py``, a right solution; ``unusual_1.py`` and ``unusual_2.py``, right ones that are
-written in another way; and ``variants.json``, wrong ones: in ``base.py``, ``old`` is replaced by ``new``. Each breaks a
-``promise`` of the lab's page or starter; ``why`` says which calls show it. ``caught_by`` names a test that must fail on
-it. It is null for one that no test catches yet: such a variant is listed, and it is an error if a test does catch it.
+    python tools/try_variants.py --write DIR  and keep the files, to run them by ``pytest --impl``
+
+``tools/variants/2.1/solutions.json`` has three right solutions, ``base`` and two unusual ones, as edits of the starter:
+``old`` is replaced by ``new``. ``variants.json`` has the wrong ones, each an edit of ``base``. A wrong one breaks a
+``promise`` of the lab's page or starter, and ``why`` says which calls show it. ``caught_by`` names a test that must
+fail on it. It is null if no test catches the variant yet: such a variant is listed, and it is an error if a test does.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from typing import Any
 
 from course.core.result import Verdict
 from course.lab.lab import Lab, discover, find_lab
+from course.lab.starters import shipped_starter
 from course.pytest_run.run_lab import run_lab, run_lab_together
 
 VARIANTS = Path(__file__).parent / "variants"
-RIGHT = ("base", "unusual_1", "unusual_2")
 TIME_LIMIT_S = 20.0
 #: Each process tries this many.
 VARIANTS_A_PROCESS = 30
@@ -35,13 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("labs", nargs="*", metavar="LAB")
     parser.add_argument("--update", action="store_true", help="write down what is caught now")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="keep the files there, in a folder for each lab")
     arguments = parser.parse_args(argv)
     labs = discover(VARIANTS.parents[1])
     numbers = arguments.labs or [lab.number for lab in labs if (VARIANTS / lab.number).is_dir()]
     num_problems = 0
     for number in numbers:
         lab = find_lab(number, labs)
-        problems, summary = try_lab(lab, VARIANTS / lab.number, arguments.update)
+        with tempfile.TemporaryDirectory() as folder:
+            files = arguments.write / lab.number if arguments.write else Path(folder)
+            files.mkdir(parents=True, exist_ok=True)
+            problems, summary = try_lab(lab, VARIANTS / lab.number, files, arguments.update)
         print(f"lab {lab.number}: {summary}", flush=True)
         for problem in problems:
             print(f"    {problem}", flush=True)
@@ -49,31 +55,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if num_problems else 0
 
 
-def try_lab(lab: Lab, folder: Path, updates: bool = False) -> tuple[list[str], str]:
-    """What is not as it should be, and a summary."""
+def try_lab(lab: Lab, folder: Path, files: Path, updates: bool = False) -> tuple[list[str], str]:
+    """What is not as it should be, and a summary. The solutions are written into ``files``."""
     variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
-    problems = [f"{name}.py fails {test}" for name in RIGHT for test in _failed(lab, folder / f"{name}.py")]
-    base = (folder / "base.py").read_text(encoding="utf-8")
+    starter, solutions = shipped_starter(lab), json.loads((folder / "solutions.json").read_text(encoding="utf-8"))
+    texts = {name: edited(starter, edits) for name, edits in solutions.items()}
+    texts |= {variant["name"]: edited(texts["base"], [variant]) for variant in variants}
+    for name, text in texts.items():
+        (files / f"{name}.py").write_text(text, encoding="utf-8")
+    problems = [f"{name} fails {test}" for name in solutions for test in _failed(lab, files / f"{name}.py")]
     caught = [variant for variant in variants if variant["caught_by"] is not None]
-    loose = [variant for variant in variants if variant["caught_by"] is None]
-    with tempfile.TemporaryDirectory() as files:
-        for variant in variants:
-            if base.count(variant["old"]) != 1:
-                problems.append(f"{variant['name']}: its old text is in base.py {base.count(variant['old'])} times")
-            (Path(files) / f"{variant['name']}.py").write_text(base.replace(variant["old"], variant["new"]), "utf-8")
-        for start in range(0, len(caught), VARIANTS_A_PROCESS):
-            problems += _survivors(lab, Path(files), caught[start:start + VARIANTS_A_PROCESS])
-        for variant in loose:
-            failed = _failed(lab, Path(files) / f"{variant['name']}.py")
-            if failed and updates:
-                variant["caught_by"] = failed[0]
-            elif failed:
-                problems.append(f"{variant['name']} is caught by {failed[0]}: --update writes that down")
+    for start in range(0, len(caught), VARIANTS_A_PROCESS):
+        problems += _survivors(lab, files, caught[start:start + VARIANTS_A_PROCESS])
+    for variant in (variant for variant in variants if variant["caught_by"] is None):
+        failed = _failed(lab, files / f"{variant['name']}.py")
+        if failed and updates:
+            variant["caught_by"] = failed[0]
+        elif failed:
+            problems.append(f"{variant['name']} is caught by {failed[0]}: --update writes that down")
     if updates:
         (folder / "variants.json").write_text(json.dumps(variants, indent=1, ensure_ascii=False) + "\n", "utf-8")
     left = [variant["name"] for variant in variants if variant["caught_by"] is None]
-    return problems, (f"{len(RIGHT)} right solutions, {len(variants)} wrong ones, of which {len(variants) - len(left)} "
-                      "are caught" + (f"; not caught: {', '.join(left)}" if left else ""))
+    num_caught = len(variants) - len(left)
+    return problems, (f"{len(solutions)} right solutions, {len(variants)} wrong ones, of which {num_caught} are caught"
+                      + (f"; not caught: {', '.join(left)}" if left else ""))
+
+
+def edited(text: str, edits: Sequence[dict[str, Any]]) -> str:
+    """``text`` with each ``old`` replaced by its ``new``. Raises ValueError if one is not in it exactly once."""
+    for edit in edits:
+        if text.count(edit["old"]) != 1:
+            raise ValueError(f"{edit['old']!r:.200} occurs {text.count(edit['old'])} times, must occur once")
+    for edit in edits:
+        text = text.replace(edit["old"], edit["new"], 1)
+    return text
 
 
 def _failed(lab: Lab, path: Path) -> list[str]:

@@ -1,0 +1,40 @@
+"""The solutions that were written from the labs' texts fit the starters of today. ``make variants`` runs them."""
+
+import ast
+import json
+
+import pytest
+import try_variants
+
+from course.lab.graded_tests import graded_tests
+from course.lab.lab import discover
+from course.lab.starters import shipped_starter
+
+LABS = [lab for lab in discover(try_variants.VARIANTS.parents[1]) if (try_variants.VARIANTS / lab.number).is_dir()]
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+def test_every_edit_fits_and_names_a_test(lab):
+    folder, starter = try_variants.VARIANTS / lab.number, shipped_starter(lab)
+    solutions = json.loads((folder / "solutions.json").read_text(encoding="utf-8"))
+    texts = {name: try_variants.edited(starter, edits) for name, edits in solutions.items()}
+    variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
+    assert list(texts) == ["base", "unusual_1", "unusual_2"] and len(set(texts.values())) == 3 and len(variants) >= 10
+    for text in (*texts.values(), *(try_variants.edited(texts["base"], [variant]) for variant in variants)):
+        ast.parse(text)
+    assert {variant["caught_by"] for variant in variants} - {None} <= {test.name for test in graded_tests(lab)}
+    assert len({variant["name"] for variant in variants}) == len(variants)
+
+
+def test_almost_every_lab_has_some():
+    assert len(LABS) >= 17
+
+
+@pytest.mark.parametrize("old, count", [("b", 2), ("x", 0)])
+def test_an_edit_that_does_not_fit_is_refused(old, count):
+    with pytest.raises(ValueError, match=f"'{old}' occurs {count} times, must occur once"):
+        try_variants.edited("abcb", [{"old": "a", "new": "A"}, {"old": old, "new": "B"}])
+
+
+def test_edits_are_made_in_order():
+    assert try_variants.edited("abc", [{"old": "a", "new": "bb"}, {"old": "c", "new": "d"}]) == "bbbd"
