@@ -36,5 +36,6 @@ def test_an_edit_that_does_not_fit_is_refused(old, count):
         try_variants.edited("abcb", [{"old": "a", "new": "A"}, {"old": old, "new": "B"}])
 
 
-def test_edits_are_made_in_order():
-    assert try_variants.edited("abc", [{"old": "a", "new": "bb"}, {"old": "c", "new": "d"}]) == "bbbd"
+def test_what_an_edit_brings_is_not_edited():
+    assert try_variants.edited("abc", [{"old": "c", "new": "d"}, {"old": "a", "new": "c"}]) == "cbd"
+    assert try_variants.edited("abc", [{"old": "a", "new": "c"}, {"old": "c", "new": "d"}]) == "cbd"

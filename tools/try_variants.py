@@ -86,9 +86,11 @@ def edited(text: str, edits: Sequence[dict[str, Any]]) -> str:
     for edit in edits:
         if text.count(edit["old"]) != 1:
             raise ValueError(f"{edit['old']!r:.200} occurs {text.count(edit['old'])} times, must occur once")
-    for edit in edits:
-        text = text.replace(edit["old"], edit["new"], 1)
-    return text
+    pieces, done = [], 0
+    for start, edit in sorted(((text.index(edit["old"]), edit) for edit in edits), key=lambda each: each[0]):
+        pieces += [text[done:start], edit["new"]]
+        done = start + len(edit["old"])
+    return "".join([*pieces, text[done:]])
 
 
 def _failed(lab: Lab, path: Path) -> list[str]:
