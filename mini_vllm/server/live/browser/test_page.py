@@ -16,6 +16,8 @@ TALE = ("Once upon a time there was a king who had three sons, and the youngest 
 PATIENCE_MS = 90_000
 expect.set_options(timeout=PATIENCE_MS)
 LESSONS = ["share", "copy"] if os.environ.get("BROWSER") == "short" else ["preempt", "share", "copy", "evict", "starve"]
+#: At full speed, the first of two texts may have ended before the second has come.
+AT_ITS_OWN_SPEED = ["share"]
 SIZES = {"num_blocks": 48, "block_size": 16}
 
 
@@ -145,7 +147,8 @@ def test_a_lesson_notices_that_it_was_done(page, lesson):
     card.get_by_role("button", name="Set it up").click()
     expect(page.locator("#said")).to_contain_text("Set up")
     assert "done" not in card.get_attribute("class")
-    page.select_option("#speed", "0")
+    if lesson not in AT_ITS_OWN_SPEED:
+        page.select_option("#speed", "0")
     page.click("#send-all")
     expect(card).to_have_class(re.compile("done"))
     proof = card.locator(".progress").inner_text()

@@ -18,6 +18,7 @@ class Desk {
     this.numbers = new Numbers(find("tiles"), find("queue"), find("sentence"));
     this.controls = new Controls(find, this);
     this.panes = [];
+    this.joined = promised(); // kept when a snapshot has come
     this.lessons = new LessonList(find("lessons"), (lesson) => this.setUp(lesson));
     find("start-over").onclick = () => this.lessons.startOver();
     find("add-pane").onclick = () => this.openPane().prompt.focus();
@@ -60,6 +61,7 @@ class Desk {
     if (message.type === "snapshot") {
       this.view.begin(message);
       this.lessons.reset();
+      this.joined.resolve();
       find("connection").textContent = `Watching ${message.header.model ?? this.model.model}`;
     } else if (message.type === "event") {
       const moment = this.view.take(message);
@@ -97,8 +99,10 @@ class Desk {
   // A lesson's engine and its panes; what runs is stopped first.
   async setUp(lesson) {
     for (const pane of [...this.panes]) pane.close();
+    this.joined = promised();
     try {
       await this.controls.restart(lesson.sizes);
+      await this.joined.promise; // what the new engine does before the page hears of it, no lesson would notice
     } catch (error) {
       this.controls.say(`${error.message}. The lesson was not set up.`);
       return;
@@ -108,6 +112,12 @@ class Desk {
     this.controls.say("Set up. Now press “Send all”.");
     find("send-all").focus();
   }
+}
+
+function promised() {
+  let resolve;
+  const promise = new Promise((keep) => { resolve = keep; });
+  return { promise, resolve };
 }
 
 function askForKey(why) {
