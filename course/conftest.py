@@ -72,7 +72,16 @@ MUTANTS = '''
     UNOBSERVABLE = {"double: ``a`` is what it was": "a number cannot change"}
 '''
 
-README = "# A lab\n\nEdit the [starter](starter.py).\n\n## The invariants\n\n1. **Nothing** is lost.\n\n## Done when\n"
+README = """# A lab
+
+Edit the [starter](starter.py), a second time after `course reset {number} --bare`.
+
+## The invariants
+
+1. **Nothing** is lost.
+
+## Done when
+"""
 
 HINTS = "# Hints\n" + "".join(
     f"\n## Task {task}: {name}\n" + "".join(f"\n### Hint {level}\nHint {level} for {name}.\n" for level in (1, 2, 3))
@@ -90,12 +99,12 @@ def project(tmp_path: Path) -> Path:
     for number, name in ((1, "adder"), (2, "again")):
         folder = root / "phase-01-sums" / "labs" / f"lab-0{number}-{name}"
         folder.mkdir(parents=True)
-        (folder / "lab.json").write_text(f'{{"title": "The {name}", "engine": null}}')
+        (folder / "lab.json").write_text(f'{{"title": "The {name}", "engine": null, "bare": ["double: it is even"]}}')
         (folder / "solution.py").write_text(textwrap.dedent(SOLUTION).lstrip())
         (folder / "test_lab.py").write_text(textwrap.dedent(TESTS).lstrip())
         (folder / "mutants.py").write_text(textwrap.dedent(MUTANTS).lstrip())
         (folder / "hints.md").write_text(HINTS)
-        (folder / "README.md").write_text(README)
+        (folder / "README.md").write_text(README.format(number=f"1.{number}"))
     (root / "conftest.py").write_text('pytest_plugins = ["course.plugin"]\n')
     (root / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\naddopts = "-p course.plugin --import-mode=importlib --strict-markers"\n')

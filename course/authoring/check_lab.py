@@ -13,7 +13,7 @@ from course.authoring import empty_files
 from course.authoring.check_surface import check_names
 from course.core.failure_messages import NOT_RUN
 from course.lab.answers import parse_answers, questions_of
-from course.lab.contract import contract_of
+from course.lab.contract import contract_of, parts_of, task_docstrings
 from course.lab.graded_tests import GradedTest, graded_tests
 from course.lab.hints import LEVELS, parse_hints
 from course.lab.lab import Lab, LabError
@@ -26,6 +26,8 @@ from course.pytest_run.run_lab import LabRunFailed, run_lab_together
 #: Our own files: a mutant that loops is caught sooner than a student would be.
 TIME_LIMIT_S = 5.0
 MIN_MUTANTS = 4
+#: Of a task's docstring, beside its first line, its lists and its code. What is longer is a list.
+MAX_PROSE_LINES = 5
 #: Of the tests of a lab, on its page.
 _COUNTS = re.compile(r"\d+ tests, \d+ points")
 #: How much of a lab's points may hang on what is measured where the file runs.
@@ -93,7 +95,7 @@ def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
     tests = graded_tests(lab)
     problems = _check_starter(lab, starter) + _check_tests(lab, tests, stubs, starter) + _check_hints(lab, stubs)
     problems += _check_engine_signatures(lab, solution) + _check_answers(lab) + check_names(lab)
-    problems += _check_counts(lab, tests)
+    problems += _check_counts(lab, tests) + _check_docstrings(lab, solution) + _check_bare(lab, solution)
     problems += [problem for path in (lab.readme, lab.hints) for problem in broken_links(path, lab.root)]
     usable, mutant_problems = _check_mutants(mutants, solution, tests)
     problems += mutant_problems + _check_promises(lab, solution, mutants)
@@ -212,6 +214,36 @@ def _check_counts(lab: Lab, tests: list[GradedTest]) -> list[str]:
     right = f"{len(tests)} tests, {sum(test.points or 0 for test in tests)} points"
     told = _COUNTS.findall(lab.readme.read_text(encoding="utf-8"))
     return [f"{lab.relative(lab.readme)} says {each}; there are {right}" for each in told if each != right]
+
+
+def _check_docstrings(lab: Lab, solution: str) -> list[str]:
+    """A contract can be read at a glance: little prose, else lists with an example."""
+    name, problems = lab.relative(lab.solution), []
+    for place, docstring in task_docstrings(solution).items():
+        prose, lists = parts_of(docstring)
+        num_lines = sum(bool(line.strip()) for line in prose.splitlines()[1:])
+        if num_lines > MAX_PROSE_LINES:
+            problems.append(f"{name}: {place} has {num_lines} lines of prose, at most {MAX_PROSE_LINES} may be: write "
+                            f"lists (Before, After, Returns, Raises)")
+        if lists and "Example" not in docstring:
+            problems.append(f"{name}: {place} has a contract in lists, and no Example")
+    return problems
+
+
+def _check_bare(lab: Lab, solution: str) -> list[str]:
+    """A second pass without the recipe is possible, and the page offers it."""
+    name, problems = lab.relative(lab.folder / "lab.json"), []
+    if not lab.bare:
+        problems.append(f"{name} has no `bare` list: which sentences does a bare starter keep?")
+    texts = {place: re.sub(r"\s+", " ", docstring) for place, docstring in task_docstrings(solution).items()}
+    for quote in lab.bare:
+        place, _, words = quote.partition(": ")
+        if words not in texts.get(place, ""):
+            problems.append(f"{name}: bare: {words!r} is not said by the docstring of a task {place}")
+    command = f"course reset {lab.number} --bare"
+    if command not in lab.readme.read_text(encoding="utf-8"):
+        problems.append(f"{lab.relative(lab.readme)} does not offer `{command}`")
+    return problems
 
 
 def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:

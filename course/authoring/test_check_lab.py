@@ -54,6 +54,13 @@ def test_a_lab_in_order_has_no_problems(lab1):
     ("test_lab.py", "lab.double(4)", "lab.double(4)._secret", "._secret is private"),
     ("README.md", "(starter.py)", "(nowhere.py)", "README.md: the link to nowhere.py leads nowhere"),
     ("README.md", "## Done when\n", "## Done when\n\n4 tests, 6 points.\n", "says 4 tests, 6 points; there are 3"),
+    ("README.md", "--bare", "", "README.md does not offer `course reset 1.1 --bare`"),
+    ("lab.json", '["double: it is even"]', "[]", "lab.json has no `bare` list"),
+    ("lab.json", "it is even", "it is odd", "bare: 'it is odd' is not said by the docstring of a task double"),
+    ("lab.json", "double: it", "Double: it", "bare: 'it is even' is not said by the docstring of a task Double"),
+    ("solution.py", "``a``. After:", "``a``.\n\n" + 6 * "    Long.\n" + "\n    After:",
+     "solution.py: double has 7 lines of prose, at most 5 may be"),
+    ("solution.py", "After: it", "\n\n    After:\n    - it", "double has a contract in lists, and no Example"),
     ("lab.json", "null", '"nothing.here"', "lab.json names the engine module nothing.here, but there is no"),
     ("lab.json", '"title"', '"name"', "lab.json must be JSON"),
     ("solution.py", "# END TASK", "", "solution.py:13: a marker inside the one opened at line 6"),
@@ -153,7 +160,7 @@ def test_the_engine_must_have_the_labs_signatures(lab1):
 
 
 def test_the_engines_counterpart_may_be_several_modules(lab1):
-    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": ["sums", "twice"]}')
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": ["sums", "twice"], "bare": ["double: it is even"]}')
     (lab1.root / "sums.py").write_text("def add(a: int, b: int = 1) -> int:\n    return a + b\n")
     (lab1.root / "twice.py").write_text("def double(a: int) -> int:\n    return 2 * a\n")
     replace(lab1.root / "pyproject.toml", "addopts", 'pythonpath = ["."]\naddopts')
@@ -210,6 +217,10 @@ PROMISES = [
     ("README.md", "## Done when", "2. Nothing comes twice.\n\n## Done when", "invariant 2: Nothing comes twice."),
     ("solution.py", "of ``a`` and ``b``.", "of ``a`` and ``b``. ValueError if ``a`` is odd.",
      "no mutant breaks this promise: add: ValueError if a is odd"),
+    ("solution.py", "of ``a`` and ``b``.", "of both.\n\n    Returns:\n    - an int,\n      not a float\n    ",
+     "no mutant breaks this promise: add: an int, not a float"),
+    ("solution.py", "of ``a`` and ``b``.", "of both.\n\n    Before:\n    - x\n    Raises:\n    - never; nowhere\n    ",
+     "no mutant breaks this promise: add: never; nowhere"),
 ]
 
 

@@ -9,7 +9,7 @@ import ast
 import re
 import textwrap
 
-from course.lab.contract import invariants_of, promising_sentences
+from course.lab.contract import LISTS, invariants_of, parts_of, promising_sentences
 from course.lab.lab import Lab
 from course.lab.starters import shipped_starter
 
@@ -20,7 +20,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def bare_starter(lab: Lab) -> str:
-    """The shipped starter, in which the docstring of a body to write says what it is for and what it refuses, no more.
+    """The shipped starter, in which the docstring of a body to write says what it is for, what it returns and refuses.
+
+    Of what holds afterwards, it keeps what the lab's ``bare`` list quotes.
 
     The invariants of the lab's page stand at the head. A private helper that nothing in the file uses is left out: how
     the work is divided is part of the recipe.
@@ -38,8 +40,9 @@ def bare_starter(lab: Lab) -> str:
             replaced[first] = (_end_with_blanks(lines, function.end_lineno or first), [])
         elif docstring := _docstring(function):
             kept = [quote.partition(": ")[2] for quote in lab.bare if quote.partition(": ")[0] == names[function]]
-            text = " ".join(_kept(ast.get_docstring(function) or "", kept))
-            replaced[docstring.lineno] = (docstring.end_lineno or 0, _as_docstring(text, docstring.col_offset))
+            prose, lists = parts_of(ast.get_docstring(function) or "")
+            told = _as_docstring(" ".join(_kept(prose, kept)), _kept_cases(lists, kept), docstring.col_offset)
+            replaced[docstring.lineno] = (docstring.end_lineno or 0, told)
     if head := _docstring(tree):
         invariants = invariants_of(lab.readme.read_text(encoding="utf-8"))
         replaced[head.lineno] = (head.end_lineno or 0, _head(ast.get_docstring(tree, clean=False) or "", invariants))
@@ -86,22 +89,37 @@ def _names(tree: ast.Module) -> dict[ast.AST, str]:
     return names
 
 
-def _kept(docstring: str, also: list[str]) -> list[str]:
+def _kept(prose: str, also: list[str]) -> list[str]:
     """The first sentence, those that say what is refused, and those in which one of the quotes ``also`` stands."""
-    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", docstring).strip())
-    refused = [sentence for sentence in promising_sentences(docstring) if "After:" not in sentence]
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", prose).strip())
+    refused = [sentence for sentence in promising_sentences(prose) if "After:" not in sentence]
     kept = [sentence for number, sentence in enumerate(sentences)
             if number == 0 or any(sentence in other or other in sentence for other in refused)
             or any(quote in sentence for quote in also)]
     return [re.sub(r"^After: (.)", lambda match: match[1].upper(), sentence) for sentence in kept]
 
 
-def _as_docstring(text: str, indent: int) -> list[str]:
+def _kept_cases(lists: dict[str, list[str]], also: list[str]) -> list[str]:
+    """The lists as lines. Of what holds afterwards, only the cases in which one of the quotes ``also`` stands."""
+    lines: list[str] = []
+    for name in LISTS:
+        cases = [case for case in lists.get(name, ()) if name != "After" or any(quote in case for quote in also)]
+        lines += [f"{name}:", *(f"- {case}" for case in cases)] if cases else []
+    return lines
+
+
+def _as_docstring(text: str, cases: list[str], indent: int) -> list[str]:
     space = " " * indent
-    if len(text) + indent + 6 <= _WIDTH:
+    if not cases and len(text) + indent + 6 <= _WIDTH:
         return [f'{space}"""{text}"""']
-    wrapped = textwrap.wrap(text, _WIDTH - indent - 3, break_long_words=False, break_on_hyphens=False)
-    return [f'{space}"""{wrapped[0]}', *(space + line for line in wrapped[1:]), f'{space}"""']
+    first, *others = _wrapped(text, _WIDTH - indent - 3)
+    listed = ["", *(line for case in cases for line in _wrapped(case, _WIDTH - indent))] if cases else []
+    return [f'{space}"""{first}', *(f"{space}{line}".rstrip() for line in [*others, *listed]), f'{space}"""']
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  " if text.startswith("- ") else "",
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def _head(docstring: str, invariants: list[tuple[int, str]]) -> list[str]:

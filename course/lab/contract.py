@@ -1,7 +1,19 @@
 """What a lab promises: its invariants, and what the docstrings of its tasks say of errors and of what holds afterwards.
 
-Each promise has a place: ``invariant 3`` of the lab's README, or the name of what the docstring belongs to, such as
-``BlockPool.touch``. A mutant says which promise it breaks as ``place: quote``.
+A long contract is a list, one case per line; a short one may be a sentence that begins with ``After:`` or ``Raises``::
+
+    Before:
+    - ``n`` is at least 1
+    After:
+    - the oldest ``n`` blocks have one owner
+    Returns:
+    - these blocks, oldest first
+    Raises:
+    - ValueError if fewer are free
+
+Each case under After, Returns and Raises is a promise. Each promise has a place: ``invariant 3`` of the lab's README,
+or the name of what the docstring belongs to, such as ``BlockPool.touch``. A mutant says which promise it breaks as
+``place: quote``.
 """
 
 from __future__ import annotations
@@ -17,6 +29,10 @@ README, MODULE = "README", "module"
 _INVARIANTS = re.compile(r"^## The invariants?\b[^\n]*\n(.*?)(?=^## |\Z)", re.M | re.S)
 _NUMBERED = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |^\S|\Z)", re.M | re.S)
 _TASK_MARKER = re.compile(r"^\s*# TASK \d+: ", re.M)
+#: The lists of a contract, in the order in which they are written.
+LISTS = ("Before", "After", "Returns", "Raises")
+_PROMISING_LISTS = LISTS[1:]
+_ITEM, _CONTINUED, _CODE = "- ", "  ", "    "
 #: Sentences that promise something which a test can check: what holds after a call, and what is refused.
 _PROMISING = re.compile(r"\bAfter:|\bRaises\b|\b[A-Z]\w*Error\b")
 
@@ -57,11 +73,14 @@ def contract_of(solution: str, readme: str) -> Contract:
         place = f"invariant {number}"
         texts[place] = plain(text)
         promises.append(Promise(place, texts[place]))
-    for place, docstring, is_task in _docstrings(solution):
+    for place, docstring, is_task in docstrings_of(solution):
         texts[place] = plain(docstring)
         if is_task:
-            promises += [Promise(place, clause) for sentence in promising_sentences(docstring)
+            prose, lists = parts_of(docstring)
+            promises += [Promise(place, clause) for sentence in promising_sentences(prose)
                          for clause in _clauses(sentence)]
+            promises += [Promise(place, plain(case).rstrip(".")) for name in _PROMISING_LISTS
+                         for case in lists.get(name, ())]
     return Contract(texts, tuple(promises))
 
 
@@ -76,7 +95,7 @@ def invariants_of(readme: str) -> list[tuple[int, str]]:
     return [(int(number), text) for number, text in _NUMBERED.findall(section[1])] if section else []
 
 
-def _docstrings(solution: str) -> Iterator[tuple[str, str, bool]]:
+def docstrings_of(solution: str) -> Iterator[tuple[str, str, bool]]:
     """Of all classes and functions: the name, the docstring, and whether a body in it is the student's to write."""
     lines = solution.splitlines()
     tree = ast.parse(solution)
@@ -93,9 +112,34 @@ def _docstrings(solution: str) -> Iterator[tuple[str, str, bool]]:
     yield from visit(tree, "")
 
 
-def promising_sentences(docstring: str) -> Iterator[str]:
-    """The sentences of a docstring that say what is refused, or what holds afterwards."""
-    for paragraph in re.split(r"\n\s*\n", docstring):
+def task_docstrings(solution: str) -> dict[str, str]:
+    """The docstrings of the functions whose bodies, or parts of them, are the student's to write, by their names."""
+    classes = {node.name for node in ast.walk(ast.parse(solution)) if isinstance(node, ast.ClassDef)}
+    return {name: docstring for name, docstring, is_task in docstrings_of(solution)
+            if is_task and docstring and name.rpartition(".")[2] not in classes}
+
+
+def parts_of(docstring: str) -> tuple[str, dict[str, list[str]]]:
+    """The prose of a docstring, without its code, and its lists by name, each case on one line."""
+    prose: list[str] = []
+    lists: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in docstring.splitlines():
+        if line.endswith(":") and line[:-1] in LISTS:
+            current = lists.setdefault(line[:-1], [])
+        elif current is not None and line.startswith(_ITEM):
+            current.append(line.removeprefix(_ITEM).strip())
+        elif current and line.startswith(_CONTINUED):
+            current[-1] += " " + line.strip()
+        else:
+            current = None
+            prose.append("" if line.startswith(_CODE) else line)
+    return "\n".join(prose), lists
+
+
+def promising_sentences(prose: str) -> Iterator[str]:
+    """The sentences of a docstring's prose that say what is refused, or what holds afterwards."""
+    for paragraph in re.split(r"\n\s*\n", prose):
         flowing = re.sub(r"\s+", " ", paragraph).strip()
         yield from filter(_PROMISING.search, re.split(r"(?<=[.!?])\s+(?=[A-Z])", flowing))
 

@@ -81,11 +81,67 @@ def test_what_nobody_can_guess_stays(lab1):
     assert "First take" not in bare_starter(lab1)
 
 
+LISTED = '''"""Sums."""
+
+
+def add(a: int, b: int) -> int:
+    """The sum of ``a`` and ``b``.
+
+    Count up with both hands, as far as your fingers go, and then take off your shoes and go on with your toes.
+
+    Before:
+    - both are small
+    After:
+    - ``a`` is what it was
+    - ``b`` is what it was
+    Returns:
+    - an int
+    Raises:
+    - ValueError if one of them is negative, or larger than all the fingers and toes that there are in this room, or
+      else if nobody counts
+
+    Example::
+
+        >>> add(1, 2)
+        3
+    """
+    # TASK 1: add
+    return a + b
+    # END TASK
+'''
+
+BARE_LISTED = '''def add(a: int, b: int) -> int:
+    """The sum of ``a`` and ``b``.
+
+    Before:
+    - both are small
+    After:
+    - ``b`` is what it was
+    Returns:
+    - an int
+    Raises:
+    - ValueError if one of them is negative, or larger than all the fingers and toes that there are in this room, or
+      else if nobody counts
+    """
+    raise NotImplementedError("Task 1: add")
+'''
+
+
+def test_of_a_contract_in_lists_it_keeps_all_but_what_holds_afterwards(lab1):
+    lab1.solution.write_text(LISTED)
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": null, "bare": ["add: ``b`` is"]}')
+    assert bare_starter(lab1).endswith(BARE_LISTED)
+
+
 def test_a_bare_starter_that_nobody_touched_is_not_started(lab1):
     lab1.starter.write_text(bare_starter(lab1))
     assert is_as_shipped(lab1)
     lab1.starter.write_text(bare_starter(lab1) + "\n# begun")
     assert not is_as_shipped(lab1)
+
+
+def docstrings_in(starter):
+    return [docstring or "" for _, docstring in declarations(starter).values()]
 
 
 @pytest.mark.parametrize("lab", discover(), ids=str)
@@ -96,4 +152,4 @@ def test_every_lab_has_one(lab):
         name: signature for name, (signature, _) in declarations(shipped).items()}
     assert max(map(len, bare.splitlines())) <= 120
     assert "The invariants:\n\n1. " in (ast.get_docstring(ast.parse(bare)) or "")
-    assert "After:" not in "".join(doc or "" for _, doc in declarations(bare).values())
+    assert sum(map(len, docstrings_in(bare))) < sum(map(len, docstrings_in(shipped))), "the recipe is still there"
