@@ -17,6 +17,7 @@ from course.core.terminal_text import print_side_by_side, print_wrapped
 from course.lab.answers import is_question
 from course.lab.graded_tests import graded_tests
 from course.lab.lab import NO_COURSE, Lab, LabError, discover, find_lab, find_root, lab_of_path
+from course.lab.parts import bases_of
 from course.pytest_run.listeners import OnPoll
 from course.pytest_run.run_lab import LabRunFailed, run_lab
 from course.student.demo_commands import Showpieces
@@ -138,10 +139,37 @@ class Course:
         if task is not None and len(labs) != 1:
             raise LabError(f"--task {task} is a task of one lab, but {len(labs)} labs are to be tested.")
         try:
-            results = [self._show_test(lab, is_full) if task is None else self._show_task(lab, task) for lab in labs]
+            results = [self._test(lab, is_full) if task is None else self._show_task(lab, task) for lab in labs]
         except KeyboardInterrupt:
             return 130
         return 0 if all(results) else 1
+
+    def _test(self, lab: Lab, is_full: bool) -> bool:
+        """Test ``lab``, and once more on the student's own earlier labs if it builds on some. Whether it passes."""
+        has_passed = self._show_test(lab, is_full)
+        if has_passed and lab.base is not None:
+            self._show_on_own_bases(lab)
+        return has_passed
+
+    def _show_on_own_bases(self, lab: Lab) -> None:
+        """Tests run on the reference's solutions of earlier labs. The student's own, where they pass, meet here."""
+        own = {below.number: below.starter for below in bases_of(lab, self.labs) if self._passes(below)}
+        if not own:
+            return
+        verdicts = run_lab(lab, ["starter"], bases=own)["starter"]
+        failing = {name: verdict for name, verdict in verdicts.items() if not verdict.passed}
+        names = f"lab{'s' if len(own) > 1 else ''} {', '.join(sorted(own))}"
+        if not failing:
+            print_wrapped(self.console, f"On your own {names} instead of the reference's: all {len(verdicts)} tests "
+                          "pass, too.\n", indent=2)
+            return
+        print_wrapped(self.console, f"On your own {names} instead of the reference's, {len(failing)} of "
+                      f"{len(verdicts)} tests fail. This costs no points, but your pieces will meet in the engine:",
+                      indent=2)
+        for name, verdict in failing.items():
+            print_wrapped(self.console, f"{name}: {verdict.message.splitlines()[0] if verdict.message else 'it fails'}",
+                          indent=4)
+        self.console.print()
 
     def _show_task(self, lab: Lab, task: int) -> bool:
         """Test one task of ``lab``. Whether it passes; nothing is remembered."""

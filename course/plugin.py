@@ -32,7 +32,7 @@ from course.core.resource_limits import kill_when_computing, limit_files, limit_
 from course.core.result import Verdict
 from course.grading.remote_lab.pytest_bridge import sandbox_sessions
 from course.lab import base_labs
-from course.lab.lab import Lab, discover, find_lab, lab_of_path
+from course.lab.lab import Lab, LabError, discover, find_lab, lab_of_path
 from course.own_engine.spec import CAPSTONE
 from course.pytest_run.exception_guard import tamed
 from course.pytest_run.files_here import FilesHere
@@ -63,6 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--impl", action="append", metavar="auto|starter|solution|engine|PATH",
                     help="what the labs' tests test: auto (default) is the solution, and the starter once it has been "
                          "edited; a folder may be that of one lab or of a whole course; may be given several times")
+    group.addoption("--base", action="append", default=[], metavar="LAB=FILE",
+                    help="the file that stands for an earlier lab on which the tested one builds (default: its "
+                         "solution.py); may be given several times")
     group.addoption("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S, metavar="SECONDS",
                     help="how long one test of a lab may compute, in CPU time (default: %(default)s; some labs have a "
                          "multiple of it). By the clock it may take ten times as long, and half a minute at least")
@@ -118,6 +121,7 @@ class LabSession:
         self.config = config
         self.labs = discover(config.rootpath)
         base_labs.root = config.rootpath if self.labs else None
+        base_labs.use(bases_given(config.getoption("--base"), self.labs, config.invocation_params.dir))
         self.choice = Choice(config.getoption("--impl") or [], config.invocation_params.dir)
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.file_limit: int | None = config.getoption("--file-limit")
@@ -415,6 +419,22 @@ def _is_inside(item: pytest.Item) -> bool:
 def _name(item: pytest.Item) -> str:
     """The test's name, the same for all its cases."""
     return str(getattr(item, "originalname", item.name))
+
+
+def bases_given(options: list[str], labs: list[Lab], invoked_from: Path) -> dict[str, Path]:
+    """``2.1=folder/starter.py`` → the number of the lab, and that file. Raises UsageError for what is neither."""
+    files = {}
+    for option in options:
+        name, _, path = option.partition("=")
+        file = (invoked_from / path).resolve()
+        if not path or not file.is_file():
+            raise pytest.UsageError(f"--base {option}: must be LAB=FILE, as in 2.1=starter.py; there is no file "
+                                    f"{path!r}")
+        try:
+            files[find_lab(name, labs).number] = file
+        except LabError as error:
+            raise pytest.UsageError(f"--base {option}: {error}") from None
+    return files
 
 
 def hidden_tests(option: str | None) -> dict[Path, str]:

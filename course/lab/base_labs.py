@@ -2,7 +2,7 @@
 
 In tests and in grading the base is the reference, the earlier lab's ``solution.py``: a lab is graded alone. While an
 engine of a student's own pieces is built (``using``), it is the student's own file, so that there is one pool, one
-manager and one scheduler, each grown from lab to lab.
+manager and one scheduler, each grown from lab to lab. ``pytest --base`` runs a lab's tests on such a file.
 """
 
 from __future__ import annotations
@@ -45,12 +45,18 @@ def load_base(number: str) -> types.ModuleType:
     return _loaded[key]
 
 
+def use(files: Mapping[str, Path]) -> None:
+    """From now on these files, by the numbers of their labs, are the bases."""
+    global _files
+    _files = dict(files)
+
+
 @contextlib.contextmanager
 def using(files: Mapping[str, Path]) -> Iterator[None]:
     """Inside the block these files, by the numbers of their labs, are the bases."""
-    global _files
-    before, _files = _files, dict(files)
+    before = _files
+    use(files)
     try:
         yield
     finally:
-        _files = before
+        use(before)

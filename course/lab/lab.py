@@ -76,6 +76,12 @@ class Lab:
         return self.folder / "test_lab.py"
 
     @property
+    def see(self) -> Path | None:
+        """A program that shows the finished lab at work; ``course run --lab`` runs it. None if the lab has none."""
+        path = self.folder / "see.py"
+        return path if path.is_file() else None
+
+    @property
     def hints(self) -> Path:
         return self.folder / "hints.md"
 

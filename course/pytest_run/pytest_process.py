@@ -27,8 +27,9 @@ class Child:
 
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
                  num_already_stuck: int = 0, only: Mapping[str, str] | None = None,
-                 sandbox_level: str | None = None) -> None:
-        """``sandbox_level`` is the level of the sandbox in which the files run; None if they run with the tests."""
+                 sandbox_level: str | None = None, bases: Mapping[str, Path] | None = None) -> None:
+        """``sandbox_level`` is the level of the sandbox in which the files run; None if they run with the tests.
+        ``bases`` are files that stand for earlier labs, by their numbers."""
         self.test_limit_s = lab.test_limit_s(time_limit_s)
         self._report = ReportLines(folder / "report.jsonl")
         self.verdicts: Verdicts = {}
@@ -46,6 +47,8 @@ class Child:
             command += ["--impl", impl]
         if sandbox_level is not None:
             command += ["--sandbox-level", sandbox_level]
+        for number, path in (bases or {}).items():
+            command += ["--base", f"{number}={path}"]
         for label, test in (only or {}).items():
             command += ["--only", f"{label}={test}"]
         command += [f"{lab.tests}::{name}" for name in tests]

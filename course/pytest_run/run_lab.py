@@ -30,9 +30,9 @@ class LabRunFailed(Exception):
 
 def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT_TIME_LIMIT_S,
             on_verdict: OnVerdict = lambda name, verdict: None, on_poll: OnPoll = lambda: None,
-            names: Sequence[str] | None = None) -> Verdicts:
+            names: Sequence[str] | None = None, bases: Mapping[str, Path] | None = None) -> Verdicts:
     """Verdicts of the tests of ``lab``, or of those in ``names``, on each of ``impls`` (as for ``--impl``), every one
-    accounted for.
+    accounted for. ``bases`` are the files that stand for earlier labs, where those are not their solutions.
 
     ``on_verdict`` hears of each test as soon as it is over; ``on_poll`` is called many times a second. Whatever they
     raise ends the run, and the tests that were under way are killed.
@@ -43,7 +43,7 @@ def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT
     labels = [labels_of([str(impl)], lab.root)[0] for impl in impls]  # each has a process, and a label there
     verdicts: Verdicts = {label: {} for label in labels}
     for label, impl in zip(labels, impls):
-        _Run(lab, label, str(impl), time_limit_s, verdicts[label], on_verdict, on_poll).run(names)
+        _Run(lab, label, str(impl), time_limit_s, verdicts[label], on_verdict, on_poll, bases or {}).run(names)
     return verdicts
 
 
@@ -86,6 +86,7 @@ class _Run:
     verdicts: dict[str, Verdict]
     on_verdict: OnVerdict
     on_poll: OnPoll
+    bases: Mapping[str, Path]
 
     def run(self, names: list[str]) -> None:
         """Run what has no verdict yet; when a test takes its process along, note that and go on with the rest."""
@@ -102,7 +103,8 @@ class _Run:
         """Run ``names`` as far as one process gets. Whether a test took it along."""
         num_stuck = sum(verdict.error in STUCK for verdict in self.verdicts.values())
         with tempfile.TemporaryDirectory() as folder:
-            child = Child(self.lab, [self.impl], names, self.time_limit_s, Path(folder), num_stuck)
+            child = Child(self.lab, [self.impl], names, self.time_limit_s, Path(folder), num_stuck,
+                          bases=self.bases)
 
             def poll() -> None:
                 for name, verdict in list(child.verdicts.get(self.label, {}).items()):

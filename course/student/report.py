@@ -170,7 +170,8 @@ class VerdictLines:
             bar(row.points, row.max_points)], gap="  ")
         if row.state is State.PASSED:
             compare = f"  [green]Passed.[/] Compare with `course solution {lab.number}`."
-            run = "See it decode: course run" if lab.parts else "Your score: course board" if lab.score else ""
+            run = (f"See it: course run --lab {lab.number}" if lab.see else "See it decode: course run" if lab.parts
+                   else "Your score: course board" if lab.score else "")
             print_side_by_side(self._console, [compare, run], gap=" ")
         else:
             self._print(detour)

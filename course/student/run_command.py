@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,9 @@ class RunCommand:
 
     def run(self, wish: RunOptions) -> int:
         check_machine()
+        shown = [lab for lab in (find_lab(name, list(self.labs)) for name in wish.lab_names) if lab.see]
+        if shown:
+            return self._see(shown[0], alone=len(wish.lab_names) == 1)
         check_model(wish.model)
         _check_target(wish.trace)
         self._test_what_changed()
@@ -84,7 +88,7 @@ class RunCommand:
             if (row := self.progress.of(lab)).state is not State.PASSED:
                 self.console.print(f"Lab {lab.number} is {state_text(row)}; it is put in because you asked for it.")
         if not pieces.labs:
-            self.console.print("\nNo piece is yours yet. From lab 2.1 on, a lab that passes is put in.")
+            self.console.print("\nNo piece is yours yet. Lab 1.0, and every lab from 2.1 on, is put in once it passes.")
         self.console.print()
         outcome = self._run(pieces, wish, _without_standstill(self.spec(wish, is_own=bool(pieces.labs)), pieces))
         if outcome.problem is None:
@@ -92,6 +96,20 @@ class RunCommand:
             return 0
         self._show_problem(pieces, outcome, wish)
         return 1
+
+    def _see(self, lab: Lab, alone: bool) -> int:
+        """Run the program that shows a lab outside the engine. What it prints comes as it is computed."""
+        if not alone:
+            raise LabError(f"Lab {lab} is no part of the engine: course run --lab {lab.number} shows it alone.")
+        row = self.progress.of(lab)
+        if row.state is State.NOT_STARTED:
+            raise LabError(f"Lab {lab} is not started: there is no code of yours to run.")
+        if row.state is not State.PASSED:
+            self.console.print(f"Lab {lab.number} is {state_text(row)}.\n")
+        status = subprocess.run([sys.executable, str(lab.see), str(lab.starter)], cwd=self.root, check=False).returncode
+        if status:
+            self.console.print(f"\nIt did not come to its end. The lab's tests: course test {lab.number}")
+        return 1 if status else 0
 
     def _test_what_changed(self) -> None:
         """Verdicts come from the last tests; a file that was changed since is tested now."""
@@ -129,6 +147,10 @@ class RunCommand:
                 self._end_tale()
                 self._status.start()
                 self._status.update(f"Comparing with the reference: {event['what']} …")
+            case "equal":
+                self._end_tale()
+                told = f"{event['what']:<9} {event['num_tokens']:>4} tokens"
+                self.console.print(Text.assemble(("  ✓ ", "green"), told))
 
     def _end_tale(self) -> None:
         if self._is_telling:

@@ -169,6 +169,45 @@ def test_pools_of_lab_2_4_do_not_show_how_they_read_their_arguments():
     assert len({tuple(told) for told in logs.values()}) == 1, logs
 
 
+def _finds_what_was_given_out(pool):
+    a, b = pool.get_new_blocks(2)
+    pool.evict_blocks([a.block_id, b.block_id])
+    pool.cache_full_blocks([a, b], [111, 111])
+    pool.evict_blocks([b.block_id])
+    pool.free_blocks([a])
+    pool.get_new_blocks(4)
+    pool.evict_blocks([a.block_id])
+    return pool.get_cached_block(111)
+
+
+def _queue_after_one_of_two_owners_left(pool):
+    block = pool.blocks[3]
+    pool.touch([block, block])
+    pool.free_blocks([block])
+    with pytest.raises(RuntimeError):
+        pool.free_blocks([block, pool.null_block])
+    return [free.block_id for free in pool.free_block_queue.get_all_free_blocks()]
+
+
+def _queue_after_two_refused_calls(pool):
+    for n in (6, 7):
+        with pytest.raises(ValueError):
+            pool.get_new_blocks(n)
+    return [free.block_id for free in pool.free_block_queue.get_all_free_blocks()]
+
+
+@pytest.mark.parametrize("names, look, expected", [
+    (["FindsWhatIsGone"], _finds_what_was_given_out, None),
+    (["LeavesItAmongTheFree", "TakesAnotherOut"], _queue_after_one_of_two_owners_left, [1, 2, 4, 5]),
+    (["PutsBackInAnotherOrder"], _queue_after_two_refused_calls, [1, 2, 3, 4, 5])])
+def test_no_earlier_call_hides_what_a_pool_of_lab_2_4_does_wrong(names, look, expected):
+    pools = load_file(find_lab("2.4", discover()).folder / "wrong_pools.py")
+    for kind in pools.RIGHT:
+        assert look(pools.hand_out(kind).BlockPool(6)) == expected, kind.name
+    for name in names:
+        assert look(pools.hand_out(pools.WRONG[name]).BlockPool(6)) != expected, name
+
+
 def test_a_class_that_was_handed_in_can_stand_in_an_alias():
     """``MaybeRow = SamplerRow | None``, when the file is loaded."""
     row = make_class("SamplerRow", "class", ["__or__", "__call__"], [], [], 0, None, forwards_equality=True)
