@@ -179,7 +179,7 @@ def test_test_shows_the_task_to_work_on_and_the_way_on(course, lab1, terminal):
     assert course.test(["adder"]) == 1
     text = terminal.getvalue()
     assert "  ✓ Task 1 sums  2 tests\n  Task 2 doubles\n" in text and "add adds" not in text
-    assert "· double doubles  3 points\n        still to do: double\n" in text
+    assert "· double doubles  3 points\n        still to do: Task 2: double\n" in text
     assert "2 of 3 tests, 3 of 6 points" in text and "Next: task 2. A nudge: course hint 1.1\n" in text
 
 
@@ -204,7 +204,7 @@ def test_what_is_to_do_does_not_hide_what_fails(course, lab1, terminal):
     write_starter(lab1, add='raise NotImplementedError("Task 1: add")', double="return 0")
     course.test(["1.1"])
     text = terminal.getvalue()
-    assert "· add counts by default  1 point\n        still to do: add\n" in text
+    assert "· add counts by default  1 point\n        still to do: Task 1: add\n" in text
     assert "✗ double doubles  3 points\n        double(4) gave 0, expected 8" in text
 
 
@@ -214,7 +214,7 @@ def test_of_a_task_that_was_not_begun_no_failure_is_told(course, lab1, terminal)
     half_done(lab1)
     course.test(["1.1"])
     text = terminal.getvalue()
-    assert "· double doubles  3 points\n        still to do: double\n" in text and "expected 8" not in text
+    assert "· double doubles  3 points\n        still to do: Task 2: double\n" in text and "expected 8" not in text
     course.test(["1.1"], is_full=True)
     assert "double(4) gave 5, expected 8" in terminal.getvalue()
 

@@ -125,7 +125,7 @@ class VerdictLines:
     def _shown_tests(self, kept: _InFull) -> list[ShownTest]:
         if kept.to_write is None:
             return [self._shown_test(test, verdict) for test, verdict in kept.of_task]
-        line, *more = indented(self._console, f"still to do: {kept.to_write}", "dim", indent=8)
+        line, *more = indented(self._console, f"still to do: Task {kept.task}: {kept.to_write}", "dim", indent=8)
         tests = [ShownTest(hanging(self._console, line_of(test, *mark_to_do(verdict)), indent=6), [], verdict.passed)
                  for test, verdict in kept.of_task]
         return [*tests, ShownTest(line, more, passed=False)]
