@@ -98,6 +98,9 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml grading/classroom/*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 check: $(INSTALLED)
 	$(RUN) -m course.cli check

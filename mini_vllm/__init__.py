@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: What the package offers by name, and the module that defines it.
 _HOMES = {

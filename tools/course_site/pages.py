@@ -88,8 +88,8 @@ def site_of(root: Path) -> Site:
         "The engine": (*from_docs(True), *from_readme("the-engine"), _api(root), *from_readme("measured"),
                        *from_files("mini_vllm/assets/*/README.md")),
         "Teaching it, making it": (*from_readme("for-instructors"), *from_docs(False),
-                                   *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"),
-                                   *from_readme("layout"), *from_files("CHANGELOG.md")),
+                                   *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"), *_decisions(root),
+                                   *from_readme("layout"), *from_files("SECURITY.md", "CHANGELOG.md")),
     })
 
 
@@ -108,6 +108,14 @@ def _phase(root: Path, folder: Path) -> Page:
     for page in sorted(folder.glob("*/README.md")):  # the capstone
         below.append(Page(named(page.parent.name), (named(page.parent.name, "README.md"),)))
     return Page(named("index"), (named("README.md"),), below=tuple(below))
+
+
+def _decisions(root: Path) -> list[Page]:
+    """The list of decision records, and the records below it."""
+    folder = root / "docs/decisions"
+    below = tuple(Page(f"docs/decisions/{path.stem}", (path.relative_to(root).as_posix(),))
+                  for path in sorted(folder.glob("[0-9]*.md")))
+    return [Page("docs/decisions/index", ("docs/decisions/README.md",), below=below)] if below else []
 
 
 def _api(root: Path) -> Page:
