@@ -8,8 +8,9 @@
     keys, values     [num_tokens, num_kv_heads, head_dim]               what one step computed
     queries          [num_query_tokens, num_heads, head_dim]            the last positions of a context
 
-Slots outside a request's context hold garbage, NaN included: whoever wrote there last is gone. No result may depend on
-it. Arithmetic is numpy's default, float64.
+Slots outside a request's context hold garbage, NaN included, left by requests that are gone. Entries of a table after
+the context are padding, such as -1. No result may depend on either. A pool may be a view of a larger array. Arithmetic
+is numpy's default, float64.
 """
 
 from __future__ import annotations
@@ -19,49 +20,120 @@ from collections.abc import Sequence
 import numpy as np
 
 
+def check_slot_mapping_inputs(block_table: Sequence[int], first_position: int, num_tokens: int,
+                              block_size: int) -> None:
+    """Given. Raise ValueError if these cannot be the arguments of ``slot_mapping``. Padding is not looked at."""
+    if block_size < 1:
+        raise ValueError(f"slots: block_size is {block_size}, must be at least 1")
+    if first_position < 0 or num_tokens < 0:
+        raise ValueError(f"slots: first_position is {first_position} and num_tokens is {num_tokens}, both must be at "
+                         "least 0")
+    num_slots_needed, num_slots = first_position + num_tokens, len(block_table) * block_size
+    if num_slots_needed > num_slots:
+        raise ValueError(f"slots: {num_slots_needed} slots are needed, but a table of {len(block_table)} blocks of "
+                         f"{block_size} tokens has {num_slots}")
+    used = block_table[first_position // block_size:-(-num_slots_needed // block_size)] if num_tokens else []
+    for block_id in used:
+        if block_id < 0:
+            raise ValueError(f"slots: block id {block_id} is in the table, must be at least 0")
+
+
 def slot_mapping(block_table: Sequence[int], first_position: int, num_tokens: int, block_size: int) -> np.ndarray:
-    """The slots of positions ``first_position … first_position + num_tokens - 1``, an int64 array [num_tokens].
+    """The slots of positions ``first_position … first_position + num_tokens - 1``.
 
-    Position ``p`` lives in block ``block_table[p // block_size]`` at offset ``p % block_size``; its slot is
-    ``block_id * block_size + offset``. No tokens give an empty array, of int64 too. A table may be longer than needed;
-    entries past the last of these positions are padding and are not looked at, nor are those before the first.
+    Position ``p`` is in block ``block_table[p // block_size]`` at offset ``p % block_size``. Its slot is
+    ``block_id * block_size + offset``.
 
-    Raises ValueError, with the value in the message, for a ``block_size`` below 1; for a negative ``first_position`` or
-    ``num_tokens``; for a table with fewer than ``first_position + num_tokens`` slots, even if there are no tokens (the
-    message holds both numbers of slots); for a negative block id at one of these positions.
+    Before:
+    - ``block_table`` is a list of ints, or an array of int32: vLLM keeps its tables in such arrays
+    Returns:
+    - the slots in the order of the positions, an int64 array [num_tokens]; for no tokens it is empty, and still int64
+    - the same slots whatever the table has before and after these positions: those entries are padding, such as -1
+    Raises:
+    - ValueError for what ``check_slot_mapping_inputs`` refuses, even if there are no tokens
+
+    Example::
+
+        >>> slot_mapping([7, 2, 5], first_position=6, num_tokens=4, block_size=4).tolist()
+        [10, 11, 20, 21]
     """
     raise NotImplementedError("Task 1: slot_mapping")
+
+
+def check_write_inputs(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: np.ndarray,
+                       slots: Sequence[int] | np.ndarray) -> None:
+    """Given. Raise ValueError if these cannot be the arguments of ``write_kv``: a wrong shape, a slot out of range."""
+    num_blocks, num_kv_heads, block_size, head_dim = k_pool.shape
+    if v_pool.shape != k_pool.shape:
+        raise ValueError(f"write_kv: v_pool has shape {v_pool.shape}, expected that of k_pool, {k_pool.shape}")
+    expected = (len(slots), num_kv_heads, head_dim)
+    for name, array in (("keys", keys), ("values", values)):
+        if array.shape != expected:
+            raise ValueError(f"write_kv: {name} has shape {array.shape}, expected {expected}: "
+                             "one [num_kv_heads, head_dim] per slot")
+    for slot in slots:
+        if not 0 <= slot < num_blocks * block_size:
+            raise ValueError(f"write_kv: slot {slot} is not between 0 and {num_blocks * block_size - 1}")
 
 
 def write_kv(k_pool: np.ndarray, v_pool: np.ndarray, keys: np.ndarray, values: np.ndarray,
              slots: Sequence[int] | np.ndarray) -> None:
     """Write token ``i``'s ``keys[i]`` and ``values[i]`` into slot ``slots[i]`` of the pools, in place.
 
-    Before: the pools have one shape, [num_blocks, num_kv_heads, block_size, head_dim]; ``keys`` and ``values`` are
-    exactly [len(slots), num_kv_heads, head_dim]; every slot is between 0 and ``num_blocks * block_size - 1``. The
-    slots are distinct and in any order. No slots: nothing happens.
-    After: those slots hold the new vectors. Every other number in the pools is what it was.
-    Raises ValueError, before the first write, if a shape is wrong (the message holds that shape and the expected one);
-    if a slot is out of range (the message holds the slot).
+    Before:
+    - both pools are [num_blocks, num_kv_heads, block_size, head_dim]
+    - ``keys`` and ``values`` are [len(slots), num_kv_heads, head_dim]
+    - ``slots`` is a list or an array of distinct slots in any order; it may be empty
+    After:
+    - those slots hold the new vectors, in the pools themselves
+    - every other number in the pools is what it was
+    Raises:
+    - ValueError for what ``check_write_inputs`` refuses; nothing is written then
+
+    Example::
+
+        >>> k_pool, v_pool = np.zeros((2, 3, 1, 4, 2))  # 3 blocks of 4 tokens, 1 kv head, head_dim 2
+        >>> write_kv(k_pool, v_pool, np.ones((1, 1, 2)), np.ones((1, 1, 2)), [6])
+        >>> np.argwhere(k_pool).tolist()  # block 1, kv head 0, offset 2, both numbers of the vector
+        [[1, 0, 2, 0], [1, 0, 2, 1]]
     """
     raise NotImplementedError("Task 2: write_kv")
 
 
-def gather_kv(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> np.ndarray:
-    """Copy positions ``0 … num_tokens - 1`` of one sequence out of ``pool``: [num_tokens, num_kv_heads, head_dim].
+def check_gather_inputs(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> None:
+    """Given. Raise ValueError if these cannot be the arguments of ``gather_kv``. Padding is not looked at."""
+    num_blocks, _, block_size, _ = pool.shape
+    check_slot_mapping_inputs(block_table, 0, num_tokens, block_size)
+    for block_id in block_table[:-(-num_tokens // block_size)]:
+        if block_id >= num_blocks:
+            raise ValueError(f"gather_kv: block id {block_id} is not between 0 and {num_blocks - 1}")
 
-    Only the slots of these positions are read; the rest of the last block is garbage and is not part of the result.
-    Entries of the table past the last of them are padding. The result is an array of its own: who changes it does not
-    change the pool.
-    Raises ValueError if the table has fewer than ``num_tokens`` slots; if one of the blocks that hold these positions
-    is not between 0 and ``num_blocks - 1`` (the message holds the block id).
+
+def gather_kv(pool: np.ndarray, block_table: Sequence[int], num_tokens: int) -> np.ndarray:
+    """Copy positions ``0 … num_tokens - 1`` of one sequence out of ``pool``.
+
+    Returns:
+    - the vectors of these positions in order, [num_tokens, num_kv_heads, head_dim], each number as it is in the pool
+    - nothing else: not the rest of the last block, and nothing of the table's padding, which may be -1
+    - an array of its own: a write to it does not change the pool
+    Raises:
+    - ValueError for what ``check_gather_inputs`` refuses
+
+    Example::
+
+        >>> pool = np.arange(12).reshape(3, 1, 4, 1)  # 3 blocks of 4 tokens: each slot holds its own number
+        >>> gather_kv(pool, [2, 0], 6).ravel().tolist()
+        [8, 9, 10, 11, 0, 1]
     """
     raise NotImplementedError("Task 3: gather_kv")
 
 
 def check_attention_inputs(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
                            context_len: int) -> None:
-    """Given. Raise ValueError if these cannot be the arguments of an attention. It looks at shapes, not at numbers."""
+    """Given. Raise ValueError if these cannot be the arguments of an attention: shapes, lengths, block ids.
+
+    It does not read the pools.
+    """
     num_query_tokens, num_heads, head_dim = queries.shape
     num_blocks, num_kv_heads, block_size, pool_head_dim = k_pool.shape
     if v_pool.shape != k_pool.shape:
@@ -82,17 +154,29 @@ def check_attention_inputs(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
 
 def paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.ndarray, block_table: Sequence[int],
                     context_len: int, scale: float | None = None) -> np.ndarray:
-    """Causal attention of one request, K/V gathered first: [num_query_tokens, num_heads, head_dim].
+    """Causal attention of one request, with K/V gathered first. A prefill chunk and a decode step are the same call.
 
         context   0 ……………………………… context_len - 1      all of it written to the pools already
         queries                  [ the last num_query_tokens positions of it ]
 
-    A prefill chunk and a decode step (one query) are the same call. Query ``i`` stands at position
-    ``context_len - num_query_tokens + i`` and sees that position and all before it. Head ``h`` reads kv head
-    ``h // group``, where ``group = num_heads // num_kv_heads``. Scores are multiplied by ``scale``; only None means
-    the default, ``1 / sqrt(head_dim)``. Nothing is written to the arguments. Finite scores of any size give the right
-    result: the largest score that a query and head sees is taken off before exp.
-    Raises ValueError as check_attention_inputs does.
+    After:
+    - nothing is written to the arguments
+    Returns:
+    - [num_query_tokens, num_heads, head_dim]: for each query and head the values that it sees, weighted by the softmax
+      of its scores
+    - query ``i`` is at position ``context_len - num_query_tokens + i`` and sees that position and all before it
+    - head ``h`` reads kv head ``h // group``, where ``group = num_heads // num_kv_heads``
+    - scores are multiplied by ``scale``; only None means the default, ``1 / sqrt(head_dim)``
+    - the right numbers for finite scores of any size, however far apart those of two queries or two heads are
+    Raises:
+    - ValueError for what ``check_attention_inputs`` refuses
+
+    Example::
+
+        >>> k_pool, v_pool = np.zeros((3, 1, 2, 1)), np.arange(6.0).reshape(3, 1, 2, 1)
+        >>> out = paged_attention(np.ones((2, 1, 1)), k_pool, v_pool, [2, 0], 3)  # all scores are equal
+        >>> out.ravel().round(6).tolist()  # the means of 4 and 5, and of 4, 5 and 0
+        [4.5, 3.0]
     """
     raise NotImplementedError("Task 4: paged_attention")
 
@@ -101,15 +185,26 @@ def paged_attention_online(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
                            context_len: int, scale: float | None = None) -> np.ndarray:
     """The same result as ``paged_attention``, one block at a time with a running softmax. Nothing is gathered.
 
-    For each query and head three things are carried from block to block: the largest score so far, the sum of
-    ``exp(score - largest)`` so far, and the same sum with the values in it. When the largest grows, the two sums are
-    scaled down to it.
+    From block to block three things are carried per query and head: the largest score so far, the sum of
+    ``exp(score - largest)`` so far, and the same sum with the values in it.
 
-    Each pool is read as ``pool[block_id]``, or a part of that, and only for the blocks that hold the context. Each
-    block is read once, for all queries together: there is no second pass, for reading is what a decode step waits for.
-    Neither K/V nor scores are kept, so memory does not grow with ``context_len``. Finite scores of any size give the
-    right result: no exp overflows.
-    Raises ValueError as check_attention_inputs does, before it reads a block.
+    After:
+    - nothing is written to the arguments
+    - each pool was read only as ``pool[block_id]``, or a part of that, for blocks that hold the context
+    - each of these blocks was read once, for all queries together: there is no second pass
+    - neither K/V nor scores nor a mask of the whole context were kept: memory does not grow with ``context_len``
+    Returns:
+    - what ``paged_attention`` returns
+    - the right numbers for finite scores of any size, however far apart those of two queries or two heads are
+    Raises:
+    - ValueError for what ``check_attention_inputs`` refuses, before a block is read
+
+    Example::
+
+        >>> k_pool = np.array([0.0, 1.0, 3.0, 2.0, 1.0, np.nan]).reshape(3, 1, 2, 1)  # the scores, for a query of 1
+        >>> v_pool = np.array([1.0, 2.0, 4.0, 8.0, 16.0, np.nan]).reshape(3, 1, 2, 1)
+        >>> paged_attention_online(np.ones((1, 1, 1)), k_pool, v_pool, [0, 1, 2], 5, scale=1.0).round(4).tolist()
+        [[[5.5847]]]
     """
     raise NotImplementedError("Task 5: paged_attention_online")
 
@@ -123,10 +218,24 @@ def ragged_paged_attention(queries: np.ndarray, k_pool: np.ndarray, v_pool: np.n
         positions     3 4 5 6 7   9   0 1          context_lens [8, 10, 2]    B's query is the last of its 10 tokens
 
     Request ``r`` owns the next ``query_lens[r]`` rows of ``queries``, has ``context_lens[r]`` tokens in the pools and
-    finds them through ``block_tables[r]``. Tables may name the same blocks. The result has the shape of ``queries``,
-    row for row, with the default scale; a batch of no requests gives an empty one.
-    Raises ValueError if there are not as many tables, query_lens and context_lens; if a query_len is below 1; if the
-    query_lens do not add up to the rows of ``queries`` (the message holds both numbers); if one request's arguments
-    fail check_attention_inputs.
+    finds them through ``block_tables[r]``. Two tables may name the same block, and tables may be padded.
+
+    After:
+    - nothing is written to the arguments
+    Returns:
+    - for each row what ``paged_attention`` returns for its request, with the default scale
+    - a float64 array of the shape of ``queries``, even if these are float32; for no requests it has no rows
+    Raises:
+    - ValueError if the numbers of tables, query_lens and context_lens differ, even if there are no rows
+    - ValueError if a query_len is below 1; the message has that number
+    - ValueError if the query_lens do not add up to the rows of ``queries``; the message has both numbers
+    - ValueError for what ``check_attention_inputs`` refuses, for one of the requests
+
+    Example::
+
+        >>> k_pool, v_pool = np.zeros((3, 1, 2, 1)), np.arange(6.0).reshape(3, 1, 2, 1)
+        >>> out = ragged_paged_attention(np.ones((3, 1, 1)), k_pool, v_pool, [[2, 0], [1]], [2, 1], [3, 2])
+        >>> out.ravel().round(6).tolist()  # two rows of the first request, one of the second: the mean of 2 and 3
+        [4.5, 3.0, 2.5]
     """
     raise NotImplementedError("Task 6: ragged_paged_attention")
