@@ -7,7 +7,7 @@ MUTANTS = [
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    shifted = scores\n",
         killed_by="test_task_1_softmax_does_not_overflow_on_huge_scores",
-        breaks="softmax: without overflow and without nan",
+        breaks="softmax: no inf and no nan",
     ),
     Mutant(
         name="softmax-shifts-by-the-largest-of-all",
@@ -15,7 +15,7 @@ MUTANTS = [
         replace="    shifted = scores - scores.max(axis=-1, keepdims=True)\n",
         by="    shifted = scores - scores.max()\n",
         killed_by="test_task_1_softmax_rows_of_very_different_size",
-        breaks="softmax: even where one row's scores are around 1e4 and its neighbour's around -1e4",
+        breaks="softmax: even if one row's scores are around 1e4 and the next row's around -1e4",
     ),
     Mutant(
         name="softmax-works-in-place",
@@ -50,7 +50,7 @@ MUTANTS = [
         replace="    weights = softmax(np.where(is_future, -np.inf, scores))\n",
         by="    weights = np.where(is_future, 0.0, softmax(scores))\n",
         killed_by="test_task_2_equal_scores_give_the_mean_of_the_visible_values",
-        breaks="causal_attention: over the keys a query sees",
+        breaks="causal_attention: over the keys that the query sees",
     ),
     Mutant(
         name="attention-forgets-the-mask",
@@ -60,6 +60,7 @@ MUTANTS = [
         killed_by="test_task_2_future_tokens_do_not_influence_earlier_outputs",
         breaks=(
             "causal_attention: sees the keys at positions 0 up to and including its own",
+            "causal_attention: a key that the query does not see weighs nothing",
             "invariant 1: and no other",
             "invariant 2: K and V of a token never change once they are computed",
         ),
@@ -92,8 +93,8 @@ MUTANTS = [
            "        self.values[layer] = np.concatenate([self.values[layer][:start], values])\n",
         killed_by="test_task_3_get_copies_nothing",
         breaks=(
-            "KVCache: Growing an array by one token a step would copy the whole cache at every step",
-            "KVCache.get: reading the cache copies nothing",
+            "KVCache: Growing an array by one token per step would copy the whole cache at every step",
+            "KVCache.get: Reading the cache copies no row",
         ),
     ),
     Mutant(
@@ -103,7 +104,7 @@ MUTANTS = [
         by="        end = self.lengths[layer] = start + len(keys)\n",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
         breaks=(
-            "KVCache.append: Raises ValueError, and changes nothing",
+            "KVCache.append: A call that raises has changed nothing: not a length",
             "invariant 5: A call that raises has changed nothing",
         ),
     ),
@@ -113,15 +114,15 @@ MUTANTS = [
         replace="        if end > self.capacity:\n",
         by="        if end >= self.capacity:\n",
         killed_by="test_task_3_the_last_slot_can_be_used",
-        breaks="KVCache.append: Filling the cache to exactly ``capacity`` is allowed",
+        breaks="KVCache.append: exactly ``capacity`` is allowed",
     ),
     Mutant(
         name="append-lets-numpy-broadcast",
         story="No check of the shapes: one value row is silently written three times.",
-        replace="        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:\n",
-        by="        if False:\n",
+        replace="        self.check_new_rows(keys, values)\n",
+        by="",
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
-        breaks="KVCache.append: if either shape is not",
+        breaks="KVCache.append: ValueError for what ``check_new_rows`` refuses",
     ),
     Mutant(
         name="decode-feeds-the-prompt-token-by-token",
@@ -131,7 +132,10 @@ MUTANTS = [
            "        model.forward([token_id], cache)\n"
            "    not_computed = list(prompt_ids[-1:])\n",
         killed_by="test_task_4_with_cache_every_token_is_sent_once",
-        breaks="decode_with_cache: the prompt in one call, then one token a call",
+        breaks=(
+            "decode_with_cache: The prompt is sent in one call, then one token per call",
+            "decode_with_cache: forward calls got ``P, 1, 1, ..., 1`` tokens",
+        ),
     ),
     Mutant(
         name="decode-feeds-the-last-token-back",
@@ -143,7 +147,8 @@ MUTANTS = [
            "    return DecodeResult(token_ids, logits)\n",
         killed_by="test_task_4_with_cache_every_token_is_sent_once",
         breaks=(
-            "decode_with_cache: The last token that is emitted is never fed back",
+            "decode_with_cache: The last new token is never sent",
+            "decode_with_cache: the cache holds exactly ``P + num_new_tokens - 1`` tokens",
             "invariant 4: The last emitted one is not sent at all",
         ),
     ),
@@ -153,7 +158,7 @@ MUTANTS = [
         replace="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1\n",
         by="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens\n",
         killed_by="test_task_4_a_cache_of_exactly_the_right_size_is_enough",
-        breaks="decode_with_cache: the cache needs ``P + num_new_tokens - 1`` slots",
+        breaks="decode_with_cache: if the cache's capacity is below ``P + num_new_tokens - 1``",
     ),
     Mutant(
         name="decode-finds-out-too-late-that-the-cache-is-small",
@@ -161,7 +166,10 @@ MUTANTS = [
         replace="    if num_slots > cache.capacity:\n",
         by="    if num_slots > cache.capacity + len(prompt_ids):\n",
         killed_by="test_task_4_bad_requests_are_refused_before_any_work",
-        breaks="decode_with_cache: or if its capacity is too small",
+        breaks=(
+            "decode_with_cache: if the cache's capacity is below ``P + num_new_tokens - 1``",
+            "decode_with_cache: Every refusal comes before any forward call",
+        ),
     ),
     Mutant(
         name="formula-uses-float-division",
@@ -169,7 +177,7 @@ MUTANTS = [
         replace="    return n * (n + 1) * (2 * n + 1) // 6\n",
         by="    return int(n * (n + 1) * (2 * n + 1) / 6)\n",
         killed_by="test_task_5_formulas_stay_exact_at_real_sizes",
-        breaks="multiply_adds_without_cache: Exact Python integers at any size",
+        breaks="multiply_adds_without_cache: exact Python integers at any size",
     ),
     Mutant(
         name="formula-applies-the-head-to-every-token",
@@ -177,7 +185,7 @@ MUTANTS = [
         replace="        linear=last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         by="        linear=last * _linear_per_token(shape) + last * shape.width * shape.vocab_size,\n",
         killed_by="test_task_5_formula_with_cache_equals_the_counter",
-        breaks="multiply_adds_with_cache: What ``TinyDecoder.counts`` reads after ``decode_with_cache``",
+        breaks="multiply_adds_with_cache: what ``TinyDecoder.counts`` reads after ``decode_with_cache``",
     ),
     Mutant(
         name="formula-counts-one-step-too-many",
@@ -185,7 +193,7 @@ MUTANTS = [
         replace="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
         by="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens\n",
         killed_by="test_task_5_formula_without_cache_equals_the_counter",
-        breaks="multiply_adds_without_cache: What ``TinyDecoder.counts`` reads after ``decode_without_cache``",
+        breaks="multiply_adds_without_cache: what ``TinyDecoder.counts`` reads after ``decode_without_cache``",
     ),
     Mutant(
         name="bytes-of-the-keys-only",
@@ -210,8 +218,9 @@ MUTANTS = [
         by="    return weights / weights.sum(axis=min(1, weights.ndim - 1), keepdims=True)\n",
         killed_by="test_task_1_softmax_works_along_the_last_axis_of_any_array",
         breaks=(
-            "softmax: Softmax over the last axis, for an array of any number of axes",
-            "softmax: each row is >= 0 and sums to 1",
+            "softmax: a row runs along the last axis",
+            "softmax: the weights of a row come from its own scores only",
+            "softmax: are not below 0, and sum to 1",
         ),
     ),
     Mutant(
@@ -220,7 +229,7 @@ MUTANTS = [
         replace="    weights = np.exp(shifted)\n",
         by="    weights = np.exp(np.maximum(shifted, -700.0))\n",
         killed_by="test_task_1_softmax_masked_entries_weigh_nothing_and_the_input_is_kept",
-        breaks="softmax: gets the weight 0",
+        breaks="softmax: a masked score has the weight 0, exactly",
     ),
     Mutant(
         name="softmax-returns-rows",
@@ -228,7 +237,17 @@ MUTANTS = [
         replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
         by="    return (weights / weights.sum(axis=-1, keepdims=True)).reshape(-1, scores.shape[-1])\n",
         killed_by="test_task_1_softmax_works_along_the_last_axis_of_any_array",
-        breaks="softmax: an array of the shape of ``scores``",
+        breaks="softmax: of the shape of ``scores``",
+    ),
+    Mutant(
+        name="softmax-writes-into-the-kind-of-array-it-got",
+        story="zeros_like of integers is an array of integers: every weight below 1 becomes 0.",
+        replace="    return weights / weights.sum(axis=-1, keepdims=True)\n",
+        by="    result = np.zeros_like(scores)\n"
+           "    result[...] = weights / weights.sum(axis=-1, keepdims=True)\n"
+           "    return result\n",
+        killed_by="test_task_1_softmax_of_known_scores",
+        breaks="softmax: an array of floats",
     ),
     Mutant(
         name="attention-masks-with-a-large-number",
@@ -237,7 +256,7 @@ MUTANTS = [
         by="np.where(is_future, -1e9, scores)",
         killed_by="test_task_2_a_masked_key_weighs_nothing_however_low_the_other_scores_are",
         breaks=(
-            "causal_attention: sees the keys at positions 0 up to and including its own",
+            "causal_attention: weighs nothing, however low the other scores are",
             "invariant 1: and no other",
         ),
     ),
@@ -260,7 +279,7 @@ MUTANTS = [
     scores = np.einsum("qhd,khd->hqk", queries, keys)
 """,
         killed_by="test_task_2_the_arguments_are_not_changed",
-        breaks="causal_attention: The arguments are not changed",
+        breaks="causal_attention: the arguments are not changed",
     ),
     Mutant(
         name="attention-by-heads",
@@ -268,39 +287,25 @@ MUTANTS = [
         replace='    return np.einsum("hqk,khd->qhd", weights, values)\n',
         by='    return np.einsum("hqk,khd->hqd", weights, values)\n',
         killed_by="test_task_2_agrees_with_attention_in_slow_motion",
-        breaks="causal_attention: Returns ``[num_queries, num_heads, head_dim]``",
+        breaks="causal_attention: ``[num_queries, num_heads, head_dim]``: per query and head",
     ),
     Mutant(
-        name="attention-compares-lengths-only",
-        story="Keys and values must be as many; what a value looks like is not asked.",
-        replace="    if keys.shape != values.shape:\n",
-        by="    if len(keys) != len(values):\n",
+        name="attention-does-not-look-at-shapes",
+        story="Relies on einsum, which repeats an axis of length 1 without a word.",
+        replace="    check_attention_shapes(queries, keys, values)\n",
+        by="",
         killed_by="test_task_2_refuses_shapes_that_do_not_fit",
-        breaks="causal_attention: Raises ValueError if ``keys`` and ``values`` differ in shape",
+        breaks="causal_attention: ValueError for what ``check_attention_shapes`` refuses",
     ),
     Mutant(
-        name="attention-of-one-head-for-all",
-        story="einsum repeats an axis of length 1 without a word.",
-        replace="    if keys.shape[1:] != (num_heads, head_dim):\n",
-        by="    if keys.shape[2] != head_dim:\n",
+        name="attention-counts-keys-and-values-itself",
+        story="A check of its own instead of the given one: the numbers of rows, not what a row looks like.",
+        replace="    check_attention_shapes(queries, keys, values)\n",
+        by="""    if len(keys) != len(values) or len(queries) > len(keys):
+        raise ValueError(f"{len(queries)} queries, {len(keys)} keys, {len(values)} values")
+""",
         killed_by="test_task_2_refuses_shapes_that_do_not_fit",
-        breaks="causal_attention: if ``queries`` and ``keys`` differ in ``num_heads`` or ``head_dim``",
-    ),
-    Mutant(
-        name="attention-of-one-number-for-all",
-        story="A query of head_dim 1 is repeated, too.",
-        replace="    if keys.shape[1:] != (num_heads, head_dim):\n",
-        by="    if keys.shape[1] != num_heads:\n",
-        killed_by="test_task_2_refuses_shapes_that_do_not_fit",
-        breaks="causal_attention: differ in ``num_heads`` or ``head_dim``",
-    ),
-    Mutant(
-        name="attention-of-queries-without-keys",
-        story="Queries before the first key see nothing, and softmax gives nan.",
-        replace="    if num_queries > num_keys:\n",
-        by="    if num_keys == 0:\n",
-        killed_by="test_task_2_refuses_shapes_that_do_not_fit",
-        breaks="causal_attention: or if there are more queries than keys",
+        breaks="causal_attention: ValueError for what ``check_attention_shapes`` refuses",
     ),
     Mutant(
         name="num-tokens-asks-the-last-layer",
@@ -316,7 +321,7 @@ MUTANTS = [
         replace="        self.keys[layer][start:end] = keys\n",
         by="        self.keys[layer][:len(keys)] = keys\n",
         killed_by="test_task_3_append_then_get_in_order",
-        breaks="KVCache.append: what was written before is untouched",
+        breaks="KVCache.append: which are untouched",
     ),
     Mutant(
         name="append-counts-calls",
@@ -327,12 +332,20 @@ MUTANTS = [
         breaks="KVCache.append: ``lengths[layer]`` is ``num_new`` more",
     ),
     Mutant(
+        name="append-moves-all-layers-on",
+        story="One length for all layers: the others seem to hold rows that were never written.",
+        replace="        self.lengths[layer] = end\n",
+        by="        self.lengths = [end] * self.num_layers\n",
+        killed_by="test_task_3_append_then_get_in_order",
+        breaks="KVCache.append: the other layers are as they were",
+    ),
+    Mutant(
         name="append-names-the-new-tokens-only",
         story="Says how many came instead of how many the layer would hold.",
         replace="would hold {end} tokens, capacity",
         by="cannot take {len(keys)} tokens, capacity",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
-        breaks="KVCache.append: That message names how many it would hold and the capacity",
+        breaks="KVCache.append: the message names the number it would hold and the capacity",
     ),
     Mutant(
         name="append-clips-at-the-capacity",
@@ -340,7 +353,7 @@ MUTANTS = [
         replace='            raise ValueError(f"layer {layer} would hold {end} tokens, capacity is {self.capacity}")\n',
         by="            return\n",
         killed_by="test_task_3_append_beyond_capacity_changes_nothing",
-        breaks="KVCache.append: or if the layer would hold more than ``capacity`` tokens",
+        breaks="KVCache.append: if the layer would hold more than ``capacity`` tokens",
     ),
     Mutant(
         name="get-copies",
@@ -348,7 +361,7 @@ MUTANTS = [
         replace="        return self.keys[layer][:end], self.values[layer][:end]\n",
         by="        return self.keys[layer][:end].copy(), self.values[layer][:end].copy()\n",
         killed_by="test_task_3_get_copies_nothing",
-        breaks="KVCache.get: Both are slices of the storage (views)",
+        breaks="KVCache.get: the rows are a slice of the storage (a *view*)",
     ),
     Mutant(
         name="get-gives-the-whole-storage",
@@ -356,7 +369,7 @@ MUTANTS = [
         replace="        return self.keys[layer][:end], self.values[layer][:end]\n",
         by="        return self.keys[layer], self.values[layer]\n",
         killed_by="test_task_3_append_then_get_in_order",
-        breaks="KVCache.get: The keys and the values written so far",
+        breaks="KVCache.get: The keys and the values that were written into ``layer``",
     ),
     Mutant(
         name="decode-sends-the-new-tokens-only",
@@ -364,7 +377,10 @@ MUTANTS = [
         replace="        logits[step] = model.forward([*prompt_ids, *token_ids])\n",
         by="        logits[step] = model.forward(token_ids or prompt_ids)\n",
         killed_by="test_task_4_without_cache_every_step_sends_the_whole_text",
-        breaks="decode_without_cache: sends the whole text through the model for every new token",
+        breaks=(
+            "decode_without_cache: the whole text so far is sent through the model",
+            "decode_without_cache: the forward calls got ``P, P + 1, ..., P + num_new_tokens - 1`` tokens",
+        ),
     ),
     Mutant(
         name="decode-grows-the-callers-prompt",
@@ -383,12 +399,64 @@ MUTANTS = [
         breaks="decode_without_cache: ``prompt_ids`` is not changed",
     ),
     Mutant(
+        name="decode-returns-the-last-logits-for-all",
+        story="Keeps one row of logits, and repeats it for every token.",
+        replace="        logits[step] = model.forward([*prompt_ids, *token_ids])\n",
+        by="        logits[:] = model.forward([*prompt_ids, *token_ids])\n",
+        killed_by="test_task_4_without_cache_every_step_sends_the_whole_text",
+        breaks="decode_without_cache: per token, the logits that it was picked from",
+    ),
+    Mutant(
+        name="decode-eats-the-callers-prompt",
+        story="Empties the list that it was given, piece by piece.",
+        replace="    not_computed = list(prompt_ids)\n",
+        by="""    not_computed = list(prompt_ids)
+    if isinstance(prompt_ids, list):
+        prompt_ids.clear()
+""",
+        killed_by="test_task_4_with_cache_every_token_is_sent_once",
+        breaks="decode_with_cache: ``prompt_ids`` is not changed",
+    ),
+    Mutant(
+        name="decode-returns-the-prompt-with-the-answer",
+        story="The text so far is at hand, and all of it is returned.",
+        replace="""        not_computed = token_ids[-1:]
+    return DecodeResult(token_ids, logits)
+""",
+        by="""        not_computed = token_ids[-1:]
+    return DecodeResult([*prompt_ids, *token_ids], logits)
+""",
+        killed_by="test_task_4_with_cache_gives_the_same_tokens_and_logits",
+        breaks="decode_with_cache: what ``decode_without_cache`` returns",
+    ),
+    Mutant(
+        name="decode-forgets-to-look-at-the-request",
+        story="Without the check, -1 new tokens reach np.zeros, and an empty prompt of 0 new tokens passes.",
+        replace="""    check_decode_request(prompt_ids, num_new_tokens)
+    if any(cache.lengths):
+""",
+        by="    if any(cache.lengths):\n",
+        killed_by="test_task_4_bad_requests_are_refused_before_any_work",
+        breaks="decode_with_cache: ValueError for what ``check_decode_request`` refuses",
+    ),
+    Mutant(
+        name="decode-fills-the-cache-for-0-tokens",
+        story="Sends the prompt before it looks at the number of new tokens.",
+        replace="    not_computed = list(prompt_ids)\n",
+        by="""    not_computed = list(prompt_ids)
+    if num_new_tokens == 0 and cache.capacity >= len(prompt_ids):
+        model.forward(not_computed, cache)
+""",
+        killed_by="test_task_4_zero_new_tokens_cost_nothing",
+        breaks="decode_with_cache: for 0 new tokens there was no forward call, and the cache is empty",
+    ),
+    Mutant(
         name="decode-adds-to-a-list",
         story="prompt_ids + [...] needs a list, and a prompt is any sequence.",
         replace="    not_computed = list(prompt_ids)\n",
         by="    not_computed = prompt_ids + []\n",
         killed_by="test_task_4_a_prompt_of_one_token",
-        breaks="decode_with_cache: the prompt in one call",
+        breaks="decode_with_cache: The prompt is sent in one call",
     ),
     Mutant(
         name="decode-emits-numbers-of-numpy",
@@ -441,7 +509,7 @@ MUTANTS = [
         replace="{num_slots} tokens will be cached, capacity is {cache.capacity}",
         by="a capacity of {cache.capacity} is too small",
         killed_by="test_task_4_a_cache_that_is_too_small_is_told_both_numbers",
-        breaks="decode_with_cache: That last message names the slots needed and the capacity",
+        breaks="decode_with_cache: the message names both numbers",
     ),
     Mutant(
         name="decode-asks-for-slots-it-does-not-need",
@@ -449,7 +517,7 @@ MUTANTS = [
         replace="    num_slots = 0 if num_new_tokens == 0 else len(prompt_ids) + num_new_tokens - 1\n",
         by="    num_slots = len(prompt_ids) + num_new_tokens - 1\n",
         killed_by="test_task_4_zero_new_tokens_cost_nothing",
-        breaks="decode_with_cache: the cache stays empty and needs no slot",
+        breaks="decode_with_cache: A decode of 0 new tokens needs no slot",
     ),
     Mutant(
         name="decode-returns-an-empty-list-of-logits",
@@ -473,7 +541,7 @@ def decode_with_cache""",
         replace="    return n * (n + 1) // 2\n",
         by="    return int(n * (n + 1) / 2)\n",
         killed_by="test_task_5_formulas_stay_exact_after_a_very_long_prompt",
-        breaks="multiply_adds_with_cache: Exact Python integers at any size",
+        breaks="multiply_adds_with_cache: exact Python integers at any size",
     ),
     Mutant(
         name="formula-charges-for-a-prompt-that-is-not-sent",
@@ -483,27 +551,56 @@ def decode_with_cache""",
 """,
         by="",
         killed_by="test_task_5_zero_new_tokens_cost_zero",
-        breaks="multiply_adds_with_cache: 0 new tokens cost 0",
+        breaks="multiply_adds_with_cache: 0 and 0 for 0 new tokens",
+    ),
+    Mutant(
+        name="formula-counts-at-least-one-step",
+        story="Takes the first step for granted.",
+        replace="    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
+        by="    num_new_tokens = max(1, num_new_tokens)\n"
+           "    first, last = num_prompt_tokens, num_prompt_tokens + num_new_tokens - 1\n",
+        killed_by="test_task_5_zero_new_tokens_cost_zero",
+        breaks="multiply_adds_without_cache: 0 and 0 for 0 new tokens",
+    ),
+    Mutant(
+        name="formula-returns-one-object-to-all",
+        story="Fills in the same result again: a second call changes what the first one returned.",
+        replace="""    if num_new_tokens == 0:
+        return MultiplyAdds()
+    last = num_prompt_tokens + num_new_tokens - 1
+    num_pairs = num_prompt_tokens**2 + _sum_to(last) - _sum_to(num_prompt_tokens)
+    return MultiplyAdds(
+""",
+        by="""    shared = multiply_adds_with_cache.__dict__.setdefault("shared", MultiplyAdds())
+    shared.linear = shared.attention = 0
+    if num_new_tokens == 0:
+        return shared
+    last = num_prompt_tokens + num_new_tokens - 1
+    num_pairs = num_prompt_tokens**2 + _sum_to(last) - _sum_to(num_prompt_tokens)
+    return (lambda **counts: shared.__dict__.update(counts) or shared)(
+""",
+        killed_by="test_task_5_zero_new_tokens_cost_zero",
+        breaks="multiply_adds_with_cache: a new ``MultiplyAdds``",
     ),
     Mutant(
         name="bytes-of-nothing",
         story="Checks all arguments but the last.",
-        replace="""("head_dim", head_dim),
-                        ("bytes_per_element", bytes_per_element)):
+        replace="""head_dim=head_dim,
+                   bytes_per_element=bytes_per_element)
 """,
-        by='("head_dim", head_dim)):\n',
+        by="head_dim=head_dim)\n",
         killed_by="test_task_6_impossible_shapes_are_refused",
-        breaks="kv_bytes_per_token: if any of the four is below 1",
+        breaks="kv_bytes_per_token: if one of the four is below 1",
     ),
     Mutant(
         name="bytes-with-a-nameless-error",
-        story="Says that something must be at least 1.",
-        replace="""            raise ValueError(f"{name} must be at least 1, got {value}")
-    return 2""",
-        by="""            raise ValueError(f"must be at least 1, got {value}")
-    return 2""",
+        story="Checks the smallest of the four, and cannot say which one that is.",
+        replace="""    check_at_least(1, num_layers=num_layers, num_kv_heads=num_kv_heads, head_dim=head_dim,
+                   bytes_per_element=bytes_per_element)
+""",
+        by="    check_at_least(1, argument=min(num_layers, num_kv_heads, head_dim, bytes_per_element))\n",
         killed_by="test_task_6_impossible_shapes_are_refused",
-        breaks="kv_bytes_per_token: naming the argument and its value",
+        breaks="kv_bytes_per_token: the message names the argument and its value",
     ),
     Mutant(
         name="tokens-that-fit-in-floats",
@@ -516,40 +613,51 @@ def decode_with_cache""",
     Mutant(
         name="no-tokens-fit-into-a-negative-budget",
         story="-7 // 10 is -1 tokens.",
-        replace="    if budget_bytes < 0:\n",
-        by="    if False:\n",
+        replace="    check_at_least(0, budget_bytes=budget_bytes)\n",
+        by="",
         killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
-        breaks="num_tokens_that_fit: if the budget is negative",
+        breaks="num_tokens_that_fit: if the budget is below 0",
+    ),
+    Mutant(
+        name="tokens-of-no-bytes",
+        story="0 bytes per token is a ZeroDivisionError, in the words of Python.",
+        replace="    check_at_least(1, bytes_per_token=bytes_per_token)\n",
+        by="",
+        killed_by="test_task_6_tokens_that_fit_are_whole_tokens",
+        breaks="num_tokens_that_fit: or ``bytes_per_token`` below 1",
     ),
     Mutant(
         name="attention-wants-a-query",
         story="0 queries look like a mistake; a step in which a request computes nothing has them.",
-        replace="    if num_queries > num_keys:\n",
-        by="    if num_queries == 0 or num_queries > num_keys:\n",
+        replace="    check_attention_shapes(queries, keys, values)\n",
+        by="    check_attention_shapes(queries, keys, values)\n"
+           "    if len(queries) == 0:\n"
+           '        raise ValueError("0 queries")\n',
         killed_by="test_task_2_no_queries_are_no_error",
-        breaks="causal_attention: 0 queries over some keys are no error",
+        breaks="causal_attention: 0 rows for 0 queries over one key or more",
     ),
     Mutant(
         name="append-looks-at-two-axes-of-the-values",
-        story="Compares rows and heads; one number a head is silently written head_dim times.",
-        replace=" or values.shape != keys.shape:\n",
-        by=" or values.shape[:2] != keys.shape[:2]:\n",
+        story="A check of its own instead of the given one: one number per head is silently written head_dim times.",
+        replace="        self.check_new_rows(keys, values)\n",
+        by="""        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape[:2] != keys.shape[:2]:
+            raise ValueError(f"keys {keys.shape}, values {values.shape}")
+""",
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
-        breaks="KVCache.append: if either shape is not",
+        breaks="KVCache.append: ValueError for what ``check_new_rows`` refuses",
     ),
     Mutant(
         name="append-writes-the-keys-first",
-        story="Looks at the keys and writes them, then finds that the values do not fit.",
-        replace="""        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
-            raise""",
+        story="Writes the keys and calls the check then: it refuses the values, but the keys are in the storage.",
+        replace="        self.check_new_rows(keys, values)\n",
         by="""        start = self.lengths[layer]
         if keys.shape[1:] == (self.num_heads, self.head_dim) and start + len(keys) <= self.capacity:
             self.keys[layer][start:start + len(keys)] = keys
-        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
-            raise""",
+        self.check_new_rows(keys, values)
+""",
         killed_by="test_task_3_append_refuses_shapes_that_do_not_fit",
         breaks=(
-            "KVCache.append: and changes nothing",
+            "KVCache.append: and not a row of the storage, free or written",
             "invariant 5: A call that raises has changed nothing",
         ),
     ),
@@ -559,7 +667,7 @@ def decode_with_cache""",
         replace="        if end > self.capacity:\n",
         by="        if end == start or end > self.capacity:\n",
         killed_by="test_task_3_no_rows_are_no_error",
-        breaks="KVCache.append: which may be 0",
+        breaks="KVCache.append: ``num_new`` may be 0",
     ),
     Mutant(
         name="decode-looks-at-some-layers",
@@ -575,6 +683,6 @@ def decode_with_cache""",
         replace="        linear=last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         by="        linear=1.0 * last * _linear_per_token(shape) + num_new_tokens * shape.width * shape.vocab_size,\n",
         killed_by="test_task_5_formulas_stay_exact_after_a_very_long_prompt",
-        breaks="multiply_adds_with_cache: Exact Python integers",
+        breaks="multiply_adds_with_cache: exact Python integers",
     ),
 ]

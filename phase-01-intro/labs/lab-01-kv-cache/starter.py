@@ -55,15 +55,40 @@ class DecodeResult:
     logits: np.ndarray
 
 
+def check_at_least(minimum: int, **arguments: int) -> None:
+    """Given. Raise ValueError for the first argument that is below ``minimum``.
+
+        check_at_least(1, num_heads=4, head_dim=0)    ValueError: head_dim must be at least 1, got 0
+    """
+    for name, value in arguments.items():
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
 # ---------------------------------------------------------------------------------------------- Task 1
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis, for an array of any number of axes.
+    """Turn every row of ``scores`` into weights: a score s weighs exp(s), divided by the sum of all exp of its row.
 
-    An entry may be ``-inf`` (masked) and then gets the weight 0. Every row has at least one finite entry.
-    After: an array of the shape of ``scores``; each row is >= 0 and sums to 1, without overflow and without nan, even
-    where one row's scores are around 1e4 and its neighbour's around -1e4. ``scores`` is not changed.
+    A larger score gets a larger weight, and the weights of a row sum to 1.
+
+    Before:
+    - ``scores`` has one axis or more; a row runs along the last axis
+    - ``scores`` holds floats or integers
+    - a score may be ``-inf``, which means masked; every row has at least one finite score
+    After:
+    - ``scores`` is not changed
+    Returns:
+    - an array of floats, of the shape of ``scores``
+    - the weights of a row come from its own scores only, are not below 0, and sum to 1
+    - a masked score has the weight 0, exactly
+    - no inf and no nan, even if one row's scores are around 1e4 and the next row's around -1e4
+
+    Example::
+
+        >>> softmax(np.array([[0.0, np.log(3.0)], [5.0, -np.inf]])).round(6).tolist()
+        [[0.25, 0.75], [1.0, 0.0]]
     """
     raise NotImplementedError("Task 1: softmax")
 
@@ -71,21 +96,49 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------------------------------- Task 2
 
 
-def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Causal multi-head attention of a chunk of queries that ends where the keys end.
+def check_attention_shapes(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
+    """Given. Raise ValueError if these cannot be the arguments of ``causal_attention``.
 
-    ``queries`` is ``[num_queries, num_heads, head_dim]``; ``keys`` and ``values`` are
-    ``[num_keys, num_heads, head_dim]``. The last query belongs to the last key, so query ``i`` stands at position
-    ``num_keys - num_queries + i`` and sees the keys at positions 0 up to and including its own::
+    ``keys`` and ``values`` must have the same shape, ``queries`` the same ``num_heads`` and ``head_dim``, and there
+    may not be more queries than keys. numpy alone would accept some of these: it repeats an axis of length 1.
+    """
+    if keys.shape != values.shape:
+        raise ValueError(f"keys {keys.shape} and values {values.shape} must have the same shape")
+    if queries.shape[1:] != keys.shape[1:]:
+        raise ValueError(f"queries {queries.shape} and keys {keys.shape} must agree in num_heads and head_dim")
+    if len(queries) > len(keys):
+        raise ValueError(f"{len(queries)} queries need at least {len(queries)} keys, got {len(keys)}")
+
+
+def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Causal attention of a text's last tokens: each query mixes the values of all tokens up to and including its own.
+
+    The last query belongs to the last key, so query ``i`` is at position ``num_keys - num_queries + i``. It sees the
+    keys at positions 0 up to and including its own::
 
         num_queries = 2, num_keys = 5         key  0 1 2 3 4
                           query 0 (position 3)     x x x x .
                           query 1 (position 4)     x x x x x
 
-    Per head: ``weights = softmax(q . k / sqrt(head_dim))`` over the keys a query sees; the output is the weighted sum
-    of the values. Returns ``[num_queries, num_heads, head_dim]``. The arguments are not changed.
-    Raises ValueError if ``keys`` and ``values`` differ in shape, if ``queries`` and ``keys`` differ in ``num_heads`` or
-    ``head_dim``, or if there are more queries than keys; 0 queries over some keys are no error.
+    Before:
+    - ``queries`` is ``[num_queries, num_heads, head_dim]``
+    - ``keys`` and ``values`` are ``[num_keys, num_heads, head_dim]``
+    After:
+    - the arguments are not changed
+    Returns:
+    - ``[num_queries, num_heads, head_dim]``: per query and head, the sum of weight times value over the keys it sees
+    - the weights are ``softmax(q . k / sqrt(head_dim))`` over the keys that the query sees, where ``q . k`` is the dot
+      product of the query's and the key's vector of that head
+    - a key that the query does not see weighs nothing, however low the other scores are
+    - 0 rows for 0 queries over one key or more; this is no error
+    Raises:
+    - ValueError for what ``check_attention_shapes`` refuses
+
+    Example: two queries of zeros, so that all scores are equal. Query 0 sees the values 10 and 20, query 1 all three::
+
+        >>> values = np.array([10.0, 20.0, 60.0]).reshape(3, 1, 1)
+        >>> causal_attention(np.zeros((2, 1, 1)), np.ones((3, 1, 1)), values).round(6).ravel().tolist()
+        [15.0, 30.0]
     """
     raise NotImplementedError("Task 2: causal_attention")
 
@@ -96,27 +149,30 @@ def causal_attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) 
 class KVCache:
     """The keys and values of one sequence, layer by layer, in storage that is set aside once.
 
-    Growing an array by one token a step would copy the whole cache at every step; here a step writes one row.
+    Growing an array by one token per step would copy the whole cache at every step; here a step writes one row.
 
         keys[layer]   [ row 0 | row 1 | row 2 |  free  |  free  ]     capacity = 5
                         written: lengths[layer] = 3
     """
 
     def __init__(self, num_layers: int, capacity: int, num_heads: int, head_dim: int) -> None:
-        for name, value in (("num_layers", num_layers), ("num_heads", num_heads), ("head_dim", head_dim)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if capacity < 0:
-            raise ValueError(f"capacity must be at least 0, got {capacity}")
+        check_at_least(1, num_layers=num_layers, num_heads=num_heads, head_dim=head_dim)
+        check_at_least(0, capacity=capacity)
         self.num_layers = num_layers
         self.capacity = capacity
         self.num_heads = num_heads
         self.head_dim = head_dim
-        #: One array ``[capacity, num_heads, head_dim]`` a layer.
+        #: One array ``[capacity, num_heads, head_dim]`` per layer.
         self.keys = [np.zeros((capacity, num_heads, head_dim)) for _ in range(num_layers)]
         self.values = [np.zeros((capacity, num_heads, head_dim)) for _ in range(num_layers)]
         #: How many rows of each layer are written.
         self.lengths = [0] * num_layers
+
+    def check_new_rows(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Given. Raise ValueError unless both are ``[num_new, num_heads, head_dim]``, with the same ``num_new``."""
+        if keys.shape[1:] != (self.num_heads, self.head_dim) or values.shape != keys.shape:
+            raise ValueError(f"keys and values must have the shape [num_new, {self.num_heads}, {self.head_dim}], got "
+                             f"{keys.shape} and {values.shape}")
 
     @property
     def num_tokens(self) -> int:
@@ -124,20 +180,35 @@ class KVCache:
         raise NotImplementedError("Task 3: KVCache.num_tokens")
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        """Write the K/V of the next tokens of ``layer``, both ``[num_new, num_heads, head_dim]``.
+        """Write the keys and the values of the next ``num_new`` tokens into ``layer``.
 
-        After: ``lengths[layer]`` is ``num_new`` more; what was written before is untouched; the cache holds copies, so
-        the caller may reuse its arrays. Filling the cache to exactly ``capacity`` is allowed.
-        Raises ValueError, and changes nothing, if either shape is not ``[num_new, num_heads, head_dim]`` with one
-        ``num_new``, which may be 0, for both, or if the layer would hold more than ``capacity`` tokens. That message
-        names how many it would hold and the capacity.
+        A call that raises has changed nothing: not a length, and not a row of the storage, free or written.
+
+        Before:
+        - ``keys`` and ``values`` are ``[num_new, num_heads, head_dim]``; ``num_new`` may be 0
+        After:
+        - the new rows come after the rows that ``layer`` held, which are untouched
+        - ``lengths[layer]`` is ``num_new`` more; the other layers are as they were
+        - the cache holds copies, so the caller may reuse its arrays
+        Raises:
+        - ValueError for what ``check_new_rows`` refuses
+        - ValueError if the layer would hold more than ``capacity`` tokens (exactly ``capacity`` is allowed); the
+          message names the number it would hold and the capacity
+
+        Example::
+
+            >>> cache = KVCache(num_layers=2, capacity=5, num_heads=1, head_dim=1)
+            >>> cache.append(0, np.ones((3, 1, 1)), np.ones((3, 1, 1)))
+            >>> cache.append(0, np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))
+            >>> cache.lengths, cache.keys[0].ravel().tolist()
+            ([4, 0], [1.0, 1.0, 1.0, 0.0, 0.0])
         """
         raise NotImplementedError("Task 3: KVCache.append")
 
     def get(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """The keys and the values written so far, each ``[lengths[layer], num_heads, head_dim]``, oldest first.
+        """The keys and the values that were written into ``layer``, each ``[lengths[layer], num_heads, head_dim]``.
 
-        Both are slices of the storage (views): reading the cache copies nothing.
+        The oldest row is the first. Reading the cache copies no row: the rows are a slice of the storage (a *view*).
         """
         raise NotImplementedError("Task 3: KVCache.get")
 
@@ -219,23 +290,35 @@ def _rms_norm(x: np.ndarray) -> np.ndarray:
 
 
 def check_decode_request(prompt_ids: Sequence[int], num_new_tokens: int) -> None:
-    """Raise ValueError if the prompt is empty or ``num_new_tokens`` is negative. Given, for Task 4."""
+    """Given, for Task 4. Raise ValueError if the prompt is empty or ``num_new_tokens`` is negative."""
     if len(prompt_ids) == 0:
         raise ValueError("the prompt must have at least 1 token, got 0")
-    if num_new_tokens < 0:
-        raise ValueError(f"num_new_tokens must be at least 0, got {num_new_tokens}")
+    check_at_least(0, num_new_tokens=num_new_tokens)
 
 
 # ---------------------------------------------------------------------------------------------- Task 4
 
 
 def decode_without_cache(model: TinyDecoder, prompt_ids: Sequence[int], num_new_tokens: int) -> DecodeResult:
-    """Greedy decoding (argmax) that sends the whole text through the model for every new token.
+    """Greedy decoding without a cache: for every new token the whole text so far is sent through the model.
 
-    The forward calls get ``P, P + 1, ..., P + num_new_tokens - 1`` tokens, where P is the length of the prompt. For
-    ``num_new_tokens = 0`` there is no forward call, ``token_ids`` is ``[]`` and ``logits`` is ``[0, vocab_size]``.
-    ``prompt_ids`` is not changed.
-    Raises ValueError, before any forward call, for what ``check_decode_request`` refuses.
+    Each new token is the argmax of the logits that the model returns, and is then part of the text.
+
+    After:
+    - the forward calls got ``P, P + 1, ..., P + num_new_tokens - 1`` tokens, where P is the length of the prompt
+    - ``prompt_ids`` is not changed
+    Returns:
+    - the ``num_new_tokens`` new tokens and, per token, the logits that it was picked from
+    - for 0 new tokens, without a forward call: ``token_ids`` is ``[]`` and ``logits`` is ``[0, vocab_size]``
+    Raises:
+    - ValueError for what ``check_decode_request`` refuses, before any forward call
+
+    Example::
+
+        >>> model = TinyDecoder(ModelShape(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8, vocab_size=50))
+        >>> result = decode_without_cache(model, [7, 8, 9], num_new_tokens=4)
+        >>> model.forward_lengths, len(result.token_ids), result.logits.shape
+        ([3, 4, 5, 6], 4, (4, 50))
     """
     raise NotImplementedError("Task 4: decode_without_cache")
 
@@ -243,15 +326,30 @@ def decode_without_cache(model: TinyDecoder, prompt_ids: Sequence[int], num_new_
 def decode_with_cache(
     model: TinyDecoder, prompt_ids: Sequence[int], num_new_tokens: int, cache: KVCache
 ) -> DecodeResult:
-    """Greedy decoding that sends every token through the model once: the prompt in one call, then one token a call.
+    """Greedy decoding with a cache: no token is sent twice. The prompt is sent in one call, then one token per call.
 
-    The forward calls get ``P, 1, 1, ..., 1`` tokens, ``num_new_tokens`` calls in all. The last token that is emitted
-    is never fed back, so the cache needs ``P + num_new_tokens - 1`` slots and holds exactly that many tokens after.
-    For ``num_new_tokens = 0`` there is no forward call, the cache stays empty and needs no slot; the result is as in
-    ``decode_without_cache``. ``prompt_ids`` is not changed.
-    Raises ValueError, before any forward call and with the cache unchanged, for what ``check_decode_request`` refuses,
-    if any layer of the cache holds a token, or if its capacity is too small. That last message names the slots needed
-    and the capacity.
+    The last new token is never sent. Every refusal comes before any forward call, and leaves the cache as it was.
+
+    After:
+    - the ``num_new_tokens`` forward calls got ``P, 1, 1, ..., 1`` tokens, where P is the length of the prompt
+    - the cache holds exactly ``P + num_new_tokens - 1`` tokens
+    - for 0 new tokens there was no forward call, and the cache is empty
+    - ``prompt_ids`` is not changed
+    Returns:
+    - what ``decode_without_cache`` returns, for 0 new tokens too; the logits differ by less than 1e-9
+    Raises:
+    - ValueError for what ``check_decode_request`` refuses
+    - ValueError if any layer of the cache holds a token, even if no new token is asked for
+    - ValueError if the cache's capacity is below ``P + num_new_tokens - 1``, the slots needed; the message names both
+      numbers. A decode of 0 new tokens needs no slot
+
+    Example::
+
+        >>> model = TinyDecoder(ModelShape(num_layers=1, num_heads=1, head_dim=4, ffn_dim=8, vocab_size=50))
+        >>> cache = KVCache(num_layers=1, capacity=6, num_heads=1, head_dim=4)
+        >>> result = decode_with_cache(model, [7, 8, 9], 4, cache)
+        >>> model.forward_lengths, len(result.token_ids), cache.num_tokens
+        ([3, 1, 1, 1], 4, 6)
     """
     raise NotImplementedError("Task 4: decode_with_cache")
 
@@ -260,19 +358,39 @@ def decode_with_cache(
 
 
 def multiply_adds_without_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
-    """What ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model, without running one.
+    """The multiply-adds of ``decode_without_cache``, worked out without running a model.
 
-    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do.
-    0 new tokens cost 0.
+    ``TinyDecoder`` says what is counted. A formula is the quickest way; a loop over the steps will do.
+
+    Returns:
+    - a new ``MultiplyAdds`` with what ``TinyDecoder.counts`` reads after ``decode_without_cache`` on a fresh model
+    - exact Python integers at any size
+    - 0 and 0 for 0 new tokens
+
+    Example::
+
+        >>> shape = ModelShape(num_layers=1, num_heads=1, head_dim=2, ffn_dim=3, vocab_size=5)
+        >>> multiply_adds_without_cache(shape, num_prompt_tokens=3, num_new_tokens=2)
+        MultiplyAdds(linear=216, attention=100)
     """
     raise NotImplementedError("Task 5: multiply_adds_without_cache")
 
 
 def multiply_adds_with_cache(shape: ModelShape, num_prompt_tokens: int, num_new_tokens: int) -> MultiplyAdds:
-    """What ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model, without running one.
+    """The multiply-adds of ``decode_with_cache``, worked out without running a model.
 
-    Exact Python integers at any size. A formula is the quickest way; a loop over the steps will do.
-    0 new tokens cost 0.
+    ``TinyDecoder`` says what is counted. A formula is the quickest way; a loop over the steps will do.
+
+    Returns:
+    - a new ``MultiplyAdds`` with what ``TinyDecoder.counts`` reads after ``decode_with_cache`` on a fresh model
+    - exact Python integers at any size
+    - 0 and 0 for 0 new tokens
+
+    Example::
+
+        >>> shape = ModelShape(num_layers=1, num_heads=1, head_dim=2, ffn_dim=3, vocab_size=5)
+        >>> multiply_adds_with_cache(shape, num_prompt_tokens=3, num_new_tokens=2)
+        MultiplyAdds(linear=132, attention=52)
     """
     raise NotImplementedError("Task 5: multiply_adds_with_cache")
 
@@ -301,7 +419,13 @@ REAL_SHAPES = {
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_element: int) -> int:
     """How many bytes of cache one token takes: a key and a value vector, in every KV head of every layer.
 
-    Raises ValueError, naming the argument and its value, if any of the four is below 1.
+    Raises:
+    - ValueError if one of the four is below 1 (``check_at_least``); the message names the argument and its value
+
+    Example::
+
+        >>> kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=128, bytes_per_element=2)
+        131072
     """
     raise NotImplementedError("Task 6: kv_bytes_per_token")
 
@@ -309,7 +433,14 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, bytes_
 def num_tokens_that_fit(budget_bytes: int, bytes_per_token: int) -> int:
     """How many whole tokens a budget of bytes holds, exactly, at any size.
 
-    Raises ValueError, naming the argument and its value, if the budget is negative or ``bytes_per_token`` is below 1.
+    Raises:
+    - ValueError if the budget is below 0, or ``bytes_per_token`` below 1 (``check_at_least``); the message names the
+      argument and its value
+
+    Example::
+
+        >>> num_tokens_that_fit(budget_bytes=19, bytes_per_token=10)
+        1
     """
     raise NotImplementedError("Task 6: num_tokens_that_fit")
 
@@ -343,12 +474,12 @@ def print_work_table(shape: ModelShape, num_prompt_tokens: int, num_new_tokens_l
 
 
 def print_bytes_table(bytes_per_element: int, budget_bytes: int) -> None:
-    print(f"{bytes_per_element} bytes an element, {budget_bytes / 2**30:.0f} GiB of cache")
-    print(f"{'model':>14} | {'KiB a token':>11} | {'tokens that fit':>15}")
+    print(f"{bytes_per_element} bytes per element, {budget_bytes / 2**30:.0f} GiB of cache")
+    print(f"{'model':>14} | {'KiB per token':>13} | {'tokens that fit':>15}")
     for name, shape in REAL_SHAPES.items():
         num_bytes = kv_bytes_per_token(shape.num_layers, shape.num_kv_heads, shape.head_dim, bytes_per_element)
         num_tokens = num_tokens_that_fit(budget_bytes, num_bytes)
-        print(f"{name:>14} | {num_bytes / 1024:>11.1f} | {num_tokens:>15,}")
+        print(f"{name:>14} | {num_bytes / 1024:>13.1f} | {num_tokens:>15,}")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,13 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 @contextlib.contextmanager
-def must_refuse(call):
-    """The call must raise ValueError. An unwritten body is no refusal. Gives the message, for whoever reads it."""
+def must_refuse(call, given=None):
+    """The call must raise ValueError. An unwritten body is no refusal. Gives the message.
+
+    ``given`` is the given check that would have refused it.
+    """
     refused = types.SimpleNamespace(message=None)
+    if_called = f": {given} raises it if it is called" if given else ""
     try:
         yield refused
     except NotImplementedError:
@@ -25,8 +29,8 @@ def must_refuse(call):
         refused.message = str(error)
         return
     except Exception as other:
-        pytest.fail(f"{call} raised {other!r}, expected a ValueError", pytrace=False)
-    pytest.fail(f"{call} was accepted, expected a ValueError", pytrace=False)
+        pytest.fail(f"{call} raised {other!r}, expected a ValueError" + if_called, pytrace=False)
+    pytest.fail(f"{call} was accepted, expected a ValueError" + if_called, pytrace=False)
 
 
 def numbers_in(message):
@@ -101,6 +105,10 @@ def test_task_1_softmax_of_known_scores(lab):
     got = lab.softmax(np.array([0.0, math.log(2.0), math.log(5.0)]))
     assert is_close(got, [1 / 8, 2 / 8, 5 / 8], atol=1e-12), \
         f"softmax([0, ln 2, ln 5]) gave {got}, expected [0.125, 0.25, 0.625]: weights are exp(score) over their sum"
+    got = lab.softmax(np.array([4, 4]))
+    assert is_close(got, [0.5, 0.5], atol=1e-12), \
+        f"softmax([4, 4]) of an array of integers gave {got}, expected [0.5, 0.5]: the weights are floats, also of " \
+        "scores that are not"
 
 
 @pytest.mark.points(2)
@@ -176,7 +184,7 @@ def test_task_2_a_chunk_is_the_tail_of_the_whole(lab):
         assert error < 1e-9, \
             f"causal_attention of {num_queries} queries over 8 keys, the last of a text of 8, differs from these " \
             f"rows of the whole text by {error:.2g}, expected 0: the last query belongs to the last key, so query 0 " \
-            f"of {num_queries} stands at position {first}"
+            f"of {num_queries} is at position {first}"
 
 
 @pytest.mark.points(4)
@@ -237,7 +245,7 @@ def test_task_2_refuses_shapes_that_do_not_fit(lab):
     for bad in [(queries, keys[:2], values[:2]), (queries, keys, values[:1]), (queries, keys, values[:, :1]),
                 (queries, keys, values[:, :, :3]), (queries[:, :1], keys, values), (queries[:, :, :1], keys, values)]:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(("queries", "keys", "values"), bad))
-        with must_refuse(f"causal_attention of the shapes {shapes}"):
+        with must_refuse(f"causal_attention of the shapes {shapes}", given="check_attention_shapes"):
             lab.causal_attention(*bad)
 
 
@@ -265,7 +273,7 @@ def test_task_3_append_then_get_in_order(lab):
     keys, values = cache.get(1)
     assert (row_numbers(keys), row_numbers(values)) == ([0, 1, 2, 3], [100, 101, 102, 103]), \
         f"after appending tokens 0..2 and then 3 to layer 1, get(1) reads keys {row_numbers(keys)} and values " \
-        f"{row_numbers(values)}, expected [0, 1, 2, 3] and [100, 101, 102, 103]: new rows go behind the old ones"
+        f"{row_numbers(values)}, expected [0, 1, 2, 3] and [100, 101, 102, 103]: new rows come after the old ones"
     got = len(cache.get(0)[0])
     assert got == 0, f"get(0) has {got} rows after appends to layer 1 only, expected 0: every layer has its own rows"
 
@@ -293,7 +301,7 @@ def test_task_3_the_cache_keeps_copies(lab):
     got = tuple(row_numbers(array) for array in cache.get(0))
     assert got == ([0, 1, 2, 3], [100, 101, 102, 103]), \
         f"append(0, keys, values), then overwriting the caller's arrays, changed the cache to {got}: the cache must " \
-        "hold copies, not references to arrays of somebody else"
+        "hold copies, not the caller's arrays"
 
 
 @pytest.mark.points(2)
@@ -356,7 +364,7 @@ def test_task_3_append_refuses_shapes_that_do_not_fit(lab):
                          (rows(1, 2, num_heads=1), rows(101, 2, num_heads=1)),
                          (np.zeros(8), np.zeros(8)), (np.zeros((4, 8)), np.zeros((4, 8)))]:
         call = f"append(0, keys, values) of the shapes {keys.shape} and {values.shape} to a cache of 4 heads of 8"
-        with must_refuse(call):
+        with must_refuse(call, given="check_new_rows"):
             cache.append(0, keys, values)
         got = tuple(row_numbers(array) for array in cache.get(0))
         assert got == ([0], [100]), \
@@ -457,7 +465,7 @@ def test_task_4_with_cache_every_token_is_sent_once(lab):
     lab.decode_with_cache(model, prompt, 4, cache)
     assert model.forward_lengths == [5, 1, 1, 1], \
         f"decode_with_cache of 4 tokens after 5 sent {model.forward_lengths} tokens, expected [5, 1, 1, 1]: the " \
-        "prompt in one call, then one token a call, and the last one emitted is not sent at all"
+        "prompt in one call, then one token per call, and the last one emitted is not sent at all"
     assert cache.num_tokens == 8, \
         f"the cache holds {cache.num_tokens} tokens after decoding 4 after a prompt of 5, expected 8 = 5 + 4 - 1"
     assert prompt == PROMPT, f"decode_with_cache changed the caller's prompt to {prompt}, it was {PROMPT}"
@@ -528,7 +536,7 @@ def test_task_4_bad_requests_are_refused_before_any_work(lab):
             f"layers hold {cache.lengths} now: check first, then change"
     for prompt, num_new_tokens in [([], 3), ([], 0), (list(PROMPT), -1)]:
         model, call = small_model(lab), f"decode_without_cache(model, {prompt}, {num_new_tokens})"
-        with must_refuse(call):
+        with must_refuse(call, given="check_decode_request"):
             lab.decode_without_cache(model, prompt, num_new_tokens)
         assert model.forward_lengths == [], \
             f"{call} raised, as it should, but only after forward calls of {model.forward_lengths} tokens: check first"
@@ -665,7 +673,7 @@ def test_task_6_impossible_shapes_are_refused(lab):
     lab.kv_bytes_per_token(**good)
     for name in good:
         for bad in (0, -3):
-            with must_refuse(f"kv_bytes_per_token with {name}={bad}") as refused:
+            with must_refuse(f"kv_bytes_per_token with {name}={bad}", given="check_at_least") as refused:
                 lab.kv_bytes_per_token(**{**good, name: bad})
             assert name in refused.message and bad in numbers_in(refused.message), \
                 f"kv_bytes_per_token with {name}={bad} raised ValueError({refused.message!r}), expected a message " \
@@ -684,7 +692,7 @@ def test_task_6_tokens_that_fit_are_whole_tokens(lab):
         "/ b is a float and has 53 bits, a // b is exact"
     for budget, per_token, name, bad in [(-7, 10, "budget_bytes", -7), (10, 0, "bytes_per_token", 0),
                                          (10, -3, "bytes_per_token", -3)]:
-        with must_refuse(f"num_tokens_that_fit({budget}, {per_token})") as refused:
+        with must_refuse(f"num_tokens_that_fit({budget}, {per_token})", given="check_at_least") as refused:
             lab.num_tokens_that_fit(budget, per_token)
         assert name in refused.message and bad in numbers_in(refused.message), \
             f"num_tokens_that_fit({budget}, {per_token}) raised ValueError({refused.message!r}), expected a message " \

@@ -26,10 +26,11 @@ MUTANTS = [
                 "        internal += max_len - request.num_tokens\n",
         by="        internal += max_len - request.num_prompt_tokens - generated\n",
         killed_by="test_task_1_split_of_a_single_request",
-        breaks="split_reservation: Sort all slots of all requests at one moment into used, reserved and internal",
+        breaks=("split_reservation: Sort all slots of all requests at one moment into used, reserved and internal",
+                "split_reservation: how many slots are of each kind"),
     ),
     Mutant(
-        name="reservation-of-nobody-is-refused",
+        name="reservation-of-no-requests-is-refused",
         story="An empty server is no error: it has no slots to sort.",
         replace="    used = reserved = internal = 0\n",
         by="""    if not requests:
@@ -37,39 +38,48 @@ MUTANTS = [
     used = reserved = internal = 0
 """,
         killed_by="test_task_1_split_at_the_bounds",
-        breaks="split_reservation: No requests have no slots: 0, 0 and 0",
+        breaks="split_reservation: 0, 0 and 0 if there are no requests",
     ),
     Mutant(
         name="reservation-takes-any-progress",
-        story="More tokens than the answer has make the reserved slots negative.",
-        replace="        if not 0 <= generated <= request.num_output_tokens:\n",
-        by="        if generated < 0:\n",
+        story="Checks the lengths alone: more tokens than the answer has make the reserved slots negative.",
+        replace="    check_progress(requests, num_generated, max_len)\n",
+        by="""    check_lengths([request.num_tokens for request in requests] or [1], max_len)
+    if len(requests) != len(num_generated):
+        raise ValueError(f"{len(requests)} requests, {len(num_generated)} numbers")
+""",
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="split_reservation: is not within 0 and that request's num_output_tokens",
+        breaks="split_reservation: ValueError for what check_progress refuses",
     ),
     Mutant(
         name="reservation-wants-a-slot-to-spare",
         story="Off by one: refuses a request that is exactly as long as max_len.",
-        replace="        if request.num_tokens > max_len:\n",
-        by="        if request.num_tokens >= max_len:\n",
+        replace="    check_progress(requests, num_generated, max_len)\n",
+        by="    check_progress(requests, num_generated, max_len - 1)\n",
         killed_by="test_task_1_split_at_the_bounds",
-        breaks="split_reservation: if a request is longer than max_len",
+        breaks="split_reservation: ValueError for what check_progress refuses",
     ),
     Mutant(
         name="reservation-checks-the-prompt-alone",
-        story="The prompt fits, and the answer will see: internal becomes negative.",
-        replace="        if request.num_tokens > max_len:\n",
-        by="        if request.num_prompt_tokens > max_len:\n",
+        story="A check of its own instead of the given one: the prompt fits, and the answer makes internal negative.",
+        replace="    check_progress(requests, num_generated, max_len)\n",
+        by="""    if len(requests) != len(num_generated):
+        raise ValueError(f"{len(requests)} requests, {len(num_generated)} numbers")
+    check_lengths([request.num_prompt_tokens for request in requests] or [1], max_len)
+    for request, generated in zip(requests, num_generated):
+        if not 0 <= generated <= request.num_output_tokens:
+            raise ValueError(f"{generated} generated tokens of {request.num_output_tokens}")
+""",
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="split_reservation: if a request is longer than max_len",
+        breaks="split_reservation: ValueError for what check_progress refuses",
     ),
     Mutant(
         name="reservation-stops-at-the-shorter-list",
-        story="zip ends with the shorter of the two; the rest is not counted.",
-        replace="    if len(requests) != len(num_generated):\n",
-        by="    if len(requests) < len(num_generated):\n",
+        story="No check at all: zip ends with the shorter of the two lists, and the rest is not counted.",
+        replace="    check_progress(requests, num_generated, max_len)\n",
+        by="",
         killed_by="test_task_1_impossible_requests_are_refused",
-        breaks="split_reservation: if the two sequences differ in length",
+        breaks="split_reservation: ValueError for what check_progress refuses",
     ),
     Mutant(
         name="reservation-counts-slots-twice",
@@ -86,29 +96,37 @@ MUTANTS = [
         by="    return num_tokens // block_size + 1\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
         breaks=("invariant 2: A request in pages of b slots has at most b - 1 empty ones",
-                "blocks_needed: 0 tokens need 0 blocks"),
+                "blocks_needed: 0 for 0 tokens"),
     ),
     Mutant(
         name="blocks-of-negative-size",
-        story="Refuses 0, by which one cannot divide, and takes -4.",
-        replace="""    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
+        story="Refuses 0, by which Python cannot divide, and accepts -4.",
+        replace="""    check_at_least(1, block_size=block_size)
     return (num""",
         by="""    if block_size == 0:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
+        raise ValueError("block_size is 0")
     return (num""",
         killed_by="test_task_2_blocks_needed_refuses_nonsense",
         breaks="blocks_needed: if block_size is below 1",
     ),
     Mutant(
         name="blocks-needed-takes-less-than-nothing",
-        story="-1 tokens need 0 blocks, if nobody asks.",
-        replace="""    if num_tokens < 0:
-        raise ValueError(f"num_tokens must be at least 0, got {num_tokens}")
-""",
+        story="-1 tokens need 0 blocks, if there is no check.",
+        replace="    check_at_least(0, num_tokens=num_tokens)\n",
         by="",
         killed_by="test_task_2_blocks_needed_refuses_nonsense",
-        breaks="blocks_needed: Raises ValueError if num_tokens is negative",
+        breaks="blocks_needed: if num_tokens is below 0",
+    ),
+    Mutant(
+        name="blocks-for-no-tokens-of-any-size",
+        story="Returns 0 for 0 tokens before it looks at the block size.",
+        replace="    check_at_least(0, num_tokens=num_tokens)\n",
+        by="""    if num_tokens == 0:
+        return 0
+    check_at_least(0, num_tokens=num_tokens)
+""",
+        killed_by="test_task_2_blocks_needed_refuses_nonsense",
+        breaks="blocks_needed: even if there are 0 tokens",
     ),
     Mutant(
         name="blocks-needed-is-never-none",
@@ -116,7 +134,7 @@ MUTANTS = [
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return max(1, (num_tokens + block_size - 1) // block_size)\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
-        breaks="blocks_needed: 0 tokens need 0 blocks",
+        breaks="blocks_needed: 0 for 0 tokens",
     ),
     Mutant(
         name="blocks-needed-rounds-down",
@@ -124,7 +142,7 @@ MUTANTS = [
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return num_tokens // block_size\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
-        breaks="blocks_needed: The last one may be partly empty",
+        breaks="blocks_needed: The last block may be partly empty",
     ),
     Mutant(
         name="blocks-needed-divides-in-floats",
@@ -132,7 +150,7 @@ MUTANTS = [
         replace="    return (num_tokens + block_size - 1) // block_size\n",
         by="    return int(np.ceil(num_tokens / block_size))\n",
         killed_by="test_task_2_blocks_needed_at_the_edges",
-        breaks="blocks_needed: Whole-number arithmetic: right for numbers of any size",
+        breaks="blocks_needed: an int that is exact for numbers of any size",
     ),
     Mutant(
         name="paging-averages-the-requests",
@@ -151,7 +169,7 @@ MUTANTS = [
         breaks="waste_of_paging: if block_size is below 1",
     ),
     Mutant(
-        name="paging-nobody-wastes-nothing",
+        name="paging-no-requests-wastes-nothing",
         story="Answers 0.0 where there is nothing to divide by.",
         replace="""    check_lengths(lengths)
     num_slots""",
@@ -160,7 +178,7 @@ MUTANTS = [
     check_lengths(lengths)
     num_slots""",
         killed_by="test_task_2_waste_is_a_share_of_all_slots",
-        breaks="waste_of_paging: Raises ValueError for what check_lengths(lengths) refuses",
+        breaks="waste_of_paging: ValueError for what check_lengths(lengths) refuses",
     ),
     Mutant(
         name="paging-rounds-up-once",
@@ -176,7 +194,7 @@ MUTANTS = [
         replace="[(start + num_slots, size - num_slots)] if size > num_slots else []\n",
         by="[(start + num_slots, size - num_slots)]\n",
         killed_by="test_task_3_a_perfect_fit_leaves_no_empty_hole",
-        breaks="ContiguousAllocator.allocate: A hole that is used up is gone",
+        breaks="ContiguousAllocator.allocate: a hole that is used up is gone",
     ),
     Mutant(
         name="allocate-is-best-fit",
@@ -184,37 +202,41 @@ MUTANTS = [
         replace="        for i, (start, size) in enumerate(self._holes):\n",
         by="        for i, (start, size) in sorted(enumerate(self._holes), key=lambda hole: hole[1][1]):\n",
         killed_by="test_task_4_the_leftmost_hole_that_is_large_enough_is_used",
-        breaks=("ContiguousAllocator.allocate: They are the first slots of the leftmost hole",
+        breaks=("ContiguousAllocator.allocate: the first ones of the leftmost hole",
                 "ContiguousAllocator: first fit: the leftmost hole that is large enough"),
     ),
     Mutant(
         name="allocate-cuts-before-it-checks",
-        story="Takes the slots, and looks at their number then.",
-        replace="""        if num_slots < 1:
-            raise ValueError(f"allocate""",
+        story="Takes slots, and checks their number then.",
+        replace="""        check_at_least(1, num_slots=num_slots)
+        for i""",
         by="""        if num_slots < 1:
             self._holes = [(start, size - 1) for start, size in self._holes]
-            raise ValueError(f"allocate""",
+        check_at_least(1, num_slots=num_slots)
+        for i""",
         killed_by="test_task_3_a_run_has_at_least_one_slot",
-        breaks="ContiguousAllocator.allocate: nothing changes then",
+        breaks="ContiguousAllocator.allocate: and nothing has changed",
     ),
     Mutant(
         name="allocate-takes-no-slots",
         story="A run of 0 slots begins where the next run begins, and is overwritten by it.",
-        replace="""        if num_slots < 1:
-            raise ValueError(f"allocate""",
-        by="""        if num_slots < 0:
-            raise ValueError(f"allocate""",
+        replace="""        check_at_least(1, num_slots=num_slots)
+        for i""",
+        by="""        check_at_least(0, num_slots=num_slots)
+        for i""",
         killed_by="test_task_3_a_run_has_at_least_one_slot",
         breaks="ContiguousAllocator.allocate: if num_slots is below 1",
     ),
     Mutant(
         name="allocate-does-not-say-how-many",
-        story="An error without the number: who asked for what?",
-        replace='raise ValueError(f"allocate needs at least 1 slot, got {num_slots}")',
-        by='raise ValueError("allocate needs at least 1 slot")',
+        story="A check of its own instead of the given one; its message has no number.",
+        replace="""        check_at_least(1, num_slots=num_slots)
+        for i""",
+        by="""        if num_slots < 1:
+            raise ValueError("a run has at least one slot")
+        for i""",
         killed_by="test_task_3_a_run_has_at_least_one_slot",
-        breaks="ContiguousAllocator.allocate: with the number in the message",
+        breaks="ContiguousAllocator.allocate: the message contains the number",
     ),
     Mutant(
         name="allocate-tidies-up-before-it-gives-up",
@@ -228,7 +250,7 @@ MUTANTS = [
 """,
         killed_by="test_task_4_long_random_use_agrees_with_a_row_of_slots",
         breaks=("invariant 4: or returns None",
-                "ContiguousAllocator.allocate: After None nothing has changed"),
+                "ContiguousAllocator.allocate: if no hole is large enough, nothing has changed"),
     ),
     Mutant(
         name="allocate-raises-for-what-never-fits",
@@ -242,7 +264,7 @@ MUTANTS = [
         return None
 """,
         killed_by="test_task_3_what_does_not_fit_changes_nothing",
-        breaks="ContiguousAllocator.allocate: More slots than there are in all is None, too",
+        breaks="ContiguousAllocator.allocate: even if num_slots is more than there are in all",
     ),
     Mutant(
         name="allocate-wants-a-slot-to-spare",
@@ -250,7 +272,7 @@ MUTANTS = [
         replace="            if size >= num_slots:\n",
         by="            if size > num_slots:\n",
         killed_by="test_task_3_a_perfect_fit_leaves_no_empty_hole",
-        breaks="ContiguousAllocator.allocate: that has at least that many",
+        breaks="ContiguousAllocator.allocate: that has at least num_slots",
     ),
     Mutant(
         name="allocate-cuts-from-the-right",
@@ -259,7 +281,7 @@ MUTANTS = [
         by="[(start, size - num_slots)] if size > num_slots else []\n"
            "                start += size - num_slots\n",
         killed_by="test_task_3_runs_stand_side_by_side",
-        breaks="ContiguousAllocator.allocate: They are the first slots of the leftmost hole",
+        breaks="ContiguousAllocator.allocate: the first ones of the leftmost hole",
     ),
     Mutant(
         name="allocate-hands-out-scattered-slots",
@@ -267,7 +289,16 @@ MUTANTS = [
         replace="            if size >= num_slots:\n",
         by="            if self.num_free_slots >= num_slots:\n",
         killed_by="test_task_4_enough_free_slots_but_no_hole",
-        breaks="ContiguousAllocator.allocate: neighbouring slots",
+        breaks=("ContiguousAllocator.allocate: neighbouring slots",
+                "ContiguousAllocator.allocate: None if no hole is large enough"),
+    ),
+    Mutant(
+        name="allocate-returns-the-end",
+        story="Returns the first slot after the run, where the rest of the hole begins.",
+        replace="                return start\n",
+        by="                return start + num_slots\n",
+        killed_by="test_task_3_runs_stand_side_by_side",
+        breaks="ContiguousAllocator.allocate: the first of these slots",
     ),
     Mutant(
         name="free-does-not-merge-to-the-left",
@@ -286,6 +317,14 @@ MUTANTS = [
         killed_by="test_task_4_neighbouring_holes_merge",
         breaks=("ContiguousAllocator.free: and the hole on its right",
                 "invariant 3: do not touch each other"),
+    ),
+    Mutant(
+        name="free-loses-the-slots",
+        story="Forgets the run, and adds no hole.",
+        replace="        self._holes[first:last] = [(start, size)]\n",
+        by="",
+        killed_by="test_task_4_everything_freed_is_one_hole_again",
+        breaks="ContiguousAllocator.free: its slots are a hole",
     ),
     Mutant(
         name="free-merges-holes-that-do-not-touch",
@@ -310,7 +349,7 @@ MUTANTS = [
         replace='            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         by="            return\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: Raises RuntimeError, with the number in the message, if no run begins",
+        breaks="ContiguousAllocator.free: RuntimeError if no run begins at start now",
     ),
     Mutant(
         name="free-does-not-say-which",
@@ -318,7 +357,7 @@ MUTANTS = [
         replace="raise RuntimeError(f\"free({start}): no allocated run starts at slot {start}\")\n",
         by="raise RuntimeError(\"free: no allocated run starts there\")\n",
         killed_by="test_task_4_invalid_free_is_refused_at_once",
-        breaks="ContiguousAllocator.free: with the number in the message",
+        breaks="ContiguousAllocator.free: the message contains the number",
     ),
     Mutant(
         name="free-takes-any-slot-of-a-run",
@@ -349,7 +388,7 @@ MUTANTS = [
            '            raise RuntimeError(f"free({start}): no allocated run starts at slot {start}")\n',
         killed_by="test_task_4_invalid_free_is_refused_at_once",
         breaks=("invariant 4: A call that raises",
-                "ContiguousAllocator.free: nothing changes then"),
+                "ContiguousAllocator.free: nothing has changed"),
     ),
     Mutant(
         name="paged-fit-counts-slots-instead-of-blocks",
@@ -367,30 +406,29 @@ MUTANTS = [
         by="""    check_lengths(lengths)
     return min""",
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_reserving: Raises ValueError for what check_lengths(lengths, max_len) refuses",
+        breaks="num_that_fit_reserving: ValueError for what check_lengths(lengths, max_len) refuses",
     ),
     Mutant(
         name="reserving-takes-a-negative-memory",
         story="Less than no memory: fewer than no requests fit.",
         replace="""    # TASK 5: num_that_fit_reserving
-    if num_slots < 0:
-        raise ValueError(f"num_slots must be at least 0, got {num_slots}")
+    check_at_least(0, num_slots=num_slots)
 """,
         by="    # TASK 5: num_that_fit_reserving\n",
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_reserving: if num_slots is negative",
+        breaks="num_that_fit_reserving: if num_slots is below 0",
     ),
     Mutant(
         name="reserving-refuses-an-empty-memory",
         story="0 slots are a memory in which none fits, not a mistake.",
         replace="""    # TASK 5: num_that_fit_reserving
-    if num_slots < 0:
+    check_at_least(0, num_slots=num_slots)
 """,
         by="""    # TASK 5: num_that_fit_reserving
-    if num_slots < 1:
+    check_at_least(1, num_slots=num_slots)
 """,
         killed_by="test_task_5_reserving_admits_by_the_maximum",
-        breaks="num_that_fit_reserving: in 0 slots none fits",
+        breaks="num_that_fit_reserving: 0 if there are 0 slots",
     ),
     Mutant(
         name="reserving-by-real-lengths",
@@ -406,7 +444,7 @@ MUTANTS = [
         replace="    return min(len(lengths), num_slots // max_len)\n",
         by="    return num_slots // max_len\n",
         killed_by="test_task_5_reserving_admits_by_the_maximum",
-        breaks="num_that_fit_reserving: Never more than len(lengths)",
+        breaks="num_that_fit_reserving: a number from 0 to len(lengths)",
     ),
     Mutant(
         name="paged-fit-lets-later-requests-overtake",
@@ -423,7 +461,8 @@ MUTANTS = [
            "            num_admitted += 1\n"
            "    return num_admitted\n",
         killed_by="test_task_5_paging_is_first_come_first_served",
-        breaks="num_that_fit_paged: the first one that does not fit ends the count",
+        breaks=("num_that_fit_paged: the first one that does not fit ends the count",
+                "num_that_fit_paged: the number of requests before that first one"),
     ),
     Mutant(
         name="paged-fit-checks-as-it-goes",
@@ -438,13 +477,12 @@ MUTANTS = [
         check_lengths([length])
 """,
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_paged: wherever in the list it stands",
+        breaks="num_that_fit_paged: also after the request that ends the count",
     ),
     Mutant(
         name="paged-fit-divides-first",
         story="A block_size of 0 is a ZeroDivisionError, in the words of Python.",
-        replace="""    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1, got {block_size}")
+        replace="""    check_at_least(1, block_size=block_size)
     check_lengths""",
         by="    check_lengths",
         killed_by="test_task_5_bad_arguments_are_refused",
@@ -452,26 +490,25 @@ MUTANTS = [
     ),
     Mutant(
         name="paged-fit-takes-a-negative-memory",
-        story="Less than no memory: no request fits, and nobody is told.",
+        story="Less than no memory: no request fits, and there is no error.",
         replace="""    # TASK 5: num_that_fit_paged
-    if num_slots < 0:
-        raise ValueError(f"num_slots must be at least 0, got {num_slots}")
+    check_at_least(0, num_slots=num_slots)
 """,
         by="    # TASK 5: num_that_fit_paged\n",
         killed_by="test_task_5_bad_arguments_are_refused",
-        breaks="num_that_fit_paged: if num_slots is negative",
+        breaks="num_that_fit_paged: or num_slots below 0",
     ),
     Mutant(
         name="paged-fit-refuses-an-empty-memory",
         story="0 slots are a memory in which none fits, not a mistake.",
         replace="""    # TASK 5: num_that_fit_paged
-    if num_slots < 0:
+    check_at_least(0, num_slots=num_slots)
 """,
         by="""    # TASK 5: num_that_fit_paged
-    if num_slots < 1:
+    check_at_least(1, num_slots=num_slots)
 """,
         killed_by="test_task_5_paging_admits_by_blocks",
-        breaks="num_that_fit_paged: In 0 slots none fits",
+        breaks="num_that_fit_paged: 0 if there are 0 slots",
     ),
     Mutant(
         name="paged-fit-takes-the-short-ones-first",

@@ -1,4 +1,4 @@
-"""Three ways to hand out cache memory to requests whose length nobody knows yet, and what each of them wastes.
+"""Three ways to hand out cache memory to requests whose final length is not known yet, and what each of them wastes.
 
     reserve to the maximum   |AAAA............|BB..............|CCCCCCC.........|    a place each, sized for the worst
     exact, in one piece      |AAAA|BB|CCCCCCC|                                       needs the future, leaves holes
@@ -32,7 +32,7 @@ class RequestLengths:
 
 @dataclass(frozen=True)
 class SlotUse:
-    """Where the slots of some reservations are. ``total`` is all of them."""
+    """How many slots of some reservations are of which kind. ``total`` is all of them."""
 
     #: Holds a token now.
     used: int
@@ -47,7 +47,7 @@ class SlotUse:
 
 
 def make_trace(num_requests: int, seed: int) -> list[RequestLengths]:
-    """Lengths as chat traffic has them: most are short, a few are very long, none is above ``MAX_LEN``. Given.
+    """Given. Lengths as chat traffic has them: most are short, a few are very long, none is above ``MAX_LEN``.
 
     Prompts and outputs are log-normal with medians of 200 and 220 tokens, rounded and clipped.
     """
@@ -58,7 +58,7 @@ def make_trace(num_requests: int, seed: int) -> list[RequestLengths]:
 
 
 def check_lengths(lengths: Sequence[int], max_len: int | None = None) -> None:
-    """Raise ValueError if there are no lengths, or if one is below 1 or above ``max_len`` (None: no bound). Given."""
+    """Given. Raise ValueError if there are no lengths, or if one is below 1 or above ``max_len`` (None: no bound)."""
     if len(lengths) == 0:
         raise ValueError("needs at least 1 length, got 0")
     for length in lengths:
@@ -68,6 +68,30 @@ def check_lengths(lengths: Sequence[int], max_len: int | None = None) -> None:
             raise ValueError(f"a length must be at most {max_len}, got {length}")
 
 
+def check_at_least(minimum: int, **arguments: int) -> None:
+    """Given. Raise ValueError for the first argument that is below ``minimum``.
+
+        check_at_least(1, num_slots=8, block_size=0)    ValueError: block_size must be at least 1, got 0
+    """
+    for name, value in arguments.items():
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+def check_progress(requests: Sequence[RequestLengths], num_generated: Sequence[int], max_len: int) -> None:
+    """Given. Raise ValueError if a request has more than ``max_len`` tokens, or a wrong number of generated tokens.
+
+    There must be one such number per request, at least 0 and at most the request's ``num_output_tokens``.
+    """
+    if len(requests) != len(num_generated):
+        raise ValueError(f"{len(requests)} requests, but {len(num_generated)} numbers of generated tokens")
+    for request, generated in zip(requests, num_generated):
+        if request.num_tokens > max_len:
+            raise ValueError(f"a request must have at most {max_len} tokens, got {request.num_tokens}")
+        if not 0 <= generated <= request.num_output_tokens:
+            raise ValueError(f"generated tokens must be between 0 and {request.num_output_tokens}, got {generated}")
+
+
 # ---------------------------------------------------------------------------------------------- Task 1
 
 
@@ -75,22 +99,35 @@ def waste_of_reserving(lengths: Sequence[int], max_len: int) -> float:
     """The share of slots that never hold a token, 0.0 to 1.0, if every request is given ``max_len`` slots.
 
     ``lengths`` are final lengths. Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses.
+
+    Example::
+
+        >>> waste_of_reserving([10, 20, 30], max_len=100)
+        0.8
     """
     raise NotImplementedError("Task 1: waste_of_reserving")
 
 
 def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequence[int], max_len: int) -> SlotUse:
-    """Sort all slots of all requests at one moment into used, reserved and internal; each request has ``max_len``.
+    """Sort all slots of all requests at one moment into used, reserved and internal.
 
-    ``num_generated[i]`` is how many output tokens request i has at that moment. Its prompt is always there::
+    Every request has ``max_len`` slots. Those of request i hold its whole prompt and, at that moment,
+    ``num_generated[i]`` output tokens. For example, one request::
 
         prompt 3, output 4, generated 1, max_len 10
 
         |P P P o . . . - - -|      used 4 (P and o), reserved 3 (.), internal 3 (-)
 
-    No requests have no slots: 0, 0 and 0.
-    Raises ValueError if the two sequences differ in length; if a request is longer than ``max_len``; if a number of
-    generated tokens is not within 0 and that request's ``num_output_tokens``.
+    Returns:
+    - how many slots are of each kind; ``SlotUse`` says what the kinds are
+    - 0, 0 and 0 if there are no requests; this is no error
+    Raises:
+    - ValueError for what ``check_progress`` refuses
+
+    Example::
+
+        >>> split_reservation([RequestLengths(num_prompt_tokens=3, num_output_tokens=4)], [1], max_len=10)
+        SlotUse(used=4, reserved=3, internal=3)
     """
     raise NotImplementedError("Task 1: split_reservation")
 
@@ -99,10 +136,18 @@ def split_reservation(requests: Sequence[RequestLengths], num_generated: Sequenc
 
 
 def blocks_needed(num_tokens: int, block_size: int) -> int:
-    """How many blocks of ``block_size`` slots hold ``num_tokens`` tokens. The last one may be partly empty.
+    """How many blocks of ``block_size`` slots hold ``num_tokens`` tokens. The last block may be partly empty.
 
-    0 tokens need 0 blocks. Whole-number arithmetic: right for numbers of any size.
-    Raises ValueError if ``num_tokens`` is negative; if ``block_size`` is below 1.
+    Returns:
+    - an int that is exact for numbers of any size; 0 for 0 tokens
+    Raises:
+    - ValueError if ``num_tokens`` is below 0 (``check_at_least``)
+    - ValueError if ``block_size`` is below 1, even if there are 0 tokens (``check_at_least``)
+
+    Example::
+
+        >>> blocks_needed(32, 16), blocks_needed(33, 16)
+        (2, 3)
     """
     raise NotImplementedError("Task 2: blocks_needed")
 
@@ -111,7 +156,15 @@ def waste_of_paging(lengths: Sequence[int], block_size: int) -> float:
     """The share of slots that never hold a token, 0.0 to 1.0, if every request is given just the blocks it needs.
 
     It is a share of all slots that were given out, not a mean over requests. ``lengths`` are final lengths.
-    Raises ValueError for what ``check_lengths(lengths)`` refuses; if ``block_size`` is below 1.
+
+    Raises:
+    - ValueError for what ``check_lengths(lengths)`` refuses
+    - ValueError if ``block_size`` is below 1
+
+    Example: 5 and 8 tokens take one block of 8 slots each, and 3 of these 16 slots stay empty::
+
+        >>> waste_of_paging([5, 8], block_size=8)
+        0.1875
     """
     raise NotImplementedError("Task 2: waste_of_paging")
 
@@ -129,15 +182,14 @@ class ContiguousAllocator:
     """
 
     def __init__(self, num_slots: int) -> None:
-        if num_slots < 1:
-            raise ValueError(f"num_slots must be at least 1, got {num_slots}")
+        check_at_least(1, num_slots=num_slots)
         self.num_slots = num_slots
         self._holes: list[tuple[int, int]] = [(0, num_slots)]
         self._allocated: dict[int, int] = {}
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """All holes as (start, size), by start. A list of the caller's own."""
+        """A new list of all holes as (start, size), by start."""
         return list(self._holes)
 
     @property
@@ -150,26 +202,53 @@ class ContiguousAllocator:
         return max((size for _, size in self._holes), default=0)
 
     def allocate(self, num_slots: int) -> int | None:
-        """Take ``num_slots`` neighbouring slots and return where they start, or None if no hole is large enough.
+        """Take ``num_slots`` neighbouring slots: the first ones of the leftmost hole that has at least ``num_slots``.
 
-        They are the first slots of the leftmost hole that has at least that many. A hole that is used up is gone. More
-        slots than there are in all is None, too. After None nothing has changed.
-        Raises ValueError, with the number in the message, if ``num_slots`` is below 1; nothing changes then.
+        After:
+        - these slots are in no hole; a hole that is used up is gone
+        - if no hole is large enough, nothing has changed
+        Returns:
+        - the first of these slots, which ``free`` takes to give them all back
+        - None if no hole is large enough, even if ``num_slots`` is more than there are in all
+        Raises:
+        - ValueError if ``num_slots`` is below 1 (``check_at_least``); the message contains the number, and nothing has
+          changed
+
+        Example::
+
+            >>> allocator = ContiguousAllocator(10)
+            >>> allocator.allocate(4), allocator.allocate(7), allocator.allocate(2)
+            (0, None, 4)
+            >>> allocator.holes
+            [(6, 4)]
         """
         raise NotImplementedError("Task 3: ContiguousAllocator.allocate")
 
     def free(self, start: int) -> None:
-        """Give back the run that ``allocate`` returned as ``start``.
+        """Give back the run of slots that begins at ``start``, as ``allocate`` returned it.
 
-        After: its slots are a hole, merged with the hole on its left and the hole on its right, if they touch it.
-        Raises RuntimeError, with the number in the message, if no run begins at ``start`` now; nothing changes then.
+        After:
+        - its slots are a hole, merged with the hole on its left and the hole on its right, if they touch it
+        Raises:
+        - RuntimeError if no run begins at ``start`` now; the message contains the number, and nothing has changed
+
+        Example::
+
+            >>> allocator = ContiguousAllocator(10)
+            >>> a, b = allocator.allocate(3), allocator.allocate(3)
+            >>> allocator.free(a)
+            >>> allocator.holes
+            [(0, 3), (6, 4)]
+            >>> allocator.free(b)
+            >>> allocator.holes
+            [(0, 10)]
         """
         raise NotImplementedError("Task 4: ContiguousAllocator.free")
 
 
 @dataclass(frozen=True)
 class ChurnReport:
-    """What happened while requests came and went. A refusal *with room* had enough free slots, but in pieces."""
+    """What happened while requests arrived and ended. A refusal *with room* had enough free slots, but in pieces."""
 
     num_refusals: int
     num_refusals_with_room: int
@@ -180,9 +259,9 @@ class ChurnReport:
 
 
 def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
-    """Requests come in order, each takes exactly its length in one piece; when one is refused, a random one ends.
+    """Given. Requests arrive in order; each takes its exact length in one piece. If one is refused, a random one ends.
 
-    Given: it needs Tasks 3 and 4. No length may be above ``num_slots``.
+    It needs Tasks 3 and 4. No length may be above ``num_slots``.
     """
     if max(lengths) > num_slots:
         raise ValueError(f"a length of {max(lengths)} can never fit {num_slots} slots")
@@ -212,8 +291,16 @@ def churn(num_slots: int, lengths: Sequence[int], seed: int) -> ChurnReport:
 def num_that_fit_reserving(lengths: Sequence[int], num_slots: int, max_len: int) -> int:
     """How many requests, in the order given, can run at once if each takes ``max_len`` slots.
 
-    Never more than ``len(lengths)``; in 0 slots none fits.
-    Raises ValueError for what ``check_lengths(lengths, max_len)`` refuses; if ``num_slots`` is negative.
+    Returns:
+    - a number from 0 to ``len(lengths)``; 0 if there are 0 slots
+    Raises:
+    - ValueError for what ``check_lengths(lengths, max_len)`` refuses
+    - ValueError if ``num_slots`` is below 0 (``check_at_least``)
+
+    Example::
+
+        >>> num_that_fit_reserving([7, 1, 3], num_slots=25, max_len=10)
+        2
     """
     raise NotImplementedError("Task 5: num_that_fit_reserving")
 
@@ -222,9 +309,18 @@ def num_that_fit_paged(lengths: Sequence[int], num_slots: int, block_size: int) 
     """How many requests, in the order given, can run at once if each takes the blocks for its final length.
 
     The memory is cut into whole blocks; a rest smaller than a block is lost. Requests are admitted first come, first
-    served: the first one that does not fit ends the count, even if a later one would fit. In 0 slots none fits.
-    Raises ValueError for what ``check_lengths(lengths)`` refuses, wherever in the list it stands; if ``block_size`` is
-    below 1; if ``num_slots`` is negative.
+    served: the first one that does not fit ends the count, even if a later one would fit.
+
+    Returns:
+    - the number of requests before that first one; ``len(lengths)`` if all fit, 0 if there are 0 slots
+    Raises:
+    - ValueError for what ``check_lengths(lengths)`` refuses, also after the request that ends the count
+    - ValueError if ``block_size`` is below 1, or ``num_slots`` below 0 (``check_at_least``)
+
+    Example: 19 slots are 4 blocks of 4. The first request takes 2 blocks, and the second needs 3::
+
+        >>> num_that_fit_paged([8, 9, 4], num_slots=19, block_size=4)
+        1
     """
     raise NotImplementedError("Task 5: num_that_fit_paged")
 
@@ -234,7 +330,7 @@ def num_that_fit_paged(lengths: Sequence[int], num_slots: int, block_size: int) 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """What one block size costs. A request's table has one entry a block."""
+    """What one block size costs. A request's table has one entry per block."""
 
     block_size: int
     waste: float
@@ -245,8 +341,12 @@ class SweepRow:
 def sweep_block_sizes(lengths: Sequence[int], block_sizes: Sequence[int]) -> list[SweepRow]:
     """One row for each block size, in the order given: the waste of paging, the mean and the longest table.
 
-    A size that is given twice has two rows.
-    Raises ValueError for what ``waste_of_paging`` refuses.
+    A size that is given twice has two rows. Raises ValueError for what ``waste_of_paging`` refuses.
+
+    Example: in blocks of 8, a request of 5 tokens has a table of 1 entry, and one of 10 tokens a table of 2 entries::
+
+        >>> sweep_block_sizes([5, 10], block_sizes=[8])
+        [SweepRow(block_size=8, waste=0.375, mean_table_len=1.5, longest_table=2)]
     """
     raise NotImplementedError("Task 6: sweep_block_sizes")
 

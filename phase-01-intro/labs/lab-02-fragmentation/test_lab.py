@@ -98,10 +98,10 @@ def test_task_1_split_accounts_for_every_slot(lab):
 @pytest.mark.points(1)
 def test_task_1_split_at_the_bounds(lab):
     use = must_answer("split_reservation([], [], 10)", lab.split_reservation, [], [], 10,
-                      rule="no requests have no slots, and that is no mistake")
+                      rule="without requests there are no slots, and that is no error")
     got = (use.used, use.reserved, use.internal)
     assert got == (0, 0, 0), f"split_reservation([], [], 10) gave (used, reserved, internal) = {got}, expected " \
-                             "(0, 0, 0): no requests have no slots"
+                             "(0, 0, 0): without requests there are no slots"
     use = must_answer("split_reservation of prompt 3, output 4, 4 generated, 7 slots", lab.split_reservation,
                       [lab.RequestLengths(3, 4)], [4], 7, rule="a request may be as long as max_len")
     got = (use.used, use.reserved, use.internal)
@@ -122,7 +122,8 @@ def test_task_1_impossible_requests_are_refused(lab):
                        ("1 request and 2 numbers", ([request], [1, 1], 10)), ("no number", ([request], [], 10)),
                        ("2 requests and 1 number", ([request, request], [1], 10))]:
         must_raise(ValueError, f"split_reservation with {what}", lab.split_reservation, *args,
-                   rule="a number of generated tokens for each request, between 0 and its output, and all in max_len")
+                   rule="a number of generated tokens for each request, between 0 and its output, and all in max_len; "
+                        "check_progress says so if it is called")
 
 
 # ---------------------------------------------------------------------------------------------- Task 2
@@ -145,7 +146,7 @@ def test_task_2_blocks_needed_refuses_nonsense(lab):
     lab.blocks_needed(1, 1)
     for num_tokens, block_size in [(-1, 16), (5, 0), (5, -4), (0, 0)]:
         must_raise(ValueError, f"blocks_needed({num_tokens}, {block_size})", lab.blocks_needed, num_tokens, block_size,
-                   rule="tokens are 0 or more, a block has at least 1 slot")
+                   rule="tokens are 0 or more, a block has at least 1 slot; check_at_least says so if it is called")
 
 
 @pytest.mark.points(3)
@@ -220,7 +221,7 @@ def test_task_3_a_run_has_at_least_one_slot(lab):
     allocator, _ = filled(lab, [70])
     for bad in (0, -5):
         must_raise(ValueError, f"allocate({bad})", allocator.allocate, bad, named=str(bad),
-                   rule="a run has at least 1 slot")
+                   rule="a run has at least 1 slot; check_at_least says so if it is called")
         assert allocator.holes == [(70, 30)], \
             f"after allocate({bad}) the holes are {allocator.holes}, expected [(70, 30)]: nothing may change"
 
@@ -342,7 +343,7 @@ def test_task_4_chat_traffic_fragments_memory(lab):
     report = lab.churn(8192, lengths_of(lab.make_trace(300, 0)), seed=0)
     assert report.num_refusals_with_room > 50, \
         f"churn of 300 requests through 8192 slots had {report.num_refusals_with_room} refusals with room, expected " \
-        "more than 50: first fit leaves holes that fit nobody"
+        "more than 50: first fit leaves holes that are too small for any request"
     assert report.largest_hole < report.wanted <= report.num_free_slots, \
         f"the worst refusal with room wanted {report.wanted} of {report.num_free_slots} free slots, largest hole " \
         f"{report.largest_hole}: it must have had the slots, but not in one piece"
@@ -357,7 +358,7 @@ def test_task_5_reserving_admits_by_the_maximum(lab):
                                                   ([1] * 3, 100, 10, 3), ([10], 9, 10, 0), ([10], 0, 10, 0)]:
         got = must_answer(f"num_that_fit_reserving of {len(lengths)} requests in {num_slots} slots, {max_len} each,",
                           lab.num_that_fit_reserving, lengths, num_slots, max_len,
-                          rule="memory may be too small for anybody, 0 slots included; then the answer is 0")
+                          rule="memory may be too small for any request, 0 slots included; then the answer is 0")
         assert got == expected, \
             f"num_that_fit_reserving of {len(lengths)} requests in {num_slots} slots, {max_len} each, gave {got}, " \
             f"expected {expected}: what a request really uses does not matter"
@@ -387,7 +388,7 @@ def test_task_5_paging_is_first_come_first_served(lab):
     got = lab.num_that_fit_paged([8, 16, 4, 4], 16, 4)
     assert got == 1, \
         f"num_that_fit_paged([8, 16, 4, 4], 16, 4) gave {got}, expected 1: the second request does not fit and ends " \
-        "the count, nobody overtakes it"
+        "the count, and no later request overtakes it"
 
 
 @pytest.mark.points(2)
@@ -461,5 +462,5 @@ def test_task_6_a_block_as_long_as_the_maximum_is_a_reservation(lab):
     row = lab.sweep_block_sizes(lengths, [lab.MAX_LEN])[0]
     expected = lab.waste_of_reserving(lengths, lab.MAX_LEN)
     assert row.waste == pytest.approx(expected) and row.longest_table == 1, \
-        f"one block of {lab.MAX_LEN} a request wastes {row.waste:.4f} with a table of {row.longest_table}, expected " \
-        f"{expected:.4f} and 1: reserving to the maximum is paging with the largest possible page"
+        f"one block of {lab.MAX_LEN} per request wastes {row.waste:.4f} with a table of {row.longest_table}, " \
+        f"expected {expected:.4f} and 1: reserving to the maximum is paging with the largest possible page"
