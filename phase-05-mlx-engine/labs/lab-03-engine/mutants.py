@@ -44,7 +44,7 @@ MUTANTS = [
         replace=ADD,
         by="        self.live.add(group)\n        self.scheduler.add_request(group.leader)\n",
         killed_by="test_task_1_who_is_refused_leaves_no_trace",
-        breaks=("LLMEngine.add_request: Nothing has changed then: the id is free, and there is nothing to compute",
+        breaks=("LLMEngine.add_request: live and the scheduler are as before then",
                 "invariant 5: A refused request leaves no trace"),
     ),
     Mutant(
@@ -54,8 +54,7 @@ MUTANTS = [
         by="        try:\n            self.scheduler.add_request(group.leader)\n"
            "        except ValueError:\n            return group.request_id\n        self.live.add(group)\n",
         killed_by="test_task_1_who_is_refused_leaves_no_trace",
-        breaks="LLMEngine.add_request: Raises ValueError if the request can never be served, by its inputs or by the "
-               "scheduler",
+        breaks="LLMEngine.add_request: ValueError if the inputs or the scheduler refuse the request",
     ),
     Mutant(
         name="blocks-are-taken-at-the-door",
@@ -63,7 +62,7 @@ MUTANTS = [
         replace=ADD,
         by=ADD + "        self.kv_cache.allocate_slots(group.leader, group.leader.num_tokens)\n",
         killed_by="test_task_1_a_request_that_came_waits",
-        breaks="LLMEngine.add_request: Nothing is computed",
+        breaks="LLMEngine.add_request: nothing is computed, and the request holds no block",
     ),
     Mutant(
         name="every-sample-waits",
@@ -71,7 +70,7 @@ MUTANTS = [
         replace="        self.scheduler.add_request(group.leader)\n",
         by="        for sequence in group.sequences:\n            self.scheduler.add_request(sequence.request)\n",
         killed_by="test_task_1_of_several_samples_the_leader_waits",
-        breaks="LLMEngine.add_request: the scheduler has the leader, live has the group",
+        breaks="LLMEngine.add_request: the scheduler has the group's leader, and none of its other sequences",
     ),
     Mutant(
         name="priority-is-lost-on-the-way",
@@ -79,7 +78,7 @@ MUTANTS = [
         replace="process(prompt, sampling_params, request_id, priority, extra_keys)",
         by="process(prompt, sampling_params, request_id, Priority.NORMAL, extra_keys)",
         killed_by="test_task_1_priority_and_keys_go_with_the_request",
-        breaks="LLMEngine.add_request: self.inputs.process, called with all five",
+        breaks="LLMEngine.add_request: whose leader has the caller's priority and extra_keys",
     ),
     Mutant(
         name="keys-are-lost-on-the-way",
@@ -87,7 +86,7 @@ MUTANTS = [
         replace="process(prompt, sampling_params, request_id, priority, extra_keys)",
         by="process(prompt, sampling_params, request_id, priority, None)",
         killed_by="test_task_1_priority_and_keys_go_with_the_request",
-        breaks="LLMEngine.add_request: self.inputs.process, called with all five",
+        breaks="LLMEngine.add_request: whose leader has the caller's priority and extra_keys",
     ),
     Mutant(
         name="returns-what-it-was-given",
@@ -95,7 +94,15 @@ MUTANTS = [
         replace="        return group.request_id\n",
         by="        return request_id\n",
         killed_by="test_task_1_an_id_is_made_if_there_is_none",
-        breaks="LLMEngine.add_request: Take a request in and return its id",
+        breaks="LLMEngine.add_request: the group's id: request_id, or a new id if that is None",
+    ),
+    Mutant(
+        name="returns-the-leaders-id",
+        story="Returns the id that the scheduler knows: the caller of three samples hears \"r#0\" and cannot abort.",
+        replace="        return group.request_id\n",
+        by="        return group.leader.request_id\n",
+        killed_by="test_task_1_of_several_samples_the_leader_waits",
+        breaks="LLMEngine.add_request: the user's id, not the leader's, also for n > 1",
     ),
     Mutant(
         name="only-computing-counts",
@@ -103,7 +110,7 @@ MUTANTS = [
         replace="        return bool(self.live.groups or self.unseen)\n",
         by="        return bool(self.live.groups)\n",
         killed_by="test_task_1_an_output_that_nobody_saw_is_something_to_tell",
-        breaks="LLMEngine.has_unfinished_requests: Something to tell: unseen has an output",
+        breaks="LLMEngine.has_unfinished_requests: something to tell while unseen has an output",
     ),
     Mutant(
         name="who-waits-does-not-count",
@@ -111,7 +118,15 @@ MUTANTS = [
         replace="        return bool(self.live.groups or self.unseen)\n",
         by="        return bool(self.scheduler.running or self.unseen)\n",
         killed_by="test_task_1_a_request_that_came_waits",
-        breaks="LLMEngine.has_unfinished_requests: Something to compute: live.groups, a dictionary, has a request",
+        breaks="LLMEngine.has_unfinished_requests: There is something to compute while live has a group",
+    ),
+    Mutant(
+        name="the-scheduler-is-asked",
+        story="Asks the scheduler for work. After a step that broke it has let its requests go; their callers wait.",
+        replace="        return bool(self.live.groups or self.unseen)\n",
+        by="        return bool(self.scheduler.has_unfinished_requests() or self.unseen)\n",
+        killed_by="test_task_1_an_output_that_nobody_saw_is_something_to_tell",
+        breaks="LLMEngine.has_unfinished_requests: The scheduler cannot answer this",
     ),
     # ---- Task 2
     Mutant(
@@ -120,7 +135,7 @@ MUTANTS = [
         replace="self.kv_cache.get_block_ids(request.request_id), end,\n",
         by="self.kv_cache.get_block_ids(request.request_id)[start // self.config.block_size:], end,\n",
         killed_by="test_task_2_the_runner_is_given_the_tokens_that_were_planned",
-        breaks="LLMEngine._request_step: block_ids: its block table",
+        breaks="LLMEngine._request_step: block_ids: the whole block table of the request",
     ),
     Mutant(
         name="logits-for-every-chunk",
@@ -129,7 +144,7 @@ MUTANTS = [
         by="needs_logits=True,",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
         breaks=("invariant 1: A chunk in the middle of a prompt gets none",
-                "LLMEngine.compute: The others are in the middle of their prompt: no row, no token"),
+                "LLMEngine.compute: one for each request whose step needs logits, and none for the others"),
     ),
     Mutant(
         name="logits-only-for-prompts",
@@ -145,7 +160,7 @@ MUTANTS = [
         replace="needs_logits=end == request.num_tokens,",
         by="needs_logits=end >= request.num_prompt_tokens,",
         killed_by="test_task_2_who_was_preempted_gets_no_token_before_its_last",
-        breaks="LLMEngine._request_step: needs_logits: whether the last token that the request has is among them",
+        breaks="LLMEngine._request_step: needs_logits: whether the last token of the request, so far, is among them",
     ),
     Mutant(
         name="the-context-ends-where-the-step-begins",
@@ -163,7 +178,7 @@ MUTANTS = [
            "        logits = mx.concatenate([self.runner.step([step]) for step in steps])\n"
            "        logits = self._rows_to_sample(plan, steps, logits)\n",
         killed_by="test_task_2_a_step_is_one_call",
-        breaks="LLMEngine.compute: self.runner.step(steps, plan.copies), once",
+        breaks="LLMEngine.compute: the runner was called once",
     ),
     Mutant(
         name="a-call-of-the-sampler-a-request",
@@ -171,7 +186,7 @@ MUTANTS = [
         replace=SAMPLE,
         by=SAMPLE_ONE_BY_ONE,
         killed_by="test_task_2_a_step_is_one_call",
-        breaks="LLMEngine.compute: self.sampler.sample(logits, rows), once",
+        breaks="LLMEngine.compute: the sampler was called once",
     ),
     Mutant(
         name="starts-where-it-should-end",
@@ -187,7 +202,7 @@ MUTANTS = [
         replace="request.all_token_ids[start:end]",
         by="request.all_token_ids[:num_tokens]",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
-        breaks="LLMEngine._request_step: token_ids: of request.all_token_ids, those from start to end",
+        breaks="LLMEngine._request_step: token_ids: the tokens from start to end, of the prompt and the output",
     ),
     Mutant(
         name="only-the-prompts-tokens",
@@ -195,7 +210,7 @@ MUTANTS = [
         replace="request.all_token_ids[start:end]",
         by="(request.prompt_token_ids + [0] * num_tokens)[start:end]",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
-        breaks="LLMEngine._request_step: token_ids: of request.all_token_ids, those from start to end",
+        breaks="LLMEngine._request_step: token_ids: the tokens from start to end, of the prompt and the output",
     ),
     Mutant(
         name="tokens-in-the-order-of-arrival",
@@ -204,7 +219,8 @@ MUTANTS = [
         by="        ids = [each.request.request_id for group in self.live.groups.values() for each in group.sequences\n"
            "               if each in sequences]\n",
         killed_by="test_task_2_a_batch_of_decoders_and_chunks_gives_everybody_its_own",
-        breaks=("LLMEngine.compute: one row for each request whose step needs logits, in the order of the plan",
+        breaks=("LLMEngine._rows_to_sample: one row for each step that needs logits, in the order of steps",
+                "LLMEngine.compute: token_ids by request id: one for each request whose step needs logits",
                 "invariant 7: each request says what it says alone"),
     ),
     Mutant(
@@ -215,7 +231,7 @@ MUTANTS = [
            "            request.num_computed_tokens += plan.num_scheduled_tokens[request.request_id]\n"
            "        if not sequences:\n            return StepResult()\n",
         killed_by="test_task_2_compute_changes_no_request",
-        breaks=("LLMEngine.compute: No request changes here",
+        breaks=("LLMEngine.compute: each request has the num_computed_tokens and the output tokens that it had before",
                 "invariant 2: The scheduler counts tokens as computed when it plans"),
     ),
     Mutant(
@@ -226,7 +242,7 @@ MUTANTS = [
            "        for sequence, token_id in zip(sequences, sampled.token_ids):\n"
            "            sequence.request.append_output_token(token_id)\n",
         killed_by="test_task_2_compute_changes_no_request",
-        breaks=("LLMEngine.compute: No request changes here",
+        breaks=("LLMEngine.compute: each request has the num_computed_tokens and the output tokens that it had before",
                 "invariant 2: and appends when you deliver"),
     ),
     Mutant(
@@ -235,7 +251,7 @@ MUTANTS = [
         replace="steps, self.runner.step(steps, plan.copies))",
         by="steps, self.runner.step(steps))",
         killed_by="test_task_2_blocks_are_copied_before_the_step_writes",
-        breaks="LLMEngine.compute: self.runner.step(steps, plan.copies)",
+        breaks="LLMEngine.compute: with a RequestStep for each request, in the order of the plan, and plan.copies",
     ),
     Mutant(
         name="everybody-gets-logprobs",
@@ -243,7 +259,7 @@ MUTANTS = [
         replace=" in zip(ids, sampled.logprobs) if logprob is not None}\n",
         by=" in zip(ids, sampled.logprobs)}\n",
         killed_by="test_task_2_log_probabilities_go_to_those_who_asked",
-        breaks="LLMEngine.compute: of those alone that have one",
+        breaks="LLMEngine.compute: without those that are None",
     ),
     Mutant(
         name="nobody-gets-logprobs",
@@ -251,7 +267,7 @@ MUTANTS = [
         replace="        return StepResult(dict(zip(ids, sampled.token_ids)), logprobs)\n",
         by="        return StepResult(dict(zip(ids, sampled.token_ids)))\n",
         killed_by="test_task_2_log_probabilities_go_to_those_who_asked",
-        breaks="LLMEngine.compute: Returns a StepResult: token_ids and logprobs by request id",
+        breaks="LLMEngine.compute: logprobs by request id: what the sampler returned",
     ),
     Mutant(
         name="prompts-are-not-scored",
@@ -259,7 +275,7 @@ MUTANTS = [
         replace="needs_all_logits=self._scores_prompt(request, start, end))",
         by="needs_all_logits=False)",
         killed_by="test_task_2_a_prompt_can_be_scored_chunk_by_chunk",
-        breaks="LLMEngine._request_step: needs_all_logits: what self._scores_prompt(request, start, end) says",
+        breaks="LLMEngine._request_step: needs_all_logits: the answer of _scores_prompt",
     ),
     Mutant(
         name="samples-for-nobody",
@@ -267,7 +283,7 @@ MUTANTS = [
         replace="        if not sequences:\n            return StepResult()\n",
         by="",
         killed_by="test_task_2_a_chunk_in_the_middle_of_a_prompt_gets_no_token",
-        breaks="LLMEngine.compute: With nobody to sample for, it is not called",
+        breaks="LLMEngine.compute: the sampler was not called if there is no token to draw",
     ),
     Mutant(
         name="a-step-without-rows-is-left-to-mlx",
@@ -277,7 +293,7 @@ MUTANTS = [
            "        if any(step.needs_logits or step.needs_all_logits for step in steps):\n"
            "            logits = self._rows_to_sample(plan, steps, logits)\n",
         killed_by="test_task_2_a_step_without_tokens_is_computed_too",
-        breaks="LLMEngine.compute: After that the K/V of the step has been computed",
+        breaks="LLMEngine.compute: and so the K/V of the step is computed",
     ),
     Mutant(
         name="returns-before-prompts-are-scored",
@@ -289,7 +305,15 @@ MUTANTS = [
            "            return StepResult()\n"
            "        logits = self._rows_to_sample(plan, steps, logits)\n",
         killed_by="test_task_2_a_prompt_can_be_scored_chunk_by_chunk",
-        breaks="LLMEngine.compute: self._rows_to_sample(plan, steps, logits), in every step",
+        breaks="LLMEngine.compute: _rows_to_sample was called, also in a step without tokens",
+    ),
+    Mutant(
+        name="the-sampler-is-called-for-no-row",
+        story="Calls the sampler in every step, and reads nothing when there was no row: right tokens, a wasted call.",
+        replace="        if not sequences:\n            return StepResult()\n",
+        by="        if not sequences:\n            self.sampler.sample(logits, [])\n            return StepResult()\n",
+        killed_by="test_task_2_a_step_is_one_call",
+        breaks="LLMEngine.compute: the sampler was not called if there is no token to draw",
     ),
     # ---- Task 3
     Mutant(
@@ -299,8 +323,8 @@ MUTANTS = [
         replace="        self.scheduler.update_from_output(plan, result.token_ids)\n",
         by="        if result.token_ids:\n            self.scheduler.update_from_output(plan, result.token_ids)\n",
         killed_by="test_task_3_a_step_without_tokens_is_over_too",
-        breaks=("LLMEngine.deliver: It is called in every step, also in one without tokens",
-                "invariant 5: An aborted one leaves no block"),
+        breaks=("LLMEngine.deliver: scheduler.update_from_output was called once, also in a step without tokens",
+                "invariant 5: An aborted request leaves no block"),
     ),
     Mutant(
         name="looks-before-it-appends",
@@ -310,7 +334,8 @@ MUTANTS = [
         by="        " + MOVED + "        self.scheduler.update_from_output(plan, result.token_ids)\n"
            "        self._fork(plan, result)\n",
         killed_by="test_task_3_the_last_token_of_max_tokens_is_the_last",
-        breaks="LLMEngine._take_tokens: It has been appended already",
+        breaks=("LLMEngine._take_tokens: each token has been appended to its request",
+                "LLMEngine.deliver: every token has been appended to its request and has become text"),
     ),
     Mutant(
         name="counts-its-own-tokens",
@@ -320,7 +345,7 @@ MUTANTS = [
            "                reason = \"length\"\n"
            "            if reason is not None:\n",
         killed_by="test_task_3_texts_stream_and_grow",
-        breaks="LLMEngine._take_tokens: returns why it ends the output, or None",
+        breaks="LLMEngine._take_tokens: a sequence for which take_token returned a reason is finished with that reason",
     ),
     Mutant(
         name="a-finished-request-keeps-its-blocks",
@@ -328,8 +353,10 @@ MUTANTS = [
         replace="        self.scheduler.abort_request(sequence.request.request_id)\n",
         by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks=("LLMEngine._finish: takes its request out of wherever it is, and its blocks come home",
-                "invariant 3: What is over gives its blocks and its seat back in the step in which it ended"),
+        breaks=("LLMEngine._finish: the scheduler does not have its request any more, and the request's blocks are "
+                "free",
+                "LLMEngine.deliver: its seat and its blocks are free",
+                "invariant 3: gives its blocks and its seat back in the step in which it ended"),
     ),
     Mutant(
         name="all-that-ends-was-aborted",
@@ -337,7 +364,8 @@ MUTANTS = [
         replace="        sequence.request.status = RequestStatus(reason)\n",
         by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks="LLMEngine._finish: request.status is RequestStatus(reason)",
+        breaks=("LLMEngine._finish: a request that the scheduler had has the status RequestStatus(reason)",
+                "LLMEngine.deliver: its request has the status RequestStatus(reason)"),
     ),
     Mutant(
         name="over-before-it-is-out",
@@ -347,7 +375,8 @@ MUTANTS = [
         by="        sequence.request.status = RequestStatus(reason)\n"
            "        self.scheduler.abort_request(sequence.request.request_id)\n",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks="LLMEngine._finish: Set it last",
+        breaks=("LLMEngine._finish: the scheduler does not have its request any more",
+                "README: It looks at the status to know whether the request runs or waits"),
     ),
     Mutant(
         name="the-rest-of-the-text-is-lost",
@@ -355,7 +384,7 @@ MUTANTS = [
         replace="        sequence.end(reason)\n",
         by="        sequence.output.finish_reason = reason\n",
         killed_by="test_task_3_what_was_held_back_comes_with_the_end",
-        breaks="LLMEngine._finish: sequence.end(reason) completes its text",
+        breaks="LLMEngine._finish: its text has what was held back for a stop string",
     ),
     Mutant(
         name="the-text-is-decoded-anew",
@@ -372,8 +401,16 @@ MUTANTS = [
         replace="            if output.finished:\n                self.let_go(group)\n",
         by="",
         killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
-        breaks=("LLMEngine.deliver: A group whose output is finished is let go",
+        breaks=("LLMEngine.deliver: a request whose output is finished has been let go",
                 "invariant 4: A finished output is the last"),
+    ),
+    Mutant(
+        name="only-live-lets-go",
+        story="Takes what is over out of live alone. What was counted of it is charged to the next request of its id.",
+        replace="                self.let_go(group)\n        return outputs\n",
+        by="                self.live.remove(group)\n        return outputs\n",
+        killed_by="test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step",
+        breaks="LLMEngine.deliver: a request whose output is finished has been let go with let_go",
     ),
     Mutant(
         name="everybody-is-news",
@@ -381,7 +418,7 @@ MUTANTS = [
         replace="        groups = {group.request_id: group for group in moved}\n",
         by="        groups = dict(self.live.groups)\n",
         killed_by="test_task_3_who_waits_or_is_in_its_prompt_has_no_output",
-        breaks="LLMEngine.deliver: A group that just waits, or is in the middle of its prompt, has none",
+        breaks="LLMEngine.deliver: no output for a request that waits or is in the middle of its prompt",
     ),
     Mutant(
         name="tells-only-of-the-end",
@@ -389,8 +426,8 @@ MUTANTS = [
         replace="            outputs.append(output)\n            if output.finished:\n",
         by="            if output.finished:\n                outputs.append(output)\n",
         killed_by="test_task_3_texts_stream_and_grow",
-        breaks=("LLMEngine.deliver: An output of each group that moved",
-                "invariant 4: Every step returns the outputs of those that moved"),
+        breaks=("LLMEngine.deliver: one output for each request that moved",
+                "invariant 4: Every step returns the outputs of the requests that moved"),
     ),
     Mutant(
         name="logprobs-stay-in-the-result",
@@ -398,7 +435,7 @@ MUTANTS = [
         replace="sequence.take_token(token_id, result.logprobs.get(request_id))",
         by="sequence.take_token(token_id, None)",
         killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
-        breaks="LLMEngine._take_tokens: The logprob is None where result has none",
+        breaks="LLMEngine._take_tokens: with its own logprob, or None if result has none for it",
     ),
     Mutant(
         name="logprobs-of-the-leader",
@@ -406,7 +443,7 @@ MUTANTS = [
         replace="sequence.take_token(token_id, result.logprobs.get(request_id))",
         by="sequence.take_token(token_id, result.logprobs.get(group.leader.request_id))",
         killed_by="test_task_5_an_output_a_request_and_a_step",
-        breaks="LLMEngine._take_tokens: Every token of result goes to its sequence",
+        breaks="LLMEngine._take_tokens: each sequence has taken its token, with its own logprob",
     ),
     Mutant(
         name="silent-while-text-is-held-back",
@@ -415,7 +452,7 @@ MUTANTS = [
         by="            if output.finished or any(each.text for each in output.outputs):\n"
            "                outputs.append(output)\n            if output.finished:\n",
         killed_by="test_task_3_what_was_held_back_comes_with_the_end",
-        breaks="LLMEngine._take_tokens: Returns the groups (live.group_of(request_id)) that got a token",
+        breaks="LLMEngine._take_tokens: the groups that got a token",
     ),
     Mutant(
         name="only-the-first-token-is-timed",
@@ -423,7 +460,7 @@ MUTANTS = [
         replace="            group.note_token(self.clock())\n",
         by="            if group.first_token_s is None:\n                group.note_token(self.clock())\n",
         killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
-        breaks="LLMEngine._take_tokens: notes that a token came, for the request's timings",
+        breaks="LLMEngine._take_tokens: its group has noted each token (note_token) at the time of clock()",
     ),
     Mutant(
         name="no-token-is-timed",
@@ -431,7 +468,15 @@ MUTANTS = [
         replace="            group.note_token(self.clock())\n",
         by="",
         killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
-        breaks="LLMEngine._take_tokens: notes that a token came, for the request's timings",
+        breaks="LLMEngine._take_tokens: its group has noted each token (note_token) at the time of clock()",
+    ),
+    Mutant(
+        name="the-last-token-is-not-timed",
+        story="Notes a token if the sequence goes on. A request of one token never had a first.",
+        replace="            group.note_token(self.clock())\n            if reason is not None:\n",
+        by="            if reason is None:\n                group.note_token(self.clock())\n            else:\n",
+        killed_by="test_task_3_logprobs_and_timings_are_in_the_output",
+        breaks="LLMEngine._take_tokens: the last one included",
     ),
     # ---- Task 4
     Mutant(
@@ -444,7 +489,7 @@ MUTANTS = [
            "            else:\n                sequence.end(\"abort\")\n",
         killed_by="test_task_4_abort_of_one_that_waits",
         breaks=("LLMEngine.abort_request: End a request between two steps, wherever it is: it waits",
-                "invariant 5: An aborted one leaves no block, and is not told of again"),
+                "invariant 5: An aborted request leaves no block, and no later step tells of it"),
     ),
     Mutant(
         name="abort-forgets-who-was-preempted",
@@ -464,7 +509,7 @@ MUTANTS = [
         by="            sequence.end(\"abort\")\n",
         killed_by="test_task_4_abort_of_one_that_runs",
         breaks=("LLMEngine.abort_request: each of its sequences that was not over is finished",
-                "LLMEngine.abort_request: All its blocks are home"),
+                "LLMEngine.abort_request: all its blocks are free"),
     ),
     Mutant(
         name="abort-tells-before-it-ends",
@@ -476,7 +521,7 @@ MUTANTS = [
            "        self.let_go(group)\n        return output\n",
         killed_by="test_task_4_abort_of_one_that_runs",
         breaks=("LLMEngine.abort_request: with the reason \"abort\"",
-                "LLMEngine.abort_request: Returns its output, with the text so far"),
+                "LLMEngine.abort_request: its output, with all of the text so far"),
     ),
     Mutant(
         name="abort-knows-its-requests",
@@ -485,7 +530,7 @@ MUTANTS = [
                 "        if group is None:\n            return None\n",
         by="        group = self.live.groups[request_id]\n",
         killed_by="test_task_4_there_is_nothing_to_abort",
-        breaks="LLMEngine.abort_request: None if no request has this id, or it has ended",
+        breaks="LLMEngine.abort_request: None if request_id is not the user's id of a live request",
     ),
     Mutant(
         name="abort-forgets-what-was-put-back",
@@ -493,7 +538,7 @@ MUTANTS = [
         replace="            self._finish(sequence, \"abort\")\n        self.let_go(group)\n",
         by="            self._finish(sequence, \"abort\")\n        self.live.remove(group)\n",
         killed_by="test_task_4_what_was_put_back_of_an_aborted_request_is_not_told",
-        breaks="LLMEngine.abort_request: it has been let go: no further step tells of it",
+        breaks="LLMEngine.abort_request: it has been let go with let_go: no later step tells of it",
     ),
     Mutant(
         name="abort-takes-what-has-ended",
@@ -511,7 +556,7 @@ MUTANTS = [
         by="        if request_id not in self.live:\n            return None\n"
            "        group = self.live.groups.get(request_id) or self.live.group_of(request_id)\n",
         killed_by="test_task_5_abort_takes_the_users_id",
-        breaks="LLMEngine.abort_request: The id is the user's",
+        breaks="LLMEngine.abort_request: None if request_id is not the user's id of a live request",
     ),
     Mutant(
         name="a-broken-step-stays-findable",
@@ -519,7 +564,7 @@ MUTANTS = [
         replace="                self._abandon(plan)\n                raise\n",
         by="                raise\n",
         killed_by="test_task_4_a_step_that_broke_leaves_nothing_to_find",
-        breaks="LLMEngine._abandon: nobody finds what it was to write",
+        breaks="LLMEngine._abandon: no prefix search finds what it was to write",
     ),
     # ---- Task 5
     Mutant(
@@ -528,7 +573,7 @@ MUTANTS = [
         replace=TOKEN,
         by="                    sequence.request.append_output_token(result.token_ids[leader.request_id])\n",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
-        breaks="LLMEngine._fork: Then its own token of result is appended",
+        breaks="LLMEngine._fork: each of these has its own token of result appended to its request",
     ),
     Mutant(
         name="samples-draw-by-the-first-ones-row",
@@ -536,7 +581,7 @@ MUTANTS = [
         replace="[sequence.row for sequence in sequences])",
         by="[self.live.group_of(each.request.request_id).sequences[0].row for each in sequences])",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
-        breaks="LLMEngine.compute: by their own row",
+        breaks="LLMEngine.compute: each by the sequence's own row",
     ),
     Mutant(
         name="samples-read-each-others-rows",
@@ -544,7 +589,7 @@ MUTANTS = [
         replace="                sources.append(row)\n",
         by="                sources.append(len(sources) % len(wanting))\n",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
-        breaks="LLMEngine.compute: for each sequence, the number of the row that it is sampled from",
+        breaks="LLMEngine.compute: all of them drawn from the request's one row of logits",
     ),
     Mutant(
         name="forks-miss-their-first-token",
@@ -552,7 +597,7 @@ MUTANTS = [
         replace=TOKEN,
         by="",
         killed_by="test_task_5_the_prompt_is_computed_once",
-        breaks="LLMEngine._fork: Then its own token of result is appended",
+        breaks="LLMEngine._fork: each of these has its own token of result appended to its request",
     ),
     Mutant(
         name="a-fork-is-counted-twice",
@@ -561,7 +606,7 @@ MUTANTS = [
         replace=TOKEN,
         by=TOKEN + "                    leader.num_sequences -= 1\n",
         killed_by="test_task_5_every_sample_has_one_seat",
-        breaks="LLMEngine._fork: scheduler.fork itself lowers num_sequences of the leader by 1",
+        breaks="LLMEngine._fork: num_sequences of the leader is 1",
     ),
     Mutant(
         name="forks-after-the-text",
@@ -569,7 +614,7 @@ MUTANTS = [
         replace="        self._fork(plan, result)\n        " + MOVED,
         by="        " + MOVED + "        self._fork(plan, result)\n",
         killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
-        breaks="LLMEngine.deliver: a sequence must run, and have its token, before it can end",
+        breaks="LLMEngine.deliver: the sequences of a completed prompt were forked before one of them could end",
     ),
     Mutant(
         name="a-second-call-of-the-sampler",
@@ -577,7 +622,7 @@ MUTANTS = [
         replace=SAMPLE,
         by=SAMPLE_LEADERS_FIRST,
         killed_by="test_task_5_the_prompt_is_computed_once",
-        breaks="LLMEngine.compute: self.sampler.sample(logits, rows), once",
+        breaks="LLMEngine.compute: the sampler was called once",
     ),
     Mutant(
         name="always-all-sequences",
@@ -587,7 +632,7 @@ MUTANTS = [
                 "        return [self.live.sequence(request.request_id)]\n",
         by="        return self.live.group_of(request.request_id).sequences\n",
         killed_by="test_task_5_three_samples_say_what_they_say_alone",
-        breaks="LLMEngine._sequences_of: Otherwise it is one sequence among others, and gets a token for itself",
+        breaks="LLMEngine._sequences_of: Otherwise only its own sequence gets one",
     ),
     Mutant(
         name="an-output-a-sample",
@@ -596,7 +641,7 @@ MUTANTS = [
         by="        for group in [each for each in moved if each.request_id in self.live.groups]:\n"
            "            output = group.to_output()\n",
         killed_by="test_task_5_an_output_a_request_and_a_step",
-        breaks=("LLMEngine.deliver: one, even if two of its sequences got a token",
+        breaks=("LLMEngine.deliver: even if several of its sequences got a token",
                 "invariant 4: each once"),
     ),
     Mutant(
@@ -605,7 +650,7 @@ MUTANTS = [
         replace="            if leader.num_sequences > 1 and leader.request_id in result.token_ids:\n",
         by="            if leader.num_sequences > 1:\n",
         killed_by="test_task_5_abort_before_the_fork",
-        breaks="LLMEngine._fork: Whoever computed a prompt for several sequences, and got a token in this step",
+        breaks="LLMEngine._fork: a leader that got no token has not been forked",
     ),
     Mutant(
         name="abort-ends-who-is-over",
@@ -613,7 +658,23 @@ MUTANTS = [
         replace=ABORT,
         by=ABORT.replace("unfinished", "sequences"),
         killed_by="test_task_5_one_sample_ends_and_the_others_go_on",
-        breaks="LLMEngine.abort_request: one that was over keeps its own reason",
+        breaks="LLMEngine.abort_request: a sequence that was over keeps its own reason",
+    ),
+    Mutant(
+        name="the-last-sample-is-not-forked",
+        story="Goes through one sequence too few: the last sample has a first token and never gets a second.",
+        replace="                for sequence in self.live.group_of(leader.request_id).sequences[1:]:\n",
+        by="                for sequence in self.live.group_of(leader.request_id).sequences[1:-1]:\n",
+        killed_by="test_task_5_the_prompt_is_computed_once",
+        breaks="LLMEngine._fork: each other sequence of its group runs, on the leader's blocks",
+    ),
+    Mutant(
+        name="every-token-has-a-row-of-its-own",
+        story="Takes the next row for a request of one sample, wherever the samples before it took theirs from.",
+        replace="                sources.append(row)\n",
+        by="                sources.append(row if request.num_sequences > 1 else len(sources))\n",
+        killed_by="test_task_5_three_samples_say_what_they_say_alone",
+        breaks="LLMEngine.compute: all of them drawn from the request's one row of logits",
     ),
     # ---- Task 6
     Mutant(
@@ -622,7 +683,7 @@ MUTANTS = [
         replace="        " + MOVED,
         by="        moved = [*self._take_tokens(result), *self._fail(result)]\n",
         killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
-        breaks=("LLMEngine.deliver: the groups of _end_outgrown and of _fail moved, too",
+        breaks=("LLMEngine.deliver: the sequences of plan.finished have ended, with the reason \"kv_cache_full\"",
                 "invariant 6: because it outgrew the pool"),
     ),
     Mutant(
@@ -631,8 +692,7 @@ MUTANTS = [
         replace="            self.live.sequence(request.request_id).end(request.status.value)\n",
         by="            self.live.sequence(request.request_id).end(\"length\")\n",
         killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
-        breaks="LLMEngine._end_outgrown: the value of that, \"kv_cache_full\", is the reason by which their sequence "
-               "ends",
+        breaks="LLMEngine._end_outgrown: each of these sequences has ended with the reason \"kv_cache_full\"",
     ),
     Mutant(
         name="the-outgrown-takes-its-siblings-along",
@@ -641,7 +701,23 @@ MUTANTS = [
         by="            for sequence in self.live.group_of(request.request_id).unfinished:\n"
            "                sequence.end(request.status.value)\n",
         killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
-        breaks="LLMEngine._end_outgrown: the reason by which their sequence ends",
+        breaks="LLMEngine._end_outgrown: the other sequences of its group go on",
+    ),
+    Mutant(
+        name="one-outgrown-is-told",
+        story="Tells of the first. The callers of the others wait for ever.",
+        replace="        return [self.live.group_of(request.request_id) for request in plan.finished]\n",
+        by="        return [self.live.group_of(request.request_id) for request in plan.finished[:1]]\n",
+        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+        breaks="LLMEngine._end_outgrown: the groups of all these requests",
+    ),
+    Mutant(
+        name="the-outgrown-lose-the-end-of-their-text",
+        story="Sets the finish reason and forgets the text that was held back for a stop string.",
+        replace="            self.live.sequence(request.request_id).end(request.status.value)\n",
+        by="            self.live.sequence(request.request_id).output.finish_reason = request.status.value\n",
+        killed_by="test_task_6_who_outgrows_the_pool_ends_with_what_it_has",
+        breaks="LLMEngine._end_outgrown: its text has what was held back for a stop string",
     ),
     Mutant(
         name="movement-is-not-told",
@@ -649,7 +725,7 @@ MUTANTS = [
         replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
         by="        if not is_idle or not self.idle_steps.add(is_idle):\n            return {}\n",
         killed_by="test_task_6_only_idle_steps_in_a_row_count",
-        breaks="LLMEngine._errors_if_stalled: counts idle steps in a row",
+        breaks="LLMEngine._errors_if_stalled: also if it is not: only idle steps in a row count",
     ),
     Mutant(
         name="the-stall-is-blamed-on-the-leader",
@@ -657,7 +733,7 @@ MUTANTS = [
         replace="        stalled = [group.unfinished[0].request for",
         by="        stalled = [group.leader for",
         killed_by="test_task_6_samples_that_stall_end_together",
-        breaks="LLMEngine._errors_if_stalled: under the id of the request of its first unfinished sequence: "
+        breaks="LLMEngine._errors_if_stalled: under the id of the request of its first unfinished sequence, the error "
                "StalledError.about(request, self.kv_cache)",
     ),
     Mutant(
@@ -666,8 +742,16 @@ MUTANTS = [
         replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
         by="        if True:\n            return {}\n",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
-        breaks=("LLMEngine._errors_if_stalled: If that has gone on for too long, an error for every live request",
+        breaks=("LLMEngine._errors_if_stalled: an error for every live request if that has gone on for too long",
                 "invariant 6: Every request ends"),
+    ),
+    Mutant(
+        name="one-idle-step-ends-everybody",
+        story="Counts, and does not wait for the answer: the first step without a plan ends all requests.",
+        replace="        if not self.idle_steps.add(is_idle):\n            return {}\n",
+        by="        self.idle_steps.add(is_idle)\n        if not is_idle:\n            return {}\n",
+        killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
+        breaks="LLMEngine._errors_if_stalled: an empty dictionary, as long as idle_steps.add returns False",
     ),
     Mutant(
         name="only-the-first-is-told-of-the-stall",
@@ -675,7 +759,7 @@ MUTANTS = [
         replace="for group in self.live.groups.values()]\n        return {",
         by="for group in list(self.live.groups.values())[:1]]\n        return {",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
-        breaks="LLMEngine._errors_if_stalled: For each live group",
+        breaks="LLMEngine._errors_if_stalled: else for each live group",
     ),
     Mutant(
         name="the-count-goes-on",
@@ -683,7 +767,7 @@ MUTANTS = [
         replace="        self.idle_steps = IdleSteps()\n",
         by="",
         killed_by="test_task_6_the_count_begins_anew",
-        breaks="LLMEngine._errors_if_stalled: And the count begins anew",
+        breaks="LLMEngine._errors_if_stalled: the count begins again",
     ),
     Mutant(
         name="preempting-is-idling",
@@ -691,7 +775,7 @@ MUTANTS = [
         replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
         by="bool(self.live.groups) and not plan.finished\n",
         killed_by="test_task_6_a_step_that_preempts_or_finishes_is_not_idle",
-        breaks="LLMEngine._errors_if_stalled: it has preempted nobody and finished nobody either",
+        breaks="LLMEngine._errors_if_stalled: plan has preempted no request and finished none",
     ),
     Mutant(
         name="finishing-is-idling",
@@ -699,7 +783,7 @@ MUTANTS = [
         replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
         by="bool(self.live.groups) and not plan.preempted\n",
         killed_by="test_task_6_a_step_that_preempts_or_finishes_is_not_idle",
-        breaks="LLMEngine._errors_if_stalled: it has preempted nobody and finished nobody either",
+        breaks="LLMEngine._errors_if_stalled: plan has preempted no request and finished none",
     ),
     Mutant(
         name="nobody-is-idle",
@@ -707,7 +791,7 @@ MUTANTS = [
         replace="bool(self.live.groups) and not plan.preempted and not plan.finished\n",
         by="not plan.preempted and not plan.finished\n",
         killed_by="test_task_6_telling_is_not_idling",
-        breaks="LLMEngine._errors_if_stalled: though there are live requests",
+        breaks="LLMEngine._errors_if_stalled: A step is idle if there are live requests",
     ),
     Mutant(
         name="an-error-ends-one-sample",
@@ -715,7 +799,8 @@ MUTANTS = [
         replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
         by="            self._finish(self.live.sequence(request_id), \"error\")\n",
         killed_by="test_task_6_samples_that_stall_end_together",
-        breaks="LLMEngine._fail: each ends a whole request, with all sequences of it that are not over",
+        breaks=("LLMEngine._fail: all its sequences that were not over are finished",
+                "LLMEngine.deliver: each request of result.errors has ended, all of it, with the reason \"error\""),
     ),
     Mutant(
         name="an-error-ends-who-is-over",
@@ -723,7 +808,7 @@ MUTANTS = [
         replace="            for sequence in group.unfinished:\n                self._finish(sequence, \"error\")\n",
         by="            for sequence in group.sequences:\n                self._finish(sequence, \"error\")\n",
         killed_by="test_task_6_samples_that_stall_end_together",
-        breaks="LLMEngine._fail: After: those are finished, with the reason \"error\"",
+        breaks="LLMEngine._fail: a sequence that was over keeps its own reason",
     ),
     Mutant(
         name="an-error-says-nothing",
@@ -731,7 +816,16 @@ MUTANTS = [
         replace="            group.error = describe(error)\n",
         by="",
         killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
-        breaks=("LLMEngine._fail: group.error says what happened: describe(error)",
+        breaks=("LLMEngine._fail: group.error is describe(error)",
+                "LLMEngine.deliver: its group.error is describe(error)",
                 "invariant 6: or with an error that says why"),
+    ),
+    Mutant(
+        name="one-failure-is-told",
+        story="Tells of the first request that failed. The others are over, and their callers never hear of it.",
+        replace="        return failed\n",
+        by="        return failed[:1]\n",
+        killed_by="test_task_6_a_stalled_request_ends_with_the_reason",
+        breaks="LLMEngine._fail: the groups of all these requests",
     ),
 ]

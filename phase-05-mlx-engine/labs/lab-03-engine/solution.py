@@ -4,8 +4,8 @@
                            ▲             runner, sampler   │
                            └────────── one more token ─────┘
 
-All pieces are there: ``EngineFrame`` has put them together. What is missing is the loop that lets them work, and the
-care for every request from the moment it comes until its last block is home.
+All pieces are there: ``EngineFrame`` has put them together. What is missing is the loop that runs them, and that looks
+after every request from the moment it comes until its last block is free.
 
 A request of the user is a ``SequenceGroup``: one prompt, ``n`` outputs. Each output is a ``SequenceState``, with the
 ``Request`` that the scheduler knows, the row that the sampler reads, and the text so far.
@@ -31,8 +31,8 @@ from mini_vllm.sequences import SequenceGroup, SequenceState
 class LLMEngine(EngineFrame):
     """Serves many requests at once, a step at a time.
 
-    Its frame has made ``scheduler``, ``kv_cache``, ``runner``, ``sampler``, ``inputs`` and ``live``. See the README for
-    what of each is needed here.
+    Its frame has made ``scheduler``, ``kv_cache``, ``runner``, ``sampler``, ``inputs`` and ``live``. The README has a
+    table of what you need of each.
     """
 
     # ---- the step
@@ -40,8 +40,8 @@ class LLMEngine(EngineFrame):
     def step(self) -> list[RequestOutput]:
         """Plan one step, compute it, and return the outputs of the requests that moved. Given.
 
-        What the model or the sampler raises is raised, after ``_abandon``. Whoever called ``step`` ends the requests
-        then, with ``abort_request`` or ``fail_all``.
+        An error of the model or the sampler is raised again after ``_abandon``. The caller of ``step`` then ends the
+        requests, with ``abort_request`` or ``fail_all``.
         """
         self.trace.start_step(self.scheduler)
         plan = self.scheduler.schedule()
@@ -57,7 +57,7 @@ class LLMEngine(EngineFrame):
                 self._abandon(plan)
                 raise
         else:
-            # Whoever planned these copies was preempted or has ended, but the copies may be in the index.
+            # The requests that planned these copies were preempted or have ended, but the copies may be in the index.
             self.runner.cache.copy_blocks(plan.copies)
             result = StepResult(errors=self._errors_if_stalled(plan))
         self.trace.record_computed()
@@ -67,7 +67,7 @@ class LLMEngine(EngineFrame):
         return self.with_unseen(outputs)
 
     def _abandon(self, plan: SchedulerOutput) -> None:
-        """A step broke: its requests leave the scheduler, and nobody finds what it was to write. Given."""
+        """A step broke: its requests leave the scheduler, and no prefix search finds what it was to write. Given."""
         block_ids = {block_id for request in plan.requests
                      for block_id in self.kv_cache.get_block_ids(request.request_id)}
         for request in plan.requests:
@@ -80,14 +80,27 @@ class LLMEngine(EngineFrame):
     def add_request(self, prompt: Prompt | PromptTokens, sampling_params: SamplingParams | None = None,
                     request_id: str | None = None, priority: Priority = Priority.NORMAL,
                     extra_keys: tuple[object, ...] | None = None) -> str:
-        """Take a request in and return its id.
+        """Take a request in and return the user's id for it.
 
-        ``self.inputs.process``, called with all five, checks what can be wrong with a request by itself, gives it an id
-        if it has none, and makes a ``SequenceGroup`` of it. Its ``leader`` is the Request that the scheduler is to
-        serve; the other sequences come later. ``self.live.add(group)`` makes it known to the engine.
-        After: the scheduler has the leader, ``live`` has the group. Nothing is computed.
-        Raises ValueError if the request can never be served, by its inputs or by the scheduler, which refuses a prompt
-        larger than the pool. Nothing has changed then: the id is free, and there is nothing to compute.
+        ``inputs.process`` makes a group of the request. It may refuse the request, and so may the scheduler.
+
+        After:
+        - the scheduler has the group's leader, and none of its other sequences
+        - ``live`` has the group, whose leader has the caller's ``priority`` and ``extra_keys``
+        - nothing is computed, and the request holds no block
+        Returns:
+        - the group's id: ``request_id``, or a new id if that is None
+        - the user's id, not the leader's, also for n > 1
+        Raises:
+        - ValueError if the inputs or the scheduler refuse the request; ``live`` and the scheduler are as before then
+
+        Example::
+
+            >>> engine = LLMEngine()
+            >>> engine.add_request("Once", SamplingParams(n=3), "r")
+            'r'
+            >>> list(engine.scheduler.requests), len(engine.live.groups["r"].sequences)
+            (['r#0'], 3)
         """
         # TASK 1: LLMEngine.add_request
         group = self.inputs.process(prompt, sampling_params, request_id, priority, extra_keys)
@@ -99,8 +112,8 @@ class LLMEngine(EngineFrame):
     def has_unfinished_requests(self) -> bool:
         """Whether a further ``step`` has something to compute, or to tell.
 
-        Something to compute: ``live.groups``, a dictionary, has a request. Something to tell: ``unseen`` has an output,
-        which somebody put back because it was another caller's.
+        There is something to compute while ``live`` has a group, and something to tell while ``unseen`` has an output.
+        The scheduler cannot answer this: after ``_abandon`` it no longer has requests that are still live.
         """
         # TASK 1: LLMEngine.has_unfinished_requests
         return bool(self.live.groups or self.unseen)
@@ -111,16 +124,26 @@ class LLMEngine(EngineFrame):
     def _request_step(self, request: Request, num_tokens: int) -> RequestStep:
         """What the runner is to compute of ``request``: the ``num_tokens`` tokens that were scheduled.
 
-        The scheduler has counted them already: ``request.num_computed_tokens`` is where they *end*. So
+        The scheduler has counted them already, so ``request.num_computed_tokens`` is where they *end*::
 
             all_token_ids  [ . . . . . . | . . . . | . . . ]
                                          ▲         ▲
                                          start     end = num_computed_tokens
 
-        ``token_ids``: of ``request.all_token_ids``, those from start to end. ``block_ids``: its block table,
-        ``kv_cache.get_block_ids``. ``context_len``: end. ``needs_logits``: whether the last token that the request has
-        is among them; what comes after any other token is known. ``needs_all_logits``: what
-        ``self._scores_prompt(request, start, end)`` says.
+        Returns:
+        - ``token_ids``: the tokens from start to end, of the prompt and the output
+        - ``block_ids``: the whole block table of the request
+        - ``context_len``: end
+        - ``needs_logits``: whether the last token of the request, so far, is among them
+        - ``needs_all_logits``: the answer of ``_scores_prompt``
+
+        Example, a prompt of 22 tokens and at most 8 per step::
+
+            num_tokens   end   tokens     context_len   needs_logits
+            8            8     0 to 7     8             False
+            8            16    8 to 15    16            False
+            6            22    16 to 21   22            True
+            1            23    22         23            True          the first output token
         """
         # TASK 2: LLMEngine._request_step
         end = request.num_computed_tokens
@@ -131,22 +154,29 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def compute(self, plan: SchedulerOutput) -> StepResult:
-        """The tokens that come of ``plan``, which has at least one request. No request changes here.
+        """Compute the tokens that come of ``plan``, and change no request.
 
-        1. ``self.runner.step(steps, plan.copies)``, once, with a RequestStep for each of ``plan.requests``, in that
-           order. ``plan.num_scheduled_tokens[request_id]`` says how many tokens each of them computes.
-        2. ``self._rows_to_sample(plan, steps, logits)``, in every step: of what the runner returned, one row for each
-           request whose step needs logits, in the order of the plan. The others are in the middle of their prompt: no
-           row, no token. After that the K/V of the step has been computed, or a token depends on it.
-        3. ``self.sampler.sample(logits, rows)``, once, with ``row`` of each such request's sequence,
-           ``self.live.sequence(request_id)``. It returns ``token_ids`` and ``logprobs``, both in the order of the rows;
-           a logprob is None if the request did not ask. With nobody to sample for, it is not called.
+        Task 2 is about requests of one sequence. Task 5 comes back for those that compute a prompt for several.
 
-        Returns a StepResult: ``token_ids`` and ``logprobs`` by request id, of those alone that have one.
+        Before:
+        - ``plan`` has at least one request
+        After:
+        - the runner was called once, with a RequestStep for each request, in the order of the plan, and ``plan.copies``
+        - ``_rows_to_sample`` was called, also in a step without tokens, and so the K/V of the step is computed
+        - the sampler was called once, with a row of logits and a ``row`` for each token to draw
+        - the sampler was not called if there is no token to draw
+        - each request has the ``num_computed_tokens`` and the output tokens that it had before
+        Returns:
+        - ``token_ids`` by request id: one for each request whose step needs logits, and none for the others
+        - ``logprobs`` by request id: what the sampler returned, without those that are None
+        - for a request with ``num_sequences`` above 1 (task 5): a token for each sequence of its group, all of them
+          drawn from the request's one row of logits, each by the sequence's own ``row``
 
-        Task 5: a request that is about to be forked needs a token for each of its sequences. ``_sequences_of`` says
-        which; all of them are sampled from the one row of logits that their prompt has, by their own ``row``. So the
-        sampler gets ``logits[mx.array(sources)]``: for each sequence, the number of the row that it is sampled from.
+        Example, ``b`` and ``c`` are in their prompts::
+
+            plan        a: 1     b: 8 of 22     c: the last 5 of 13
+            logits      row 0    none           row 1
+            token_ids   {"a": 453, "c": 12}
         """
         # TASK 2: LLMEngine.compute
         steps = [self._request_step(request, plan.num_scheduled_tokens[request.request_id])
@@ -168,12 +198,16 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _scores_prompt(self, request: Request, start: int, end: int) -> bool:
-        """Whether the caller asked how likely its prompt is, and these tokens tell something of it. Given."""
+        """Whether the caller asked how likely its prompt is, and the tokens from ``start`` to ``end`` say something
+        about it: then the logits of all these tokens are needed. Given."""
         return bool(newly_scored_positions(self.live.group_of(request.request_id), start, end))
 
     def _rows_to_sample(self, plan: SchedulerOutput, steps: list[RequestStep], logits: mx.array) -> mx.array:
-        """Of the runner's logits, a row for each step that needs logits. How likely prompts are is noted on the way.
-        MLX is lazy: if there is no row, nobody reads a result, and the K/V is computed here. Given."""
+        """Of the runner's logits, one row for each step that needs logits, in the order of ``steps``. Given.
+
+        Call it in every step. It notes how likely prompts are, for requests that asked. And MLX is lazy: if there is
+        no row to read, the K/V of the step is computed here.
+        """
         if any(step.needs_all_logits for step in steps):
             groups = [self.live.group_of(request.request_id) for request in plan.requests]
             logits = take_prompt_logprobs(plan.requests, groups, steps, logits, self.tokenizer)
@@ -184,13 +218,16 @@ class LLMEngine(EngineFrame):
     # ---- Task 3: from tokens to text, and out
 
     def _finish(self, sequence: SequenceState, reason: str) -> None:
-        """One sequence is over, for this finish reason: "stop", "length", "abort" or "error".
+        """End one sequence for this finish reason: "stop", "length", "abort" or "error".
 
-        ``sequence.end(reason)`` completes its text: what was held back, because it might have become a stop string,
-        comes now. ``scheduler.abort_request`` takes its request out of wherever it is, and its blocks come home. One
-        that was not forked yet it does not know: it returns None then, and there is nothing to do.
-        After: ``request.status`` is ``RequestStatus(reason)``. Set it last. The scheduler looks at it to know whether
-        the request runs or waits, and ``abort_request`` itself sets it to ``FINISHED_ABORTED``.
+        The scheduler does not know a sequence that was not forked yet: its ``abort_request`` returns None for it.
+
+        After:
+        - the sequence's output has this reason, and its text has what was held back for a stop string
+        - the scheduler does not have its request any more, and the request's blocks are free
+        - a request that the scheduler had has the status ``RequestStatus(reason)``
+
+        Example: after ``_finish(sequence, "length")`` the status of its request is FINISHED_LENGTH.
         """
         # TASK 3: LLMEngine._finish
         sequence.end(reason)
@@ -199,14 +236,19 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _take_tokens(self, result: StepResult) -> list[SequenceGroup]:
-        """Every token of ``result`` goes to its sequence, ``live.sequence(request_id)``. It has been appended already.
+        """Hand every token of ``result`` to its sequence, and finish the sequences that end with it.
 
-        ``sequence.take_token(token_id, logprob)`` turns it into text, and returns why it ends the output, or None. The
-        logprob is None where ``result`` has none. A sequence that is over is finished, in this same step, so that its
-        blocks and its seat are free in the next.
-        ``group.note_token(self.clock())`` notes that a token came, for the request's ``timings``.
-        Returns the groups (``live.group_of(request_id)``) that got a token. A group may be there twice, if two of its
-        sequences got one; ``deliver`` tells of it once.
+        Before:
+        - each token has been appended to its request
+        After:
+        - each sequence has taken its token, with its own logprob, or None if ``result`` has none for it
+        - a sequence for which ``take_token`` returned a reason is finished with that reason; the others go on
+        - its group has noted each token (``note_token``) at the time of ``clock()``, the last one included
+        Returns:
+        - the groups that got a token; a group may be there more than once
+
+        Example: "!" is a stop string of "r". ``r#0`` gets an "a" and goes on. ``r#1`` gets a "!" and is finished, with
+        the reason "stop". The group of both is returned.
         """
         # TASK 3: LLMEngine._take_tokens
         moved = []
@@ -221,21 +263,26 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def deliver(self, plan: SchedulerOutput, result: StepResult) -> list[RequestOutput]:
-        """The step that was planned has been computed: tokens are appended, texts grow, what is over is let go.
+        """Append the tokens of a step, end what is over, and tell of all requests that moved.
 
-        1. ``scheduler.update_from_output(plan, result.token_ids)`` tells the KV cache that the step is over, and
-           appends to each request its token. It is called in every step, also in one without tokens.
-        2. ``_take_tokens``.
-        3. An output of each group that moved, ``group.to_output()``: one, even if two of its sequences got a token
-           (compare groups by ``request_id``; a group cannot be in a set). A group that just waits, or is in the middle
-           of its prompt, has none.
-        4. A group whose output is ``finished`` is let go: ``self.let_go(group)``. It has been told for the last time.
+        A request moved if one of its sequences got a token. Task 6 adds those that outgrew the pool or failed.
 
-        Returns these outputs, in any order.
+        After:
+        - ``scheduler.update_from_output`` was called once, also in a step without tokens
+        - every token has been appended to its request and has become text
+        - a sequence that its token has ended is over in this step: it has the reason, its request has the status
+          ``RequestStatus(reason)``, and its seat and its blocks are free
+        - a request whose output is ``finished`` has been let go with ``let_go``
+        - task 5: the sequences of a completed prompt were forked before one of them could end
+        - task 6: the sequences of ``plan.finished`` have ended, with the reason "kv_cache_full"
+        - task 6: each request of ``result.errors`` has ended, all of it, with the reason "error", and its
+          ``group.error`` is ``describe(error)``
+        Returns:
+        - one output for each request that moved, in any order, even if several of its sequences got a token
+        - no output for a request that waits or is in the middle of its prompt
 
-        Task 5: ``_fork``, before 2: a sequence must run, and have its token, before it can end. (Whether before 1 or
-        after it makes no difference.)
-        Task 6: the groups of ``_end_outgrown`` and of ``_fail`` moved, too.
+        Example: "r" has three sequences, which get their fourth token, and ``max_tokens`` is 4. There is one output of
+        "r", it is ``finished``, and ``live.groups`` does not have "r" any more.
         """
         # TASK 3: LLMEngine.deliver
         self.scheduler.update_from_output(plan, result.token_ids)
@@ -256,10 +303,21 @@ class LLMEngine(EngineFrame):
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request between two steps, wherever it is: it waits, it runs, or it was preempted.
 
-        After: each of its sequences that was not over is finished, with the reason "abort"; one that was over keeps its
-        own reason. All its blocks are home, and it has been let go: no further step tells of it.
-        Returns its output, with the text so far. None if no request has this id, or it has ended: nothing changes then.
-        The id is the user's, so ask ``live.groups.get``: ``live.group_of`` knows "r#0" and "r#1", and not their "r".
+        After:
+        - each of its sequences that was not over is finished, with the reason "abort"
+        - a sequence that was over keeps its own reason
+        - all its blocks are free
+        - it has been let go with ``let_go``: no later step tells of it
+        Returns:
+        - its output, with all of the text so far
+        - None if ``request_id`` is not the user's id of a live request; nothing changes then
+
+        Example::
+
+            >>> engine = LLMEngine()
+            >>> name = engine.add_request("Once", SamplingParams(n=2), "r")
+            >>> engine.abort_request("r#1"), engine.abort_request("r").finish_reason, engine.abort_request("r")
+            (None, 'abort', None)
         """
         # TASK 4: LLMEngine.abort_request
         group = self.live.groups.get(request_id)
@@ -276,8 +334,8 @@ class LLMEngine(EngineFrame):
     def _sequences_of(self, request: Request) -> list[SequenceState]:
         """The sequences that get a token when ``request`` has computed its last one.
 
-        While ``request.num_sequences`` is above 1, it computes a prompt for that many: all ``sequences`` of its group.
-        Otherwise it is one sequence among others, and gets a token for itself.
+        While ``request.num_sequences`` is above 1, the request computes a prompt for its group, and all ``sequences``
+        of the group get a token. Otherwise only its own sequence gets one.
         """
         # TASK 5: LLMEngine._sequences_of
         if request.num_sequences > 1:
@@ -286,12 +344,18 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _fork(self, plan: SchedulerOutput, result: StepResult) -> None:
-        """Whoever computed a prompt for several sequences, and got a token in this step, is forked now.
+        """Fork every leader that has completed a prompt for several sequences in this step.
 
-        For every further sequence of its group: ``scheduler.fork(leader, request)``, and it runs on from the leader's
-        blocks. Then its own token of ``result`` is appended (``request.append_output_token``): the scheduler did so
-        only for requests of the plan. ``scheduler.fork`` itself lowers ``num_sequences`` of the leader by 1, so it is 1
-        when all are forked.
+        Such a leader is in the plan, its ``num_sequences`` is above 1, and it has a token in ``result``.
+
+        After:
+        - each other sequence of its group runs, on the leader's blocks
+        - each of these has its own token of ``result`` appended to its request
+        - ``num_sequences`` of the leader is 1
+        - a leader that got no token has not been forked
+
+        Example: ``token_ids`` is ``{"r#0": 98, "r#1": 33, "r#2": 99}``. ``r#1`` and ``r#2`` are forked from ``r#0``,
+        with the output tokens ``[33]`` and ``[99]``.
         """
         # TASK 5: LLMEngine._fork
         for leader in plan.requests:
@@ -304,11 +368,18 @@ class LLMEngine(EngineFrame):
     # ---- Task 6: what cannot go on
 
     def _end_outgrown(self, plan: SchedulerOutput) -> list[SequenceGroup]:
-        """``plan.finished`` are requests that grew until the whole pool could not hold them. The scheduler has taken
-        them out, and set their status: the value of that, "kv_cache_full", is the reason by which their sequence ends.
-        It is the fifth finish reason, and the only one that does not go through ``_finish``.
+        """End the sequences of the requests in ``plan.finished``, which the whole pool could not hold any more.
 
-        Returns their groups.
+        The scheduler has taken these requests out, freed their blocks and set their status.
+
+        After:
+        - each of these sequences has ended with the reason "kv_cache_full", the value of that status
+        - its text has what was held back for a stop string
+        - the other sequences of its group go on
+        Returns:
+        - the groups of all these requests
+
+        Example: ``r#0`` outgrows the pool while ``r#1`` waits. ``r#0`` ends, ``r#1`` does not, and "r" has an output.
         """
         # TASK 6: LLMEngine._end_outgrown
         for request in plan.finished:
@@ -317,14 +388,20 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _errors_if_stalled(self, plan: SchedulerOutput) -> dict[str, Exception]:
-        """Called when ``plan`` computes nothing. If that has gone on for too long, an error for every live request.
+        """Called when ``plan`` computes nothing: an error for every live request if that has gone on for too long.
 
-        A step is idle if it moved nobody, though there are live requests: it has preempted nobody and finished nobody
-        either. ``self.idle_steps.add(is_idle)`` counts idle steps in a row, and says whether this was one too many.
-        Then nothing would ever be planned again. For each live group, under the id of the request of its first
-        unfinished sequence: ``StalledError.about(request, self.kv_cache)``. And the count begins anew
-        (``self.idle_steps = IdleSteps()``): it says nothing of requests that come later.
-        Returns an empty dictionary otherwise.
+        A step is idle if there are live requests, and ``plan`` has preempted no request and finished none.
+
+        After:
+        - ``idle_steps.add`` has been told whether this step is idle, also if it is not: only idle steps in a row count
+        - if that was one idle step too many, the count begins again (``self.idle_steps = IdleSteps()``)
+        Returns:
+        - an empty dictionary, as long as ``idle_steps.add`` returns False
+        - else for each live group, under the id of the request of its first unfinished sequence, the error
+          ``StalledError.about(request, self.kv_cache)``
+
+        Example: "a" and "w" wait, and nothing can be planned. The first two calls return ``{}``; the third returns an
+        error for "a" and one for "w".
         """
         # TASK 6: LLMEngine._errors_if_stalled
         is_idle = bool(self.live.groups) and not plan.preempted and not plan.finished
@@ -336,10 +413,19 @@ class LLMEngine(EngineFrame):
         # END TASK
 
     def _fail(self, result: StepResult) -> list[SequenceGroup]:
-        """``result.errors``, by request id: each ends a whole request, with all sequences of it that are not over.
+        """End every request that has an error in ``result.errors``.
 
-        After: those are finished, with the reason "error", and ``group.error`` says what happened: ``describe(error)``.
-        Returns the groups that failed.
+        After:
+        - all its sequences that were not over are finished, with the reason "error"
+        - a sequence that was over keeps its own reason
+        - ``group.error`` is ``describe(error)``
+        Returns:
+        - the groups of all these requests
+
+        Example::
+
+            errors          {"r#1": StalledError("nothing could be planned")}
+            output of "r"   finished, error "StalledError: nothing could be planned"
         """
         # TASK 6: LLMEngine._fail
         failed = []

@@ -177,7 +177,7 @@ def told_by_a_step(engine):
     kept = [output.request_id for output in outputs if output.finished and output.request_id in engine.live.groups]
     assert not kept, (
         f"step() told that {kept} are finished, but live.groups still has them: what is over is let go of in the step "
-        "that tells of it (deliver, point 4: let_go)")
+        "that tells of it (deliver: let_go)")
     engine.kv_cache.check_integrity()
     return outputs
 
@@ -426,6 +426,15 @@ def test_task_2_a_step_is_one_call(lab):
             f"expected [{len(result.token_ids)}]: one call for all")
         computed.clear()
         sampled.clear()
+    engine = make_engine(lab, budget=8)
+    engine.add_request("Once upon a time", replace(GREEDY, logprobs=1), "a")
+    sampled, got = calls_of(engine.sampler, "sample"), []
+    for _ in range(2):
+        plan_and_compute(engine)
+        got.append([len(call["rows"]) for call in sampled])
+    assert got == [[], [1]], (
+        "a prompt of 16 tokens, at most 8 per step: after each of its two steps the calls of sampler.sample so far had "
+        f"{got} rows, expected [[], [1]]: a step without a token to draw does not call the sampler")
 
 
 @pytest.mark.points(3)
@@ -627,6 +636,12 @@ def test_task_3_what_is_over_gives_seat_and_blocks_back_in_the_same_step(lab):
     assert told == ["b", "w"], f"step 3 told of {told}, expected ['b', 'w']: 'a' is over, and 'w' has its seat"
     returned = engine.add_request("again", GREEDY, "a")
     assert returned == "a", f"'a' is over, so its id is free; add_request with it returned {returned!r}, expected 'a'"
+    run(engine)
+    num_recomputed = engine.counts.num_recomputed_tokens
+    assert num_recomputed == 0, (
+        "'a' ended, and another request came under its id. No token was computed twice, but "
+        f"counts.num_recomputed_tokens is {num_recomputed}, expected 0: let_go forgets what was counted of a request, "
+        "live.remove does not")
 
 
 @pytest.mark.points(2)
@@ -887,11 +902,17 @@ def test_task_5_three_samples_say_what_they_say_alone(lab):
         assert_all_home(engine, f"{setting}: all samples are over")
     engine = make_engine(lab)
     engine.add_request("Once", replace(SEEDED, n=2), "two")
-    engine.add_request("The king", SEEDED, "one")
-    got = run(engine)["one"].token_ids
-    assert got == alone("The king", SEEDED).token_ids, (
-        f"a request of one sample whose prompt ends in the same step as that of two samples before it says {got}, "
-        f"expected {alone('The king', SEEDED).token_ids}: two sequences are sampled from one row of logits there")
+    prompts = {"one": "The king", "last": "A"}
+    for name, prompt in prompts.items():
+        engine.add_request(prompt, GREEDY, name)
+    last = run(engine)
+    got = {name: last[name].token_ids for name in prompts}
+    expected = {name: alone(prompt, GREEDY).token_ids for name, prompt in prompts.items()}
+    assert expected["one"][0] != expected["last"][0], f"not what this test is about: {expected}"
+    assert got == expected, (
+        "a prompt of two samples, then two prompts of one sample each, all computed in one step: the requests of one "
+        f"sample say {got}, expected {expected}: two sequences are sampled from row 0 of the logits there, and the "
+        "other two from rows 1 and 2")
 
 
 @pytest.mark.points(2)
@@ -1025,6 +1046,19 @@ def test_task_6_who_outgrows_the_pool_ends_with_what_it_has(lab):
         f"the same with n=2: (finish_reason, tokens) of the samples are {got}, expected {expected}: one outgrows the "
         "pool while the other waits; that one goes on until it outgrows it, too")
     assert_all_home(engine, "both samples outgrew the pool")
+    for name in "bc":
+        engine.add_request(name, replace(GREEDY, stop="###"), name)
+    for text in "x##":
+        hand_in(engine, dict.fromkeys("bc", ids_of(text)[0]))
+    outgrown = [engine.live.groups[name].leader for name in "bc"]
+    for request in outgrown:
+        engine.scheduler.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)
+    outputs = engine.deliver(SchedulerOutput({}, [], finished=outgrown), StepResult())
+    got = sorted((output.request_id, output.text, output.finish_reason) for output in outputs)
+    assert got == [("b", "x##", "kv_cache_full"), ("c", "x##", "kv_cache_full")], (
+        "stop is '###', 'b' and 'c' have each said 'x##', and plan.finished has both of them: deliver() returned (id, "
+        f"text, finish_reason) {got}, expected [('b', 'x##', 'kv_cache_full'), ('c', 'x##', 'kv_cache_full')]: each of "
+        "them is told, with the text that was held back")
 
 
 @pytest.mark.points(3)
