@@ -114,6 +114,14 @@ MUTANTS = [
         killed_by="test_task_2_a_double_free_in_one_call_is_caught",
         breaks="invariant 1: uses only what is promised",
     ),
+    Mutant(
+        name="counts-with-the-queue",
+        story="Reads num_free_blocks of the queue, which is not in the list of what a test may use.",
+        replace="    pool.free_blocks(blocks[1:2])\n",
+        by="    assert pool.free_block_queue.num_free_blocks == 2\n    pool.free_blocks(blocks[1:2])\n",
+        killed_by="test_task_5_your_tests_pass_on_right_pools",
+        breaks="invariant 1: uses only what is promised",
+    ),
     # ---- tests that look at something else
     Mutant(
         name="looks-at-the-class",
@@ -154,7 +162,7 @@ MUTANTS = [
     assert pools.BlockPool is seen
 ''',
         killed_by="test_task_3_an_owned_block_among_the_free_is_caught",
-        breaks="invariant 3: keeps nothing from one time to the next",
+        breaks="invariant 3: keeps nothing from one run to the next",
     ),
     Mutant(
         name="counts-its-own-runs",
@@ -165,7 +173,20 @@ MUTANTS = [
     assert len(runs) <= 3
 ''',
         killed_by="test_task_5_the_sealed_pool_is_caught",
-        breaks="invariant 3: A test says the same every time",
+        breaks="invariant 3: A test gives the same result every time",
+    ),
+    Mutant(
+        name="tires-of-its-pools",
+        story="Keeps every class that it has seen, and fails when there are forty of them.",
+        replace="    blocks = pool.get_new_blocks(3)\n    for block in blocks:\n",
+        by='''    seen = globals().setdefault("SEEN", [])
+    seen.append(pools.BlockPool)
+    assert len(seen) < 40
+    blocks = pool.get_new_blocks(3)
+    for block in blocks:
+''',
+        killed_by="test_task_5_your_tests_pass_on_right_pools",
+        breaks="invariant 3: keeps nothing from one run to the next",
     ),
     # ---- tests that look too little: task 1
     Mutant(
@@ -182,7 +203,7 @@ MUTANTS = [
         replace="    got = pool.get_new_blocks(3)\n    assert ids(got) == [4, 5, 2]",
         by="    got = pool.get_new_blocks(2)\n    assert ids(got) == [4, 5]",
         killed_by="test_task_1_keeping_the_last_block_is_caught",
-        breaks="test_giving_out: All that are free can be had, the last one too",
+        breaks="test_giving_out: All free blocks can be given out, the last one included",
     ),
     Mutant(
         name="no-negative-numbers",
@@ -198,7 +219,7 @@ MUTANTS = [
         replace="    with pytest.raises(RuntimeError):\n        pool.free_blocks([a])\n",
         by="    with pytest.raises(Exception):\n        pool.free_blocks([a])\n",
         killed_by="test_task_2_a_double_free_with_another_error_is_caught",
-        breaks="test_freeing: RuntimeError, and no other, if a block has no owner to drop",
+        breaks="test_freeing: RuntimeError, and no other error, if a block has no owner to drop",
     ),
     # ---- task 2
     Mutant(
@@ -235,7 +256,7 @@ MUTANTS = [
         replace="    pool.free_blocks([shared, shared])\n",
         by="    pool.free_blocks([shared])\n    pool.free_blocks([shared])\n",
         killed_by="test_task_2_the_sealed_pool_is_caught",
-        breaks="test_freeing: A block may come twice if it has two owners",
+        breaks="test_freeing: may contain a block twice if it has two owners",
     ),
     # ---- task 3
     Mutant(
@@ -252,7 +273,7 @@ MUTANTS = [
     assert block.ref_cnt == 1
 """,
         killed_by="test_task_3_an_owned_block_among_the_free_is_caught",
-        breaks="test_sharing: After: a free one has left the queue, from wherever it stood",
+        breaks="test_sharing: After: a free block has left the queue, wherever in the queue it was",
     ),
     Mutant(
         name="touches-the-oldest",
@@ -294,7 +315,7 @@ MUTANTS = [
         replace='    assert pool.get_cached_block(111) is None, "block 1 was given',
         by='    assert pool.get_cached_block(222) is None, "block 1 was given',
         killed_by="test_task_4_forgetting_too_late_is_caught",
-        breaks="test_finding_and_forgetting: forgotten when the block is given out again",
+        breaks="test_finding_and_forgetting: forgotten when get_new_blocks gives the block out again",
     ),
     Mutant(
         name="no-twins",
@@ -333,7 +354,7 @@ MUTANTS = [
         replace="    assert state(pool) == before, f\"freeing 1 and",
         by="    before = state(pool)\n    assert state(pool) == before, f\"freeing 1 and",
         killed_by="test_task_5_freeing_half_of_it_is_caught",
-        breaks=("invariant 5: After a refused call it looks again",
+        breaks=("invariant 5: After a refused call a test looks again",
                 "test_a_refused_call_changes_nothing: A call that raises has left owners"),
     ),
     Mutant(

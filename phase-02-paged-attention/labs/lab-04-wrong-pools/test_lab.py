@@ -16,6 +16,8 @@ SALT = gauges.salt()
 #: In the grader a wrong pool counts as caught when it is caught again in that many further orders. Two turns of six are
 #: its own: a test that fails by chance is right in one of fifteen.
 NUM_FURTHER_ORDERS = 4 if SALT else 0
+#: How often each test runs on both right pools, twice each, to show that it keeps nothing: forty calls in all.
+NUM_TIMES_ON_RIGHT = 10
 #: What a test says that is still to be written.
 STUB = re.compile(r"Task (\d+): ")
 #: Of how many tests the first survivor of a task says why they do not count. A test of task 5 says it of all.
@@ -23,15 +25,18 @@ MAX_COMPLAINTS = 2
 
 
 class Outcomes:
-    """What came of one of the student's tests: on each right pool, and on one wrong pool among them, twice each."""
+    """What came of one of the student's tests: on each right pool, and on one wrong pool among them, twice each.
 
-    def __init__(self, test, name, wrong=None, turn=0):
+    Or ``num_times`` each. Without a wrong pool the right ones take its turns.
+    """
+
+    def __init__(self, test, name, wrong=None, turn=0, num_times=2):
         self.test, self.name, self.stub = test, name, None
         #: For each time on the wrong pool, whether the test failed.
         self.on_wrong = []
         #: A right pool → for each time on it, why the test did not pass; "" where it did.
         self.on_right = {}
-        order = [*POOLS.RIGHT, *([wrong] if wrong else POOLS.RIGHT)] * 2
+        order = [*POOLS.RIGHT, *([wrong] if wrong else POOLS.RIGHT)] * num_times
         seed = f"{name} {wrong and wrong.name} {SALT} {turn}"
         random.Random(seed).shuffle(order)  # a test cannot know whose turn it is
         for kind in order:
@@ -87,12 +92,12 @@ def reason(error):
     return f"{type(error).__name__}: {text}{place}"
 
 
-def outcomes(lab, wrong=None):
+def outcomes(lab, wrong=None, num_times=2):
     """Of all tests in the student's file, one after the other. There must be some."""
     names = [name for name in dir(lab) if name.startswith("test_") and callable(getattr(lab, name))]
     assert names, "there is no function test_…(pools) in your file"
     for name in names:
-        yield Outcomes(getattr(lab, name), name, wrong)
+        yield Outcomes(getattr(lab, name), name, wrong, num_times=num_times)
 
 
 def raise_stub(all_outcomes, *tasks):
@@ -250,7 +255,7 @@ def test_task_5_the_sealed_pool_is_caught(lab):
 
 @pytest.mark.points(2)
 def test_task_5_your_tests_pass_on_right_pools(lab):
-    seen = list(outcomes(lab))
+    seen = list(outcomes(lab, num_times=NUM_TIMES_ON_RIGHT))
     raise_stub(seen, 1, 2, 3, 4, 5)
     bad = [each.complaint for each in seen if not each.counts]
     assert not bad, ("a test that does not pass on every right pool, every time, counts for nothing:\n"

@@ -9,18 +9,18 @@ MUTANTS = [
         replace="        if num_owners == 1:\n            return block\n",
         by="",
         killed_by="test_task_1_a_private_block_is_returned_as_it_is",
-        breaks="BlockPool.fork_block: A private block (one owner) comes back as it is",
+        breaks="BlockPool.fork_block: a private block (one owner): the block itself",
     ),
     Mutant(
         name="a-free-block-counts-as-private",
         story="'Not shared' is not 'mine': hands a block that anybody may get next to a writer.",
         replace="""        if num_owners == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, so it must not be written")
         if num_owners == 1:
 """,
         by="        if num_owners <= 1:\n",
         killed_by="test_task_1_a_free_block_cannot_be_forked",
-        breaks="BlockPool.fork_block: Raises RuntimeError if block has no owner (nobody may write to it)",
+        breaks="BlockPool.fork_block: RuntimeError if block has no owner: it is free",
     ),
     Mutant(
         name="forks-a-strangers-block",
@@ -28,7 +28,7 @@ MUTANTS = [
         replace="""        self._check_mine(block, "fork_block")\n""",
         by="",
         killed_by="test_task_1_the_null_block_and_strangers_cannot_be_forked",
-        breaks="BlockPool.fork_block: or is not of this pool",
+        breaks="BlockPool.fork_block: and blocks of another pool",
     ),
     Mutant(
         name="copies-the-reference",
@@ -37,7 +37,8 @@ MUTANTS = [
         by="        return block\n",
         killed_by="test_task_2_both_sides_read_back_their_own_tokens",
         breaks=(
-            "BlockPool._fork_shared: Returns the fresh block",
+            "BlockPool.fork_block: a shared block (two or more owners): a fresh block, into which block will be copied",
+            "BlockPool._fork_shared: the block that get_new_blocks gives",
             "invariant 1: Only a block with one owner is written, and only by that owner.",
         ),
     ),
@@ -48,7 +49,7 @@ MUTANTS = [
         by="        self.num_forks",
         killed_by="test_task_2_forking_a_shared_block_moves_one_reference",
         breaks=(
-            "BlockPool._fork_shared: block one owner less",
+            "BlockPool._fork_shared: block has one owner less",
             "invariant 2: one owner leaves the original",
         ),
     ),
@@ -58,7 +59,7 @@ MUTANTS = [
         replace="        self.pending_copies.append((block, copy))\n",
         by="        self.pending_copies.append((copy, block))\n",
         killed_by="test_task_2_both_sides_read_back_their_own_tokens",
-        breaks="BlockPool._fork_shared: the pair (block, fresh block)",
+        breaks="BlockPool._fork_shared: (block, fresh block)",
     ),
     Mutant(
         name="never-copies",
@@ -66,7 +67,7 @@ MUTANTS = [
         replace="        self.pending_copies.append((block, copy))\n",
         by="",
         killed_by="test_task_2_both_sides_read_back_their_own_tokens",
-        breaks="BlockPool._fork_shared: the pair (block, fresh block) is the last of pending_copies",
+        breaks="BlockPool._fork_shared: (block, fresh block) is the last of pending_copies",
     ),
     Mutant(
         name="lets-go-before-there-is-room",
@@ -75,7 +76,7 @@ MUTANTS = [
         by="        block.ref_cnt -= 1\n        copy = self.get_new_blocks(1)[0]\n",
         killed_by="test_task_2_without_room_nothing_changes",
         breaks=(
-            "BlockPool._fork_shared: nothing changes then",
+            "BlockPool: a call that raises has changed nothing",
             "invariant 7: A call that raises has changed nothing",
         ),
     ),
@@ -86,7 +87,7 @@ MUTANTS = [
         by="        needed = {copy.block_id for _, copy in self.pending_copies}\n",
         killed_by="test_task_4_a_parent_that_ends_before_the_copy_leaves_its_content",
         breaks=(
-            "BlockPool.free_blocks: a block that a pending copy needs, as source",
+            "BlockPool.free_blocks: A copy needs both its blocks, source and destination",
             "invariant 3: the order among the copies does not matter",
             "invariant 4: Both sides of a pending copy have a ref_cnt of at least 1.",
         ),
@@ -98,7 +99,7 @@ MUTANTS = [
         by="        needed = {source.block_id for source, _ in self.pending_copies}\n",
         killed_by="test_task_4_a_child_that_ends_before_the_copy_harms_nobody",
         breaks=(
-            "BlockPool.free_blocks: or as destination, does not join the queue",
+            "BlockPool.free_blocks: and that a pending copy needs, is not in the queue",
             "invariant 4: Both sides of a pending copy have a ref_cnt of at least 1.",
         ),
     ),
@@ -108,7 +109,7 @@ MUTANTS = [
         replace="            if block.ref_cnt == 1 and block.block_id in needed:\n",
         by="            if block.block_id in needed:\n",
         killed_by="test_task_3_only_the_last_owners_reference_is_kept",
-        breaks="BlockPool.free_blocks: While other owners are left, it is a block like any other",
+        breaks="BlockPool.free_blocks: each block has lost one owner",
     ),
     Mutant(
         name="the-copys-reference-can-be-freed",
@@ -120,7 +121,7 @@ MUTANTS = [
             if num_drops > num_owners:
 """,
         killed_by="test_task_3_a_double_free_is_noticed_while_copies_are_pending",
-        breaks="BlockPool.free_blocks: A reference that a copy has taken over is not an owner",
+        breaks="BlockPool.free_blocks: The copy's reference is not an owner",
     ),
     Mutant(
         name="checks-each-block-on-its-own",
@@ -128,7 +129,7 @@ MUTANTS = [
         replace="            if num_drops > num_owners:\n",
         by="            if num_owners < 1:\n",
         killed_by="test_task_3_a_double_free_is_noticed_while_copies_are_pending",
-        breaks="BlockPool.free_blocks: Raises RuntimeError if a block has no owner to drop",
+        breaks="BlockPool.free_blocks: RuntimeError if a block is in blocks more often than it has owners",
     ),
     Mutant(
         name="kept-blocks-leak",
@@ -136,7 +137,7 @@ MUTANTS = [
         replace="        self.free_blocks(kept)\n",
         by="",
         killed_by="test_task_4_blocks_kept_for_a_copy_become_free",
-        breaks="BlockPool.finish_copies: so that a block without owners joins the queue",
+        breaks="BlockPool.finish_copies: kept blocks that have no owner are at the queue's end",
     ),
     Mutant(
         name="the-copies-stay-pending",
@@ -144,7 +145,7 @@ MUTANTS = [
         replace="        self.pending_copies = []\n",
         by="",
         killed_by="test_task_4_finishing_leaves_owned_blocks_with_their_owners",
-        breaks="BlockPool.finish_copies: After: pending_copies",
+        breaks="BlockPool.finish_copies: pending_copies and _kept_for_copy are empty",
     ),
     Mutant(
         name="finishing-takes-the-blocks-away",
@@ -152,7 +153,7 @@ MUTANTS = [
         replace="        kept = [self.blocks[block_id] for block_id in sorted(self._kept_for_copy)]\n",
         by="        kept = [block for copy in self.pending_copies for block in copy]\n",
         killed_by="test_task_4_finishing_leaves_owned_blocks_with_their_owners",
-        breaks="BlockPool.finish_copies: Blocks that have owners stay with them",
+        breaks="BlockPool.finish_copies: blocks that have owners stay with them",
     ),
     Mutant(
         name="forces-kept-blocks-into-the-queue",
@@ -163,7 +164,7 @@ MUTANTS = [
             self.free_block_queue.append(block)
 """,
         killed_by="test_task_4_a_kept_block_that_was_touched_stays_with_its_owner",
-        breaks="BlockPool.finish_copies: Blocks that have owners stay with them",
+        breaks="BlockPool.finish_copies: blocks that have owners stay with them",
     ),
     Mutant(
         name="a-kept-block-counts-as-private",
@@ -176,8 +177,8 @@ MUTANTS = [
 """,
         killed_by="test_task_3_a_block_that_is_only_kept_for_a_copy_cannot_be_forked",
         breaks=(
-            "BlockPool.fork_block: less one if it is in _kept_for_copy",
-            "BlockPool.fork_block: Raises RuntimeError if block has no owner",
+            "BlockPool.fork_block: or one less if it is in _kept_for_copy",
+            "BlockPool.fork_block: RuntimeError if block has no owner: it is free, or only a copy holds it",
         ),
     ),
     Mutant(
@@ -206,7 +207,7 @@ MUTANTS = [
         replace="        copy = self.get_new_blocks(1)[0]\n        block.ref_cnt -= 1\n        self.num_forks += 1\n",
         by="        self.num_forks += 1\n        copy = self.get_new_blocks(1)[0]\n        block.ref_cnt -= 1\n",
         killed_by="test_task_2_without_room_nothing_changes",
-        breaks="BlockPool._fork_shared: nothing changes then",
+        breaks="BlockPool: a call that raises has changed nothing",
     ),
     Mutant(
         name="counts-pending-copies",
@@ -226,7 +227,7 @@ MUTANTS = [
 """,
         killed_by="test_task_2_the_copy_has_no_hash_and_the_source_is_found_as_before",
         breaks=(
-            "BlockPool._fork_shared: It has no hash",
+            "BlockPool._fork_shared: and no hash",
             "invariant 6: a copy has no hash",
         ),
     ),
@@ -248,7 +249,7 @@ MUTANTS = [
         by="        copy = self.free_block_queue.popleft()\n        copy.ref_cnt = 1\n",
         killed_by="test_task_3_the_block_for_the_copy_forgets_what_it_held",
         breaks=(
-            "BlockPool._fork_shared: the fresh block (get_new_blocks)",
+            "BlockPool._fork_shared: the block that get_new_blocks gives",
             "invariant 6: The index changes when a block is given out",
         ),
     ),
@@ -260,7 +261,7 @@ MUTANTS = [
                 self.evict_blocks([block.block_id])
 """,
         killed_by="test_task_3_a_kept_block_is_found_and_not_evicted",
-        breaks="BlockPool.free_blocks: If it has a hash, it keeps it, and can be found",
+        breaks="BlockPool.free_blocks: such a block keeps its hash, and can be found",
     ),
     Mutant(
         name="frees-in-the-order-of-a-set",
@@ -268,7 +269,7 @@ MUTANTS = [
         replace="for block_id in sorted(self._kept_for_copy)]\n",
         by="for block_id in self._kept_for_copy]\n",
         killed_by="test_task_4_kept_blocks_become_free_lowest_id_first",
-        breaks="BlockPool.finish_copies: lowest block id first",
+        breaks="BlockPool.finish_copies: at the queue's end, lowest block id first",
     ),
     Mutant(
         name="frees-in-the-order-of-the-copies",
@@ -278,7 +279,7 @@ MUTANTS = [
         kept = [self.blocks[block_id] for block_id in needed if block_id in self._kept_for_copy]
 """,
         killed_by="test_task_4_kept_blocks_become_free_lowest_id_first",
-        breaks="BlockPool.finish_copies: lowest block id first",
+        breaks="BlockPool.finish_copies: at the queue's end, lowest block id first",
     ),
     Mutant(
         name="wants-room-for-a-private-block",
@@ -292,7 +293,7 @@ MUTANTS = [
             return block
 """,
         killed_by="test_task_1_a_private_block_needs_no_room",
-        breaks="BlockPool.fork_block: not even when no block is free",
+        breaks="BlockPool.fork_block: even if no block is free",
     ),
     Mutant(
         name="a-cached-block-is-never-private",
@@ -300,7 +301,7 @@ MUTANTS = [
         replace="        if num_owners == 1:\n            return block\n",
         by="        if num_owners == 1 and block.block_hash is None:\n            return block\n",
         killed_by="test_task_1_a_private_block_with_a_hash_is_returned_as_it_is",
-        breaks="BlockPool.fork_block: A private block (one owner) comes back as it is",
+        breaks="BlockPool.fork_block: a private block (one owner): the block itself",
     ),
     Mutant(
         name="forgets-what-will-be-written",
@@ -309,7 +310,7 @@ MUTANTS = [
         by="        if num_owners == 1:\n            self._maybe_evict(block)\n            return block\n",
         killed_by="test_task_1_a_private_block_with_a_hash_is_returned_as_it_is",
         breaks=(
-            "BlockPool.fork_block: comes back as it is, and nothing changes",
+            "BlockPool.fork_block: a private block: nothing has changed",
             "invariant 6: The index changes when a block is given out, never by a fork",
         ),
     ),
@@ -319,7 +320,7 @@ MUTANTS = [
         replace="        if num_owners == 1:\n            return block\n",
         by="        if num_owners == 1:\n            block.reset_hash()\n            return block\n",
         killed_by="test_task_1_a_private_block_with_a_hash_is_returned_as_it_is",
-        breaks="BlockPool.fork_block: comes back as it is, and nothing changes",
+        breaks="BlockPool.fork_block: a private block: nothing has changed",
     ),
     Mutant(
         name="without-a-cache-nothing-is-shared",
@@ -328,7 +329,7 @@ MUTANTS = [
         by="        if num_owners == 1 or not self.enable_caching:\n            return block\n",
         killed_by="test_task_2_a_shared_block_is_forked_with_caching_off_too",
         breaks=(
-            "BlockPool.fork_block: For a shared one (two or more) return what _fork_shared gives",
+            "BlockPool.fork_block: a shared block: the caller owns the returned block in its place",
             "invariant 1: Only a block with one owner is written",
         ),
     ),
@@ -341,7 +342,7 @@ MUTANTS = [
                     self._maybe_evict(block)
 """,
         killed_by="test_task_3_a_kept_destination_keeps_its_hash",
-        breaks="BlockPool.free_blocks: If it has a hash, it keeps it, and can be found",
+        breaks="BlockPool.free_blocks: such a block keeps its hash, and can be found",
     ),
     Mutant(
         name="drops-a-copy-that-nobody-waits-for",
@@ -355,7 +356,7 @@ MUTANTS = [
                             and {source.block_id, copy.block_id} <= self._kept_for_copy)]
 """,
         killed_by="test_task_3_a_copy_that_nobody_waits_for_stays_pending",
-        breaks="BlockPool.free_blocks: pending_copies stays as it is, even if neither side of a copy has an owner left",
+        breaks="BlockPool.free_blocks: pending_copies is as before, even if neither side of a copy has an owner left",
     ),
     Mutant(
         name="finishing-forgets-what-was-touched",
@@ -380,7 +381,7 @@ MUTANTS = [
         self._kept_for_copy = set()
 """,
         killed_by="test_task_4_blocks_kept_for_a_copy_become_free",
-        breaks="BlockPool.finish_copies: The references of the blocks that were kept are dropped",
+        breaks="BlockPool.finish_copies: each block that was kept has lost the copy's reference",
     ),
     Mutant(
         name="counts-calls",
@@ -395,7 +396,7 @@ MUTANTS = [
         return self._fork_shared(block)
 """,
         killed_by="test_task_1_a_private_block_is_returned_as_it_is",
-        breaks="BlockPool.fork_block: comes back as it is, and nothing changes",
+        breaks="BlockPool.fork_block: a private block: nothing has changed",
     ),
     Mutant(
         name="a-pending-copy-cannot-be-written",
@@ -404,7 +405,7 @@ MUTANTS = [
         by="        if num_owners == 1 and all(block is not copy for _, copy in self.pending_copies):\n",
         killed_by="test_task_2_a_copy_is_private_before_it_is_made",
         breaks=(
-            "BlockPool.fork_block: A private block (one owner) comes back as it is, and nothing changes",
+            "BlockPool.fork_block: a private block: nothing has changed",
             "invariant 3: Copies come before writes",
         ),
     ),
@@ -415,7 +416,7 @@ MUTANTS = [
         by="        if num_owners == 1 or block.block_id in self._kept_for_copy:\n",
         killed_by="test_task_3_two_owners_of_a_kept_block_do_not_write_in_place",
         breaks=(
-            "BlockPool.fork_block: A block has as many owners as ref_cnt says, less one",
+            "BlockPool.fork_block: A block has ref_cnt owners, or one less",
             "invariant 1: Only a block with one owner is written",
         ),
     ),
@@ -428,7 +429,7 @@ MUTANTS = [
 """,
         killed_by="test_task_2_forking_a_shared_block_moves_one_reference",
         breaks=(
-            "BlockPool.fork_block: For a shared one (two or more) return what _fork_shared gives",
+            "BlockPool.fork_block: a shared block: the caller owns the returned block in its place",
             "invariant 2: one owner has the copy",
         ),
     ),
@@ -442,13 +443,13 @@ MUTANTS = [
         self._check_mine(block, "fork_block")
 """,
         killed_by="test_task_1_the_null_block_and_strangers_cannot_be_forked",
-        breaks="BlockPool.fork_block: is the null block",
+        breaks="BlockPool.fork_block: refuses: the null block",
     ),
     Mutant(
         name="refuses-after-the-fork",
         story="Raises at the end: the block is taken and the pair is on the list by then.",
         replace="""        if num_owners == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, so it must not be written")
         if num_owners == 1:
             return block
         return self._fork_shared(block)
@@ -457,11 +458,14 @@ MUTANTS = [
             return block
         copy = self._fork_shared(block)
         if num_owners == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, so it must not be written")
         return copy
 """,
         killed_by="test_task_1_a_free_block_cannot_be_forked",
-        breaks="BlockPool.fork_block: nothing changes then",
+        breaks=(
+            "BlockPool.fork_block: RuntimeError if block has no owner",
+            "invariant 7: A call that raises has changed nothing",
+        ),
     ),
     Mutant(
         name="the-copy-has-a-reference-from-the-start",
@@ -471,7 +475,7 @@ MUTANTS = [
         copy.ref_cnt += 1
 """,
         killed_by="test_task_2_forking_a_shared_block_moves_one_reference",
-        breaks="BlockPool._fork_shared: After: the fresh block (get_new_blocks) has ref_cnt 1",
+        breaks="BlockPool._fork_shared: it has one owner",
     ),
     Mutant(
         name="the-newest-pair-first",
@@ -480,7 +484,7 @@ MUTANTS = [
         replace="        self.pending_copies.append((block, copy))\n",
         by="        self.pending_copies.insert(0, (block, copy))\n",
         killed_by="test_task_2_the_copy_is_recorded_source_first",
-        breaks="BlockPool._fork_shared: is the last of pending_copies",
+        breaks="BlockPool._fork_shared: (block, fresh block) is the last of pending_copies",
     ),
     Mutant(
         name="writes-in-place-without-room",
@@ -491,7 +495,10 @@ MUTANTS = [
         copy = self.get_new_blocks(1)[0]
 """,
         killed_by="test_task_2_without_room_nothing_changes",
-        breaks="BlockPool._fork_shared: Raises ValueError if no block is free (get_new_blocks does)",
+        breaks=(
+            "BlockPool.fork_block: ValueError if block is shared and no block is free",
+            "BlockPool._fork_shared: ValueError if no block is free",
+        ),
     ),
     Mutant(
         name="takes-over-an-abandoned-copy",
@@ -506,7 +513,7 @@ MUTANTS = [
         copy = self.get_new_blocks(1)[0]
 """,
         killed_by="test_task_3_a_copy_whose_owner_has_left_is_not_given_to_the_next",
-        breaks="BlockPool._fork_shared: After: the fresh block (get_new_blocks)",
+        breaks="BlockPool._fork_shared: the block that get_new_blocks gives",
     ),
     Mutant(
         name="counts-this-steps-copies",
@@ -526,7 +533,7 @@ MUTANTS = [
         replace="        blocks = list(blocks)\n",
         by="",
         killed_by="test_task_3_without_pending_copies_blocks_are_free_at_once",
-        breaks="BlockPool.free_blocks: Drop an owner from each block",
+        breaks="BlockPool.free_blocks: may be an iterator, such as reversed(table), which can be walked once",
     ),
     Mutant(
         name="frees-in-the-order-of-ids",
@@ -534,7 +541,7 @@ MUTANTS = [
         replace="        for block in blocks:\n            if block.ref_cnt == 1",
         by="        for block in sorted(blocks, key=lambda block: block.block_id):\n            if block.ref_cnt == 1",
         killed_by="test_task_3_without_pending_copies_blocks_are_free_at_once",
-        breaks="BlockPool.free_blocks: join the queue's end, in the order given",
+        breaks="BlockPool.free_blocks: several are there in the order in which they lost it",
     ),
     Mutant(
         name="drops-each-block-once",
@@ -542,7 +549,7 @@ MUTANTS = [
         replace="        for block in blocks:\n            if block.ref_cnt == 1",
         by="        for block in dict.fromkeys(blocks):\n            if block.ref_cnt == 1",
         killed_by="test_task_3_a_block_that_comes_twice_loses_two_owners",
-        breaks="BlockPool.free_blocks: A block may come twice if it has two owners",
+        breaks="BlockPool.free_blocks: each block has lost one owner for each time that it is in blocks",
     ),
     Mutant(
         name="a-kept-block-has-no-reference",
@@ -553,7 +560,7 @@ MUTANTS = [
 """,
         killed_by="test_task_3_the_source_of_a_pending_copy_is_not_offered_for_reuse",
         breaks=(
-            "BlockPool.free_blocks: ref_cnt stays 1",
+            "BlockPool.free_blocks: its ref_cnt stays 1",
             "invariant 4: When no owner is left, that reference is the copy's",
             "invariant 5: A block is in the free queue iff its ref_cnt is 0",
         ),
@@ -565,7 +572,7 @@ MUTANTS = [
         by="            is_kept = block.block_id in self._kept_for_copy\n"
            "            if block.ref_cnt - is_kept == 1 and block.block_id in needed:\n",
         killed_by="test_task_3_a_kept_block_can_be_owned_again",
-        breaks="BlockPool.free_blocks: can be found and touched",
+        breaks="BlockPool.free_blocks: and can be found and touched",
     ),
     Mutant(
         name="a-touched-block-can-be-freed-twice",
@@ -580,8 +587,8 @@ MUTANTS = [
 """,
         killed_by="test_task_3_a_kept_block_can_be_owned_again",
         breaks=(
-            "BlockPool.free_blocks: A reference that a copy has taken over is not an owner",
-            "BlockPool.free_blocks: Raises RuntimeError if a block has no owner to drop",
+            "BlockPool.free_blocks: The copy's reference is not an owner",
+            "BlockPool.free_blocks: RuntimeError if a block is in blocks more often than it has owners",
         ),
     ),
     Mutant(
@@ -604,7 +611,6 @@ MUTANTS = [
 """,
         killed_by="test_task_3_a_double_free_is_noticed_while_copies_are_pending",
         breaks=(
-            "BlockPool.free_blocks: nothing changes then",
             "BlockPool: Every method does its checking before its first write",
         ),
     ),
@@ -614,7 +620,7 @@ MUTANTS = [
         replace="        blocks = list(blocks)\n",
         by="        blocks = [block for block in blocks if not block.is_null]\n",
         killed_by="test_task_3_the_null_block_and_strangers_cannot_be_freed",
-        breaks="BlockPool.free_blocks: is the null block",
+        breaks="BlockPool.free_blocks: refuses: the null block",
     ),
     Mutant(
         name="frees-a-strangers-block",
@@ -624,7 +630,7 @@ MUTANTS = [
         by="",
         killed_by="test_task_3_the_null_block_and_strangers_cannot_be_freed",
         breaks=(
-            "BlockPool.free_blocks: or is not of this pool",
+            "BlockPool.free_blocks: and blocks of another pool",
             "invariant 7: A call that raises has changed nothing",
         ),
     ),
@@ -636,7 +642,7 @@ MUTANTS = [
 """,
         by="        super().free_blocks(kept)\n",
         killed_by="test_task_4_the_next_step_starts_anew",
-        breaks="BlockPool.finish_copies: _kept_for_copy are empty",
+        breaks="BlockPool.finish_copies: and _kept_for_copy are empty",
     ),
     Mutant(
         name="queues-what-has-a-count",
@@ -645,7 +651,7 @@ MUTANTS = [
         by="        self.free_block_queue.append_n([block for block in kept if block.ref_cnt == 1])\n",
         killed_by="test_task_4_blocks_kept_for_a_copy_become_free",
         breaks=(
-            "BlockPool.finish_copies: The references of the blocks that were kept are dropped",
+            "BlockPool.finish_copies: each block that was kept has lost the copy's reference",
             "invariant 5: A block is in the free queue iff its ref_cnt is 0",
         ),
     ),
@@ -655,7 +661,7 @@ MUTANTS = [
         replace="        self.free_blocks(kept)\n",
         by="        self.free_blocks([block for block in kept if block.ref_cnt == 1])\n",
         killed_by="test_task_4_a_kept_block_that_was_touched_stays_with_its_owner",
-        breaks="BlockPool.finish_copies: The references of the blocks that were kept are dropped",
+        breaks="BlockPool.finish_copies: each block that was kept has lost the copy's reference",
     ),
     Mutant(
         name="finishing-forgets-what-was-kept",
@@ -666,7 +672,7 @@ MUTANTS = [
 """,
         killed_by="test_task_4_a_kept_block_is_still_cached_when_it_is_free",
         breaks=(
-            "README: whoever needs a block, and then nobody finds it",
+            "README: yes, and then no lookup finds it any more",
             "invariant 6: The index changes when a block is given out",
         ),
     ),
@@ -678,6 +684,6 @@ MUTANTS = [
             raise RuntimeError("finish_copies: no copy is pending")
         kept = [self""",
         killed_by="test_task_4_finishing_leaves_owned_blocks_with_their_owners",
-        breaks="BlockPool.finish_copies: Harmless when nothing is pending",
+        breaks="BlockPool.finish_copies: If none is pending, nothing changes",
     ),
 ]

@@ -5,11 +5,11 @@
        ├─ 5 [a b c _]            ┊ pending
     B ─┘                    B ── 8 [? ? ? ?]         B ── 8 [a b c _]        B ── 8 [a b c y]
 
-The pool moves no numbers. It keeps the books and a list of copies, ``pending_copies``. Once a step, whoever owns the
-memory makes all of them, in no particular order, then writes the step's new tokens; ``finish_copies`` reports that the
-copies are made.
+The pool moves no numbers. It counts references and keeps a list of copies, ``pending_copies``. Once per step the owner
+of the memory makes all of them, in no particular order, and then writes the step's new tokens. ``finish_copies``
+reports that the copies are made.
 
-The pool of lab 2.1 is the base. Whose file that is in tests and in ``course run``, the lab's page says.
+The pool of lab 2.1 is the base. The lab's page says whose file that is in tests and in ``course run``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class BlockPool(base.BlockPool):
     """The pool of lab 2.1, whose shared blocks are copied when one of their owners wants to write.
 
     From the base come the blocks, the free queue and the index: ``get_new_blocks``, ``touch``, ``cache_full_blocks``,
-    ``get_cached_block``, ``evict_blocks``, ``get_usage`` and the rest. New is a second kind of reference: beside its
-    owners, a pending copy may hold one. Every method does its checking before its first write: a call that raises has
-    changed nothing.
+    ``get_cached_block``, ``evict_blocks``, ``get_usage`` and the rest. New is a second kind of reference: a pending
+    copy may hold one, in addition to the owners. Every method does its checking before its first write: a call that
+    raises has changed nothing.
     """
 
     def __init__(self, num_blocks: int, enable_caching: bool = True) -> None:
         super().__init__(num_blocks, enable_caching)
-        #: Copies (source, destination) that must be made before anything is written.
+        #: Copies (source, destination) that must be made before anything is written, oldest first.
         self.pending_copies: list[tuple[KVCacheBlock, KVCacheBlock]] = []
         #: Ids of blocks whose last owner left while a pending copy needed them. One reference of each is the copy's.
         self._kept_for_copy: set[int] = set()
@@ -43,34 +43,67 @@ class BlockPool(base.BlockPool):
     # ---- Tasks 1 and 2
 
     def fork_block(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Return a block that the caller, an owner of ``block``, may write: ``block`` itself if no one else owns it.
+        """Return a block that the caller, an owner of ``block``, may write: ``block`` itself if it has no other owner.
 
-        A block has as many owners as ``ref_cnt`` says, less one if it is in ``_kept_for_copy``: that reference is the
-        copy's, and a copy writes nothing.
-        A private block (one owner) comes back as it is, and nothing changes, not even when no block is free. For a
-        shared one (two or more) return what ``_fork_shared`` gives.
-        Raises RuntimeError if ``block`` has no owner (nobody may write to it), is the null block, or is not of this
-        pool (``_check_mine`` of the base raises for these two); nothing changes then.
+        A block has ``ref_cnt`` owners, or one less if it is in ``_kept_for_copy``: that reference is the copy's, and a
+        copy writes nothing. ``_fork_shared``, task 2, is only for shared blocks.
+
+        After:
+        - a private block: nothing has changed
+        - a shared block: the caller owns the returned block in its place
+        Returns:
+        - a private block (one owner): the block itself, even if no block is free
+        - a shared block (two or more owners): a fresh block, into which ``block`` will be copied
+        Raises:
+        - RuntimeError if ``block`` has no owner: it is free, or only a copy holds it
+        - RuntimeError for what ``_check_mine`` of the base refuses: the null block and blocks of another pool
+        - ValueError if ``block`` is shared and no block is free
+
+        Example::
+
+            >>> pool = BlockPool(4)
+            >>> (block,) = pool.get_new_blocks(1)
+            >>> pool.fork_block(block).block_id  # private
+            1
+            >>> pool.touch([block])
+            >>> pool.fork_block(block).block_id  # shared
+            2
         """
         # TASK 1: BlockPool.fork_block
         self._check_mine(block, "fork_block")
         num_owners = block.ref_cnt - (block.block_id in self._kept_for_copy)
         if num_owners == 0:
-            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, nobody may write to it")
+            raise RuntimeError(f"fork_block: block {block.block_id} has no owner, so it must not be written")
         if num_owners == 1:
             return block
         return self._fork_shared(block)
         # END TASK
 
     def _fork_shared(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Take a fresh block to copy ``block`` into, and move the caller's reference to it.
+        """Take a fresh block to copy ``block`` into, and move the caller's reference to it. No content is copied here.
 
-        Before: ``block`` has at least two owners.
-        After: the fresh block (``get_new_blocks``) has ``ref_cnt`` 1, ``block`` one owner less, the pair
-        ``(block, fresh block)`` is the last of ``pending_copies``, and ``num_forks`` is one more. No content is copied
-        here. Returns the fresh block. It has no hash: it is going to hold what its owner writes. ``block`` keeps its
-        hash, and is found as before.
-        Raises ValueError if no block is free (``get_new_blocks`` does); nothing changes then.
+        Before:
+        - ``block`` has at least two owners
+        After:
+        - ``block`` has one owner less
+        - ``block`` keeps its hash, and is found as before
+        - ``(block, fresh block)`` is the last of ``pending_copies``
+        - ``num_forks`` is one more
+        Returns:
+        - the block that ``get_new_blocks`` gives: it has one owner, and no hash, because its content is going to change
+        Raises:
+        - ValueError if no block is free, as ``get_new_blocks`` does
+
+        Example::
+
+            >>> pool = BlockPool(4)
+            >>> (block,) = pool.get_new_blocks(1)
+            >>> pool.touch([block])
+            >>> copy = pool.fork_block(block)
+            >>> copy.block_id, copy.ref_cnt, block.ref_cnt
+            (2, 1, 1)
+            >>> pool.pending_copies == [(block, copy)], pool.num_forks
+            (True, 1)
         """
         # TASK 2: BlockPool._fork_shared
         copy = self.get_new_blocks(1)[0]
@@ -83,18 +116,40 @@ class BlockPool(base.BlockPool):
     # ---- Task 3
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop an owner from each block; those nobody owns any more join the queue's end, in the order given.
+        """Drop an owner from each block. A block without owners joins the queue's end, unless a pending copy needs it.
 
-        The exception: a block that a pending copy needs, as source or as destination, does not join the queue when its
-        last owner leaves. The copy takes that owner's reference over: ``ref_cnt`` stays 1, and the block's id goes into
-        ``_kept_for_copy`` until ``finish_copies``. If it has a hash, it keeps it, and can be found and touched. While
-        other owners are left, it is a block like any other: the base's ``free_blocks`` knows what to do.
-        ``pending_copies`` stays as it is, even if neither side of a copy has an owner left.
-        ``blocks`` may be an iterator, such as ``reversed(table)``, which can be walked once. A block may come twice if
-        it has two owners. A reference that a copy has taken over is not an owner.
-        Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
-        then. So check all blocks before the first call of ``super().free_blocks``: its own check compares with
-        ``ref_cnt``, and would drop the copy's reference.
+        A copy needs both its blocks, source and destination. When the last owner of such a block leaves, the copy takes
+        that owner's reference over:
+
+            ref_cnt 1: an owner's    →    ref_cnt 1: the copy's, the block's id is in _kept_for_copy
+
+        The copy's reference is not an owner. The base's ``free_blocks`` does not know that: it compares with
+        ``ref_cnt``.
+
+        Before:
+        - ``blocks`` may be an iterator, such as ``reversed(table)``, which can be walked once
+        - a block may be in ``blocks`` twice if it has two owners
+        After:
+        - each block has lost one owner for each time that it is in ``blocks``
+        - a block that lost its last owner, and that no pending copy needs, is at the queue's end; several are there in
+          the order in which they lost it
+        - a block that lost its last owner, and that a pending copy needs, is not in the queue: its ``ref_cnt`` stays 1,
+          and its id is in ``_kept_for_copy`` until ``finish_copies``
+        - such a block keeps its hash, and can be found and touched
+        - ``pending_copies`` is as before, even if neither side of a copy has an owner left
+        Raises:
+        - RuntimeError if a block is in ``blocks`` more often than it has owners
+        - RuntimeError for what ``_check_mine`` of the base refuses: the null block and blocks of another pool
+
+        Example::
+
+            >>> pool = BlockPool(4)
+            >>> (block,) = pool.get_new_blocks(1)
+            >>> pool.touch([block])
+            >>> copy = pool.fork_block(block)
+            >>> pool.free_blocks([block])  # its last owner; it is still to be copied
+            >>> block.ref_cnt, [free.block_id for free in pool.free_block_queue.get_all_free_blocks()]
+            (1, [3])
         """
         # TASK 3: BlockPool.free_blocks
         blocks = list(blocks)
@@ -115,11 +170,24 @@ class BlockPool(base.BlockPool):
     # ---- Task 4
 
     def finish_copies(self) -> None:
-        """Say that all pending copies have been made.
+        """Report that all pending copies have been made. If none is pending, nothing changes.
 
-        After: ``pending_copies`` and ``_kept_for_copy`` are empty. The references of the blocks that were kept are
-        dropped, lowest block id first, so that a block without owners joins the queue. Blocks that have owners stay
-        with them. Harmless when nothing is pending.
+        After:
+        - ``pending_copies`` and ``_kept_for_copy`` are empty
+        - each block that was kept has lost the copy's reference
+        - kept blocks that have no owner are at the queue's end, lowest block id first
+        - blocks that have owners stay with them
+
+        Example::
+
+            >>> pool = BlockPool(4)
+            >>> (block,) = pool.get_new_blocks(1)
+            >>> pool.touch([block])
+            >>> copy = pool.fork_block(block)
+            >>> pool.free_blocks([block])
+            >>> pool.finish_copies()
+            >>> block.ref_cnt, [free.block_id for free in pool.free_block_queue.get_all_free_blocks()]
+            (0, [3, 1])
         """
         # TASK 4: BlockPool.finish_copies
         kept = [self.blocks[block_id] for block_id in sorted(self._kept_for_copy)]
@@ -129,7 +197,7 @@ class BlockPool(base.BlockPool):
         # END TASK
 
     def check_integrity(self) -> None:
-        """As in the base; and both sides of a pending copy are held, and only they are kept for one. Given."""
+        """As in the base. Also: both sides of a pending copy are held, and only they are kept for a copy. Given."""
         super().check_integrity()
         needed = set()
         for source, copy in self.pending_copies:

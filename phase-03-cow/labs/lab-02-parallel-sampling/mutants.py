@@ -10,7 +10,7 @@ MUTANTS = [
         by="",
         killed_by="test_task_1_a_child_shares_every_block_with_the_tail",
         breaks=(
-            "KVCacheManager.fork: each has one more owner (touch)",
+            "KVCacheManager.fork: each of these blocks has one more owner",
             "invariant 1: ref_cnt of a block is the number of tables that name it",
         ),
     ),
@@ -21,8 +21,8 @@ MUTANTS = [
         by="        table = self._tables.get(parent.request_id, [])\n",
         killed_by="test_task_2_tables_of_parent_and_child_are_two_lists",
         breaks=(
-            "KVCacheManager.fork: what happens to one later does not show in the other",
-            "invariant 6: Tables are lists of their own. The blocks are shared, the lists are not.",
+            "KVCacheManager.fork: a later change of one does not show in the other",
+            "invariant 6: Every table is a separate list. The blocks are shared, the lists are not.",
         ),
     ),
     Mutant(
@@ -55,7 +55,7 @@ MUTANTS = [
         replace="        if child.request_id in self._tables:\n",
         by="        if False:\n",
         killed_by="test_task_1_a_child_that_holds_blocks_is_refused",
-        breaks="KVCacheManager.fork: Raises RuntimeError if child holds blocks already",
+        breaks="KVCacheManager.fork: RuntimeError if child holds blocks already",
     ),
     Mutant(
         name="writes-into-a-shared-tail",
@@ -64,8 +64,8 @@ MUTANTS = [
         by="        shared = []\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
         breaks=(
-            "KVCacheManager.allocate_slots: and that has other owners too, is forked first",
-            "invariant 2: A block that others read is not written into",
+            "KVCacheManager.allocate_slots: a shared block that the new tokens are written into was forked",
+            "invariant 2: A block that another request reads is not written into",
         ),
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = [
         by="        written = range(min(num_blocks, len(table)))\n",
         killed_by="test_task_2_eight_samples_store_the_prompt_once",
         breaks=(
-            "KVCacheManager.allocate_slots: A shared one that is not written now stays shared",
+            "KVCacheManager.allocate_slots: a shared block that is not written now is still shared",
             "invariant 3: A block that is only read is never copied",
         ),
     ),
@@ -86,7 +86,7 @@ MUTANTS = [
         by="        written = range((first_slot - 1) // self.block_size,",
         killed_by="test_task_2_at_a_block_boundary_nothing_is_copied",
         breaks=(
-            "module: The new tokens are written to positions num_computed_tokens and up. All before that is only read.",
+            "module: The new tokens are written to positions num_computed_tokens and up.",
             "invariant 3: A block that is only read is never copied",
         ),
     ),
@@ -97,8 +97,8 @@ MUTANTS = [
         by="        shared = [index for index in written if table[index].ref_cnt > 1][:1]\n",
         killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
         breaks=(
-            "KVCacheManager.allocate_slots: A block of its table that the new tokens are written into",
-            "invariant 2: whoever is to write it forks it first",
+            "KVCacheManager.allocate_slots: a shared block that the new tokens are written into was forked",
+            "invariant 2: the request that is to write it forks it first",
         ),
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = [
         replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
         by="        if num_fresh > self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_2_no_room_to_fork_is_none_and_changes_nothing",
-        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
+        breaks="KVCacheManager.allocate_slots: None if copies and fresh blocks together do not fit",
     ),
     Mutant(
         name="none-after-forking",
@@ -120,7 +120,7 @@ MUTANTS = [
 """,
         killed_by="test_task_2_a_fork_counts_as_room",
         breaks=(
-            "KVCacheManager.allocate_slots: and nothing has changed: count both",
+            "KVCacheManager.allocate_slots: together do not fit; nothing has changed then",
             "invariant 5: allocate_slots returning None left counts, queue, tables and pending copies as they were",
         ),
     ),
@@ -130,7 +130,7 @@ MUTANTS = [
         replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
         by="        if len(shared) + num_fresh >= self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_2_a_fork_counts_as_room",
-        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
+        breaks="KVCacheManager.allocate_slots: None if copies and fresh blocks together do not fit",
     ),
     Mutant(
         name="the-copy-is-not-in-the-table",
@@ -138,7 +138,7 @@ MUTANTS = [
         replace="            table[index] = self.block_pool.fork_block(table[index])\n",
         by="            self.block_pool.fork_block(table[index])\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
-        breaks="KVCacheManager.allocate_slots: the copy takes its place in the table",
+        breaks="KVCacheManager.allocate_slots: the copy is in its place in the table",
     ),
     Mutant(
         name="returns-the-fresh-blocks-only",
@@ -146,7 +146,7 @@ MUTANTS = [
         replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
         by="        return super().allocate_slots(request, num_new_tokens)\n",
         killed_by="test_task_2_the_first_write_into_a_shared_tail_forks_it",
-        breaks="KVCacheManager.allocate_slots: Returns the blocks newly taken from the pool: the forked ones",
+        breaks="KVCacheManager.allocate_slots: the blocks newly taken from the pool",
     ),
     Mutant(
         name="fresh-blocks-first",
@@ -154,7 +154,7 @@ MUTANTS = [
         replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
         by="        return super().allocate_slots(request, num_new_tokens) + forked\n",
         killed_by="test_task_2_forked_blocks_come_before_fresh_ones",
-        breaks="KVCacheManager.allocate_slots: then the fresh ones",
+        breaks="KVCacheManager.allocate_slots: then fresh blocks",
     ),
     Mutant(
         name="grows-first-forks-after",
@@ -172,7 +172,7 @@ MUTANTS = [
 """,
         killed_by="test_task_2_a_copy_is_indexed_not_what_it_was_copied_from",
         breaks=(
-            "KVCacheManager.allocate_slots: The copies go into the table first",
+            "KVCacheManager.allocate_slots: copies, not the blocks that they were copied from",
             "invariant 7: the block that it was copied from is not",
         ),
     ),
@@ -186,7 +186,7 @@ MUTANTS = [
 """,
         killed_by="test_task_2_a_copy_is_indexed_not_what_it_was_copied_from",
         breaks=(
-            "KVCacheManager.allocate_slots: indexes what is full by now",
+            "KVCacheManager.allocate_slots: blocks that are full by now are indexed",
             "invariant 7: a copy that was filled is indexed",
         ),
     ),
@@ -204,7 +204,7 @@ MUTANTS = [
         replace="        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)\n",
         by="",
         killed_by="test_task_2_hits_for_a_child_are_refused",
-        breaks="KVCacheManager.allocate_slots: so is the check of the arguments",
+        breaks="KVCacheManager.allocate_slots: what _check_arguments of the base raises",
     ),
     Mutant(
         name="counts-the-child",
@@ -217,8 +217,8 @@ MUTANTS = [
 """,
         killed_by="test_task_1_a_fork_is_no_query",
         breaks=(
-            "KVCacheManager.fork: the child is no query in the statistics",
-            "invariant 8: A fork is none",
+            "KVCacheManager.fork: the statistics are as before",
+            "invariant 8: A fork is no query",
         ),
     ),
     Mutant(
@@ -227,7 +227,7 @@ MUTANTS = [
         replace="        if table:\n            self._tables[child.request_id] = table\n",
         by="        self._tables[child.request_id] = table\n",
         killed_by="test_task_1_a_parent_without_blocks_has_a_child_without_blocks",
-        breaks="KVCacheManager.fork: If the parent holds nothing, neither does the child (no entry in _tables)",
+        breaks="KVCacheManager.fork: neither does the child: it has no entry in _tables",
     ),
     Mutant(
         name="writes-the-child",
@@ -237,7 +237,7 @@ MUTANTS = [
         table = list(self._tables.get(parent.request_id, []))
 """,
         killed_by="test_task_1_fork_writes_neither_request",
-        breaks="KVCacheManager.fork: Neither request is written",
+        breaks="KVCacheManager.fork: neither request is written",
     ),
     Mutant(
         name="reports-copies-that-are-not-made",
@@ -259,7 +259,7 @@ MUTANTS = [
 """,
         killed_by="test_task_1_blocks_that_are_not_written_yet_are_shared_too",
         breaks=(
-            "KVCacheManager.fork: After: the child's table names the same blocks",
+            "KVCacheManager.fork: the child's table names the same blocks as the parent's, in the same order",
             "KVCacheManager.fork: Let child share every block of parent",
         ),
     ),
@@ -272,7 +272,7 @@ MUTANTS = [
         table = list(self._tables.get(parent.request_id, []))
 """,
         killed_by="test_task_1_a_child_may_have_more_tokens_than_its_parent",
-        breaks="KVCacheManager.fork: Before: the tokens of child begin with those of parent that are computed",
+        breaks="KVCacheManager.fork: the tokens of child begin with those of parent that are computed",
     ),
     Mutant(
         name="a-waiting-parent-is-refused",
@@ -283,7 +283,7 @@ MUTANTS = [
             raise RuntimeError(f"fork: request {parent.request_id!r} holds nothing")
 """,
         killed_by="test_task_1_a_parent_without_blocks_has_a_child_without_blocks",
-        breaks="KVCacheManager.fork: If the parent holds nothing, neither does the child",
+        breaks="KVCacheManager.fork: if the parent holds nothing, neither does the child",
     ),
     Mutant(
         name="nothing-to-share-nothing-to-check",
@@ -299,7 +299,7 @@ MUTANTS = [
                                f"{len(self._tables[child.request_id])} blocks already")
 """,
         killed_by="test_task_1_a_child_that_holds_blocks_is_refused",
-        breaks="KVCacheManager.fork: Raises RuntimeError if child holds blocks already",
+        breaks="KVCacheManager.fork: RuntimeError if child holds blocks already",
     ),
     Mutant(
         name="touches-before-it-refuses",
@@ -347,7 +347,28 @@ MUTANTS = [
         replace="min(num_blocks, len(table)))\n",
         by="len(table))\n",
         killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
-        breaks="KVCacheManager.allocate_slots: A shared one that is not written now stays shared",
+        breaks="KVCacheManager.allocate_slots: a shared block that is not written now is still shared",
+    ),
+    Mutant(
+        name="forks-the-block-after-the-last-token",
+        story="Takes the block of the position after the last new token: at a boundary that is one block too many.",
+        replace="min(num_blocks, len(table)))\n",
+        by="min((first_slot + num_new_tokens) // self.block_size + 1, len(table)))\n",
+        killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
+        breaks="KVCacheManager.allocate_slots: a shared block that is not written now is still shared",
+    ),
+    Mutant(
+        name="takes-a-fresh-block-in-reserve",
+        story="Grows the table by a block more than the new tokens need, so that the next call is cheap.",
+        replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
+        by="""        fresh = super().allocate_slots(request, num_new_tokens)
+        if fresh and self.block_pool.get_num_free_blocks():
+            fresh += self.block_pool.get_new_blocks(1)
+            self._tables[request.request_id] += fresh[-1:]
+        return forked + fresh
+""",
+        killed_by="test_task_2_a_private_table_is_written_in_place",
+        breaks="KVCacheManager.allocate_slots: fresh blocks follow in the table, as many as the new tokens need",
     ),
     Mutant(
         name="an-indexed-block-is-shared",
@@ -357,7 +378,7 @@ MUTANTS = [
                   if table[index].ref_cnt > 1 or table[index].block_hash is not None]
 """,
         killed_by="test_task_2_an_indexed_block_that_is_private_is_written_in_place",
-        breaks="KVCacheManager.allocate_slots: A private one is written in place",
+        breaks="KVCacheManager.allocate_slots: a private block is still in its place",
     ),
     Mutant(
         name="an-indexed-block-is-only-read",
@@ -367,7 +388,7 @@ MUTANTS = [
                   if table[index].ref_cnt > 1 and table[index].block_hash is None]
 """,
         killed_by="test_task_2_a_shared_block_is_forked_though_it_is_indexed",
-        breaks="KVCacheManager.allocate_slots: and that has other owners too, is forked first",
+        breaks="KVCacheManager.allocate_slots: a shared block that the new tokens are written into was forked",
     ),
     Mutant(
         name="an-indexed-tail-is-only-read",
@@ -377,7 +398,7 @@ MUTANTS = [
                   and (table[index].block_hash is None or index < len(table) - 1)]
 """,
         killed_by="test_task_2_a_shared_block_is_forked_though_it_is_indexed",
-        breaks="KVCacheManager.allocate_slots: and that has other owners too, is forked first",
+        breaks="KVCacheManager.allocate_slots: a shared block that the new tokens are written into was forked",
     ),
     Mutant(
         name="forks-two-at-most",
@@ -386,8 +407,8 @@ MUTANTS = [
         by="        shared = [index for index in written if table[index].ref_cnt > 1][:2]\n",
         killed_by="test_task_2_several_copies_and_a_fresh_block_need_just_their_room",
         breaks=(
-            "KVCacheManager.allocate_slots: A block of its table that the new tokens are written into",
-            "invariant 2: whoever is to write it forks it first",
+            "KVCacheManager.allocate_slots: a shared block that the new tokens are written into was forked",
+            "invariant 2: the request that is to write it forks it first",
         ),
     ),
     Mutant(
@@ -396,7 +417,7 @@ MUTANTS = [
         replace="        if len(shared) + num_fresh > self.block_pool.get_num_free_blocks():\n",
         by="        if len(shared) + num_fresh + (len(shared) > 1) > self.block_pool.get_num_free_blocks():\n",
         killed_by="test_task_2_several_copies_and_a_fresh_block_need_just_their_room",
-        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
+        breaks="KVCacheManager.allocate_slots: None if copies and fresh blocks together do not fit",
     ),
     Mutant(
         name="the-child-was-found-too",
@@ -406,7 +427,7 @@ MUTANTS = [
         table = list(self._tables.get(parent.request_id, []))
 """,
         killed_by="test_task_1_fork_writes_neither_request",
-        breaks="KVCacheManager.fork: Neither request is written",
+        breaks="KVCacheManager.fork: neither request is written",
     ),
     Mutant(
         name="the-copys-reference-is-the-childs",
@@ -417,7 +438,7 @@ MUTANTS = [
 """,
         killed_by="test_task_2_a_block_that_a_copy_holds_is_shared_as_any",
         breaks=(
-            "KVCacheManager.fork: each has one more owner (touch)",
+            "KVCacheManager.fork: each of these blocks has one more owner",
             "invariant 1: A pending copy may hold one reference more",
         ),
     ),
@@ -429,7 +450,7 @@ MUTANTS = [
         for index in shared:
 """,
         killed_by="test_task_2_a_private_table_is_written_in_place",
-        breaks="KVCacheManager.allocate_slots: A private one is written in place",
+        breaks="KVCacheManager.allocate_slots: a private block is still in its place",
     ),
     Mutant(
         name="a-long-table-makes-room",
@@ -437,7 +458,7 @@ MUTANTS = [
         replace="        num_fresh = max(num_blocks - len(table), 0)\n",
         by="        num_fresh = num_blocks - len(table)\n",
         killed_by="test_task_2_blocks_it_has_already_are_no_room",
-        breaks="KVCacheManager.allocate_slots: Returns None if the forked and the fresh blocks together do not fit",
+        breaks="KVCacheManager.allocate_slots: None if copies and fresh blocks together do not fit",
     ),
     Mutant(
         name="gives-up-half-way",
@@ -466,7 +487,7 @@ MUTANTS = [
         replace="        forked = [table[index] for index in shared]\n",
         by="        forked = [table[index] for index in reversed(shared)]\n",
         killed_by="test_task_2_every_shared_block_that_is_written_is_forked",
-        breaks="KVCacheManager.allocate_slots: the forked ones in the order of the table",
+        breaks="KVCacheManager.allocate_slots: copies in the order of the table",
     ),
     Mutant(
         name="none-for-an-empty-list",
@@ -474,7 +495,7 @@ MUTANTS = [
         replace="        return forked + super().allocate_slots(request, num_new_tokens)\n",
         by="        return forked + super().allocate_slots(request, num_new_tokens) or None\n",
         killed_by="test_task_2_a_private_table_is_written_in_place",
-        breaks="KVCacheManager.allocate_slots: The list is empty if there are none",
+        breaks="KVCacheManager.allocate_slots: or an empty list",
     ),
     Mutant(
         name="a-copy-is-a-query",

@@ -9,9 +9,9 @@
 
 The convention is that of lab 2.2, whose manager is the base: slots ``0 … num_computed_tokens + num_new_tokens - 1``
 must exist when a step runs, and position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. The
-new tokens are written to positions ``num_computed_tokens`` and up. All before that is only read.
+new tokens are written to positions ``num_computed_tokens`` and up. All positions before that are only read.
 
-Whose file the base is in tests and in ``course run``, the lab's page says.
+The lab's page says whose file the base is in tests and in ``course run``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mini_vllm.request import Request
 
 
 class KVCacheManager(base.KVCacheManager):
-    """The manager of lab 2.2, whose tables may fork. A block may be in many tables; only a private one is written.
+    """The manager of lab 2.2, whose tables may fork. A block may be in several tables; only a private one is written.
 
     From the base come the tables and the prefix cache: ``get_computed_blocks`` finds whole blocks, ``allocate_slots``
     adopts them and makes room, ``_index_full_blocks`` makes full blocks findable, ``free``, ``stats`` and
@@ -38,12 +38,27 @@ class KVCacheManager(base.KVCacheManager):
     def fork(self, parent: Request, child: Request) -> None:
         """Let ``child`` share every block of ``parent``, the half-filled tail included. No block is taken or copied.
 
-        Before: the tokens of ``child`` begin with those of ``parent`` that are computed.
-        After: the child's table names the same blocks, and each has one more owner (``touch``). The two tables are two
-        lists: what happens to one later does not show in the other. If the parent holds nothing, neither does the
-        child (no entry in ``_tables``). Neither request is written, and the child is no query in the statistics: it did
-        not ask the cache.
-        Raises RuntimeError if ``child`` holds blocks already; nothing changes then.
+        Before:
+        - the tokens of ``child`` begin with those of ``parent`` that are computed
+        After:
+        - the child's table names the same blocks as the parent's, in the same order
+        - each of these blocks has one more owner
+        - the two tables are two lists: a later change of one does not show in the other
+        - if the parent holds nothing, neither does the child: it has no entry in ``_tables``
+        - neither request is written
+        - the statistics are as before: the child did not ask the cache
+        Raises:
+        - RuntimeError if ``child`` holds blocks already; nothing changes then
+
+        Example::
+
+            >>> manager = KVCacheManager(num_blocks=10, block_size=4)
+            >>> parent, child = Request("parent", range(10)), Request("child", range(10))
+            >>> blocks = manager.allocate_slots(parent, 10)
+            >>> parent.num_computed_tokens = child.num_computed_tokens = 10
+            >>> manager.fork(parent, child)
+            >>> manager.get_block_ids("child"), [block.ref_cnt for block in blocks]
+            ([1, 2, 3], [2, 2, 2])
         """
         # TASK 1: KVCacheManager.fork
         if child.request_id in self._tables:
@@ -64,18 +79,36 @@ class KVCacheManager(base.KVCacheManager):
 
             [ computed before: only read | num_new_tokens: written now ]
 
-        The base does all of it for a request that holds nothing, hits included: a hit is a whole block, and the new
-        tokens are written after it. That call is given, and so is the check of the arguments. You write what follows
-        for a request that has a table, from a prompt, from hits or from a fork.
-        A block of its table that the new tokens are written into, and that has other owners too, is forked first
-        (``block_pool.fork_block``), and the copy takes its place in the table. A private one is written in place. A
-        shared one that is not written now stays shared. The copies go into the table first; then
-        ``super().allocate_slots`` appends the fresh blocks and indexes what is full by now: copies, not the blocks that
-        they were copied from.
-        Returns the blocks newly taken from the pool: the forked ones in the order of the table, then the fresh ones.
-        The list is empty if there are none.
-        Returns None if the forked and the fresh blocks together do not fit, and nothing has changed: count both
-        (``_num_blocks_for``) before you fork.
+        The base does all of it for a request that holds nothing, hits included. That call is given, and so is the check
+        of the arguments. You write what follows for a request that has a table, from a prompt, from hits or from a
+        fork. Useful parts of the base: ``_num_blocks_for`` and ``super().allocate_slots``.
+
+        Before:
+        - blocks that were found in the cache are not written: the new tokens come after them
+        After:
+        - a shared block that the new tokens are written into was forked (``fork_block``): the copy is in its place in
+          the table
+        - a private block is still in its place
+        - a shared block that is not written now is still shared
+        - fresh blocks follow in the table, as many as the new tokens need
+        - blocks that are full by now are indexed: copies, not the blocks that they were copied from
+        Returns:
+        - the blocks newly taken from the pool, or an empty list: copies in the order of the table, then fresh blocks
+        - None if copies and fresh blocks together do not fit; nothing has changed then
+        Raises:
+        - what ``_check_arguments`` of the base raises, for example RuntimeError for hits of a request that has a table
+
+        Example::
+
+            >>> manager = KVCacheManager(num_blocks=10, block_size=4)
+            >>> parent, child = Request("parent", range(10)), Request("child", range(11))
+            >>> blocks = manager.allocate_slots(parent, 10)
+            >>> parent.num_computed_tokens = child.num_computed_tokens = 10
+            >>> manager.fork(parent, child)
+            >>> [block.block_id for block in manager.allocate_slots(child, 1)]  # a copy of block 3
+            [4]
+            >>> manager.get_block_ids("parent"), manager.get_block_ids("child")
+            ([1, 2, 3], [1, 2, 4])
         """
         hits = list(new_computed_blocks or ())
         num_hit_tokens = len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens

@@ -477,17 +477,20 @@ def test_task_2_forked_blocks_come_before_fresh_ones(lab):
 @pytest.mark.points(2)
 def test_task_2_every_shared_block_that_is_written_is_forked(lab):
     """Slots may exist before their tokens are computed: then one step writes into several shared blocks."""
-    manager = lab.KVCacheManager(num_blocks=12, block_size=4, enable_caching=False)
-    parent = Request("parent", prompt(14))
-    manager.allocate_slots(parent, 14)
-    parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there, two of them begun
-    child = fork(manager, parent, "child")
-    taken, table = ids(manager.allocate_slots(child, 5)), manager.get_block_ids("child")
-    assert len(taken) == 2 and table == [1, *taken, 4], (
-        f"the child writes positions 5 to 9, in the second and third of four shared blocks: newly taken {taken}, table "
-        f"{table}, expected two blocks, in the places of 2 and 3. Blocks 1 and 4 are not written now: they stay shared")
-    expected = [(2, taken[0]), (3, taken[1])]
-    assert sorted(pending(manager)) == expected, f"pending are {pending(manager)}, expected {expected}"
+    for count, written in ((5, [2, 3]), (3, [2])):  # up to position 9; up to 7, the last of the second block
+        manager = lab.KVCacheManager(num_blocks=12, block_size=4, enable_caching=False)
+        parent = Request("parent", prompt(14))
+        manager.allocate_slots(parent, 14)
+        parent.num_computed_tokens = 5  # the step was cut short; blocks 1 to 4 are there, two of them begun
+        child = fork(manager, parent, "child")
+        taken, table = ids(manager.allocate_slots(child, count)) or [], manager.get_block_ids("child")
+        case = (f"the blocks 1, 2, 3, 4 are shared, and the child writes positions 5 to {4 + count}, in the blocks "
+                f"{written}: newly taken {taken}")
+        assert len(taken) == len(written) and table == [1, *taken, *range(2 + len(written), 5)], (
+            f"{case}, table {table}, expected {len(written)} newly taken, in the places of {written}. The other blocks "
+            "are not written now: they stay shared")
+        expected = [*zip(written, taken)]
+        assert sorted(pending(manager)) == expected, f"{case}, pending {pending(manager)}, expected {expected}"
 
 
 @pytest.mark.points(1)
