@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class KVCacheBlock:
-    """One page of the K/V cache: its number, who uses it, and what it holds. It knows nothing of lists."""
+    """One page of the K/V cache: its number, its number of owners, and what it holds. It knows nothing of lists."""
 
     block_id: int
     ref_cnt: int = 0
@@ -80,7 +80,7 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """All free blocks, oldest first, by walking the links. The queue does not change. O(n)."""
+        """All free blocks, oldest first, in a new list. The queue does not change. O(n)."""
         # TASK 1: FreeKVCacheBlockQueue.get_all_free_blocks
         blocks = []
         block = self._head.next_free
@@ -91,7 +91,7 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Unlink ``block`` from wherever it stands, in O(1).
+        """Unlink ``block`` from wherever it is, in O(1).
 
         After: its neighbours point at each other, both links of ``block`` are None, the count is one less.
         Raises RuntimeError if ``block`` is in no queue; nothing changes then.
@@ -128,7 +128,7 @@ class FreeKVCacheBlockQueue:
         # END TASK
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Append ``blocks`` in order.
+        """Append ``blocks`` in order. Two different blocks never have the same ``block_id``.
 
         Raises RuntimeError if one of them is in a queue already or comes twice in ``blocks``; none is appended then.
         """
@@ -147,9 +147,16 @@ def hash_block_tokens(parent_hash: int | None, token_ids: Iterable[int], extra_k
     """Hash one full block *in its context*: the parent's hash stands for every token before it.
 
     ``parent_hash`` is the hash of the block before it in the sequence, None for the first; 0 is a hash like any other.
-    Without extra keys (None or an empty tuple) the result is ``hash((parent_hash, tuple(token_ids)))``. With them
-    (another tenant, another adapter), equal texts get different hashes: ``tuple(extra_keys)`` becomes a third element
-    of that tuple.
+    Extra keys (a tenant, an adapter) keep equal texts apart.
+
+    Returns:
+    - without extra keys (None or empty): ``hash((parent_hash, tuple(token_ids)))``
+    - with extra keys, in a tuple or a list: the same, with ``tuple(extra_keys)`` as a third element of the hashed tuple
+
+    Example::
+
+        >>> hash_block_tokens(7, [1, 2]) == hash((7, (1, 2)))
+        True
     """
     # TASK 4: hash_block_tokens
     if extra_keys:
@@ -189,7 +196,7 @@ class BlockPool:
         # END TASK
 
     def get_usage(self) -> float:
-        """The part of the pool that is in use, 0.0 to 1.0. The null block counts neither above nor below the line.
+        """The fraction of the pool that is in use, 0.0 to 1.0. Leave the null block out of numerator and denominator.
 
         A pool that has only the null block is 0.0 in use.
         """
@@ -199,18 +206,26 @@ class BlockPool:
         # END TASK
 
     def get_new_blocks(self, n: int) -> list[KVCacheBlock]:
-        """Give out the ``n`` blocks that have been free longest, each with ``ref_cnt`` 1 and no hash.
+        """Give out the ``n`` blocks that have been free longest.
 
-        One that still holds cached content (``block_hash`` is set) is evicted from the index now, by ``_maybe_evict``,
-        and ``num_evictions`` is one more: this is the only place where cached content is lost to make room. Call
-        ``_maybe_evict`` for no other block: it is Task 8, and before Task 7 no block has a hash.
-        Raises ValueError if ``n`` is negative or fewer are free; none is taken then.
+        This is the only place where cached content is lost to make room. Call ``_maybe_evict`` only for a block that
+        has a hash: it is Task 8, and before Task 7 no block has one.
+
+        After:
+        - each of these blocks has ``ref_cnt`` 1 and no hash
+        - the index does not name a block that was given out (``_maybe_evict``)
+        - ``num_evictions`` has grown by 1 per block that had a hash, twins and the hash 0 included
+        Returns:
+        - these blocks, the one that has been free longest first
+        Raises:
+        - ValueError if ``n`` is negative or fewer than ``n`` blocks are free, as ``popleft_n`` does; none is taken then
+
+        Example::
+
+            >>> [block.block_id for block in BlockPool(4).get_new_blocks(2)]
+            [1, 2]
         """
         # TASK 5: BlockPool.get_new_blocks
-        if n < 0:
-            raise ValueError(f"get_new_blocks({n}): the number of blocks must be at least 0")
-        if n > self.get_num_free_blocks():
-            raise ValueError(f"get_new_blocks({n}): only {self.get_num_free_blocks()} blocks are free")
         blocks = self.free_block_queue.popleft_n(n)
         for block in blocks:
             if block.block_hash is not None:
@@ -221,11 +236,22 @@ class BlockPool:
         # END TASK
 
     def free_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Drop an owner from each block, in the order given; one that nobody owns any more joins the queue's end then.
+        """Drop one owner from each block, in the order given.
 
-        It stays indexed: a later request may still find it. A block may come twice if it has two owners.
-        Raises RuntimeError if a block has no owner to drop, is the null block, or is not of this pool; nothing changes
-        then.
+        After:
+        - each block has lost one owner per occurrence in ``blocks``, which may be any iterable
+        - a block without owners is in the free queue; it joined the end when it lost its last owner
+        - each block is indexed as before: a later request may still find it
+        Raises:
+        - RuntimeError if a block comes more often than it has owners; nothing changes then
+        - RuntimeError for what ``_check_mine`` refuses (the null block, another pool's block); nothing changes then
+
+        Example::
+
+            >>> pool = BlockPool(5)
+            >>> pool.free_blocks(reversed(pool.get_new_blocks(3)))
+            >>> [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
+            [4, 3, 2, 1]
         """
         # TASK 5: BlockPool.free_blocks
         blocks = list(blocks)
@@ -243,10 +269,11 @@ class BlockPool:
         # END TASK
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add an owner to each block; a free one leaves the queue, from wherever it stands, in O(1).
+        """Add an owner to each block; a free one leaves the queue, from wherever it is, in O(1).
 
         A block that comes twice gets two owners.
-        Raises RuntimeError if one is the null block or not of this pool; nothing changes then.
+        Raises RuntimeError for what ``_check_mine`` refuses: the null block, another pool's block; nothing changes
+        then.
         """
         # TASK 6: BlockPool.touch
         for block in blocks:
@@ -260,26 +287,38 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
         """Make full blocks findable: ``blocks[i]`` holds the content whose hash is ``hashes[i]``.
 
-        After: each block has its hash and stands in the index under it, beside its twins. Hashes beyond the last block
-        are ignored. A block indexed under the same hash already stays as it is. Any hash but None will do, 0 too.
-        Does nothing, whatever it is given, if caching is off.
-        Raises ValueError if there are fewer hashes than blocks or a block's hash is None; TypeError if a block's hash
-        is something that ``hash()`` refuses; RuntimeError if a block is free, whatever it is indexed under, is the
-        null block, is not of this pool, or is or would be indexed under another hash; nothing changes then.
+        All checks come before the first write: a call that raises has changed nothing.
+
+        After:
+        - each block has its hash, and the index names it under that hash, next to its twins
+        - a block that was indexed under an equal hash is indexed as before
+        - any hash but None is accepted: 0, a string, a tuple
+        - hashes beyond the last block are ignored, whatever they are
+        - if caching is off, nothing has changed, and nothing is refused
+        Raises:
+        - ValueError or TypeError for what ``_check_hashes`` refuses: too few hashes, None, an unhashable one
+        - RuntimeError for what ``_check_mine`` refuses: the null block, another pool's block
+        - RuntimeError if a block is free, even if it is indexed under this hash
+        - RuntimeError if a block is indexed under another hash
+        - RuntimeError if a block comes twice in ``blocks``, with two hashes
+
+        Example::
+
+            >>> pool = BlockPool(4)
+            >>> blocks = pool.get_new_blocks(2)
+            >>> pool.cache_full_blocks(blocks, [111, 222])
+            >>> pool.get_cached_block(222).block_id
+            2
         """
         # TASK 7: BlockPool.cache_full_blocks
         if not self.enable_caching:
             return
-        if len(hashes) < len(blocks):
-            raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
+        self._check_hashes(blocks, hashes)
         given: dict[int, Hashable] = {}
         for block, block_hash in zip(blocks, hashes):
             self._check_mine(block, "cache_full_blocks")
-            if block_hash is None:
-                raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
-            hash(block_hash)  # raises TypeError for what the index could not hold
             if block.ref_cnt == 0:
-                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, its content is nobody's")
+                raise RuntimeError(f"cache_full_blocks: block {block.block_id} is free, no request owns its content")
             held = given.setdefault(block.block_id, block_hash) if block.block_hash is None else block.block_hash
             if held != block_hash:
                 raise RuntimeError(f"cache_full_blocks: block {block.block_id} is indexed already, "
@@ -312,17 +351,15 @@ class BlockPool:
         # END TASK
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Take blocks out of the index, wherever they are; they stay with their owners or in the queue.
+        """Take blocks out of the index, in use or free; they stay with their owners or where they are in the queue.
 
         A block that is not indexed is left alone, and an id may come twice. Nothing is given out, so ``num_evictions``
         stays as it is.
-        Raises ValueError if an id is not one of the pool's; nothing changes then.
+        Raises ValueError for what ``_check_ids`` refuses, with caching off too; nothing changes then.
         """
         # TASK 8: BlockPool.evict_blocks
         block_ids = list(block_ids)
-        for block_id in block_ids:
-            if not 0 <= block_id < self.num_blocks:
-                raise ValueError(f"evict_blocks: block id {block_id} is not between 0 and {self.num_blocks - 1}")
+        self._check_ids(block_ids)
         for block_id in block_ids:
             self._maybe_evict(self.blocks[block_id])
         # END TASK
@@ -330,7 +367,8 @@ class BlockPool:
     def reset_prefix_cache(self) -> None:
         """Forget all cached content: the index is empty and no block has a hash. ``num_evictions`` stays as it is.
 
-        Raises RuntimeError, which says how many blocks, while any block is in use; nothing changes then.
+        Raises RuntimeError while any block is in use, with the number of these blocks in the message; nothing changes
+        then.
         """
         # TASK 8: BlockPool.reset_prefix_cache
         num_used = self.num_blocks - 1 - self.get_num_free_blocks()
@@ -347,6 +385,25 @@ class BlockPool:
             raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
         if not 0 <= block.block_id < self.num_blocks or self.blocks[block.block_id] is not block:
             raise RuntimeError(f"{caller}: block {block.block_id} is not a block of this pool")
+
+    def _check_hashes(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[Hashable]) -> None:
+        """Raise unless each of ``blocks`` has a hash that a dictionary can hold. Given, for ``cache_full_blocks``.
+
+        ValueError for too few hashes and for None, TypeError for what ``hash()`` refuses. Hashes beyond the last block
+        are not looked at.
+        """
+        if len(hashes) < len(blocks):
+            raise ValueError(f"cache_full_blocks: {len(blocks)} blocks, but only {len(hashes)} hashes")
+        for block, block_hash in zip(blocks, hashes):
+            if block_hash is None:
+                raise ValueError(f"cache_full_blocks: the hash of block {block.block_id} is None")
+            hash(block_hash)  # raises TypeError, for example for a list
+
+    def _check_ids(self, block_ids: Sequence[int]) -> None:
+        """Raise ValueError unless all are numbers of blocks of this pool. Given, for ``evict_blocks``."""
+        for block_id in block_ids:
+            if not 0 <= block_id < self.num_blocks:
+                raise ValueError(f"evict_blocks: block id {block_id} is not between 0 and {self.num_blocks - 1}")
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if the pool contradicts itself. Given: call it whenever you are in doubt."""

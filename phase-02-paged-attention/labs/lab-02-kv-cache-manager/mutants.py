@@ -17,7 +17,7 @@ MUTANTS = [
         replace="        num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)\n",
         by="        num_new_blocks = self._num_blocks_for(num_new_tokens)\n",
         killed_by="test_task_2_the_last_block_is_filled_before_a_new_one_is_taken",
-        breaks="KVCacheManager.allocate_slots: just as many fresh blocks as the convention above asks for",
+        breaks="KVCacheManager.allocate_slots: the table has just as many blocks as its slots need",
     ),
     Mutant(
         name="reads-the-table-sorted",
@@ -33,7 +33,15 @@ MUTANTS = [
         replace="self._tables.get(request_id, [])]\n",
         by="self._tables[request_id]]\n",
         killed_by="test_task_1_a_request_that_holds_nothing_has_an_empty_table",
-        breaks="KVCacheManager.get_block_ids: empty if it holds nothing",
+        breaks="KVCacheManager.get_block_ids: It is empty for a request that holds nothing",
+    ),
+    Mutant(
+        name="asking-leaves-an-entry",
+        story="setdefault() keeps an empty table for every id that was ever asked for.",
+        replace="self._tables.get(request_id, [])]\n",
+        by="self._tables.setdefault(request_id, [])]\n",
+        killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
+        breaks="KVCacheManager.get_block_ids: asking leaves no entry behind",
     ),
     Mutant(
         name="takes-fewer-blocks-than-none",
@@ -41,7 +49,7 @@ MUTANTS = [
         replace="max(self._num_blocks_for(num_slots) - len(table), 0)\n",
         by="self._num_blocks_for(num_slots) - len(table)\n",
         killed_by="test_task_2_slots_that_exist_already_are_not_made_again",
-        breaks="KVCacheManager.allocate_slots: the list is empty if the last block still has room",
+        breaks="KVCacheManager.allocate_slots: or as many as before if that is more",
     ),
     Mutant(
         name="one-token-late",
@@ -49,7 +57,7 @@ MUTANTS = [
         replace="        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens\n",
         by="        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens - 1\n",
         killed_by="test_task_2_a_prompt_takes_just_enough_blocks",
-        breaks="module: a new block is taken exactly when ceil(that many slots / block_size) exceeds",
+        breaks="module: a new block is taken exactly when ceil(number of slots / block_size) exceeds",
     ),
     Mutant(
         name="none-when-nothing-was-taken",
@@ -57,7 +65,7 @@ MUTANTS = [
         replace="        return fresh\n",
         by="        return fresh or None\n",
         killed_by="test_task_2_the_last_block_is_filled_before_a_new_one_is_taken",
-        breaks="KVCacheManager.allocate_slots: the list is empty if the last block still has room",
+        breaks="KVCacheManager.allocate_slots: an empty list if the table had enough slots",
     ),
     Mutant(
         name="returns-the-whole-table",
@@ -65,7 +73,7 @@ MUTANTS = [
         replace="        return fresh\n",
         by="        return table + fresh\n",
         killed_by="test_task_5_hits_are_shared_not_copied",
-        breaks="KVCacheManager.allocate_slots: Returns the fresh blocks, in order",
+        breaks="KVCacheManager.allocate_slots: the fresh blocks, in order",
     ),
     Mutant(
         name="returns-the-fresh-blocks-backwards",
@@ -73,7 +81,7 @@ MUTANTS = [
         replace="        return fresh\n",
         by="        return fresh[::-1]\n",
         killed_by="test_task_2_a_prompt_takes_just_enough_blocks",
-        breaks="KVCacheManager.allocate_slots: Returns the fresh blocks, in order",
+        breaks="KVCacheManager.allocate_slots: the fresh blocks, in order",
     ),
     Mutant(
         name="raises-instead-of-none",
@@ -83,7 +91,7 @@ MUTANTS = [
 """,
         by="",
         killed_by="test_task_2_what_does_not_fit_is_none_and_changes_nothing",
-        breaks="KVCacheManager.allocate_slots: Returns None if too few blocks are free for these tokens",
+        breaks="KVCacheManager.allocate_slots: None if too few blocks are free for these tokens",
     ),
     Mutant(
         name="checks-no-arguments",
@@ -91,7 +99,7 @@ MUTANTS = [
         replace="        self._check_arguments(request, num_new_tokens, hits, num_hit_tokens)\n",
         by="",
         killed_by="test_task_2_senseless_arguments_are_refused",
-        breaks="KVCacheManager.allocate_slots: Call _check_arguments first",
+        breaks="KVCacheManager.allocate_slots: ValueError or RuntimeError for what _check_arguments refuses",
     ),
     Mutant(
         name="asks-for-the-whole-request",
@@ -100,7 +108,7 @@ MUTANTS = [
         by="""        num_new_blocks = max(num_new_blocks, self._num_blocks_for(request.num_tokens) - len(table))
         num_free_hits = sum(""",
         killed_by="test_task_2_only_the_next_tokens_must_fit",
-        breaks="KVCacheManager.allocate_slots: What the rest of the request will need does not matter yet",
+        breaks="KVCacheManager.allocate_slots: whatever the rest of the request will need",
     ),
     Mutant(
         name="advances-the-request",
@@ -146,7 +154,7 @@ MUTANTS = [
         by="        table = self._tables.get(request.request_id, [])\n",
         killed_by="test_task_3_free_is_harmless_when_nothing_is_held",
         breaks=("KVCacheManager.free: After: it holds nothing",
-                "KVCacheManager.free: Harmless when it held nothing before"),
+                "KVCacheManager.free: It is no error if the request held nothing before"),
     ),
     Mutant(
         name="leaves-an-empty-table-behind",
@@ -156,7 +164,7 @@ MUTANTS = [
         self._tables[request.request_id] = []
 """,
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
-        breaks="PrefixCacheStats: One that was freed and comes back counts again",
+        breaks="PrefixCacheStats: A request that was freed and comes back counts again",
     ),
     Mutant(
         name="notes-whom-it-has-freed",
@@ -181,7 +189,7 @@ MUTANTS = [
         self.block_pool.touch(hits)
 """,
         killed_by="test_task_3_nothing_is_kept_of_a_request_that_holds_nothing",
-        breaks="KVCacheManager.allocate_slots: nothing is kept of a request that held nothing",
+        breaks="KVCacheManager.allocate_slots: with None, nothing is kept of a request that held nothing",
     ),
     Mutant(
         name="the-list-returned-is-the-table",
@@ -193,7 +201,7 @@ MUTANTS = [
             self._tables[request.request_id] = table + fresh if hits else fresh
 """,
         killed_by="test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers",
-        breaks="KVCacheManager.allocate_slots: Both lists, the hits and the one returned, stay the caller's",
+        breaks="KVCacheManager.allocate_slots: the list of hits and the returned list stay the caller's",
     ),
     Mutant(
         name="the-list-of-hits-is-the-table",
@@ -204,7 +212,7 @@ MUTANTS = [
         self._tables[request.request_id] = new_computed_blocks or table + fresh
 """,
         killed_by="test_task_5_the_lists_of_hits_and_of_fresh_blocks_stay_the_callers",
-        breaks="KVCacheManager.allocate_slots: Both lists, the hits and the one returned, stay the caller's",
+        breaks="KVCacheManager.allocate_slots: the list of hits and the returned list stay the caller's",
     ),
     Mutant(
         name="frees-only-who-is-there",
@@ -212,7 +220,7 @@ MUTANTS = [
         replace="self._tables.pop(request.request_id, [])\n",
         by="self._tables.pop(request.request_id)\n",
         killed_by="test_task_3_free_is_harmless_when_nothing_is_held",
-        breaks="KVCacheManager.free: Harmless when it held nothing before",
+        breaks="KVCacheManager.free: It is no error if the request held nothing before",
     ),
     Mutant(
         name="hits-the-last-token-too",
@@ -229,7 +237,7 @@ MUTANTS = [
         replace="range((request.num_tokens - 1) // self.block_size):\n",
         by="range((request.num_prompt_tokens - 1) // self.block_size):\n",
         killed_by="test_task_4_a_request_that_comes_back_finds_what_it_decoded",
-        breaks="KVCacheManager.get_computed_blocks: All tokens count, not only those of the prompt",
+        breaks="KVCacheManager.get_computed_blocks: all tokens count, not only those of the prompt",
     ),
     Mutant(
         name="skips-over-a-miss",
@@ -238,7 +246,7 @@ MUTANTS = [
         by="                if block is None:\n                    parent = self._hash_of(request, index, parent)\n"
            "                    continue\n",
         killed_by="test_task_4_the_walk_stops_at_the_first_miss",
-        breaks="KVCacheManager.get_computed_blocks: stops at the first miss",
+        breaks="KVCacheManager.get_computed_blocks: the full blocks of that prefix in a new list, first block first",
     ),
     Mutant(
         name="no-answer-with-caching-off",
@@ -252,7 +260,36 @@ MUTANTS = [
         else:
 """,
         killed_by="test_task_4_with_caching_off_nothing_is_found",
-        breaks="KVCacheManager.get_computed_blocks: With caching off the answer is always ([], 0)",
+        breaks="KVCacheManager.get_computed_blocks: ([], 0) if caching is off",
+    ),
+    Mutant(
+        name="indexes-with-caching-off",
+        story="Leaves it to the pool to do nothing: every block is hashed for an index that is not there.",
+        replace="""        if self.enable_caching:
+            self._index_full_blocks(request, min(num_slots, request.num_tokens))
+""",
+        by="        self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
+        killed_by="test_task_4_with_caching_off_nothing_is_found",
+        breaks="KVCacheManager.allocate_slots: if caching is off, nothing was hashed",
+    ),
+    Mutant(
+        name="looks-with-caching-off",
+        story="Asks an index that is always empty, and hashes a block to ask.",
+        replace="        if self.enable_caching:\n            parent = None\n",
+        by="        if True:\n            parent = None\n",
+        killed_by="test_task_4_with_caching_off_nothing_is_found",
+        breaks="KVCacheManager.get_computed_blocks: with caching off, nothing was hashed",
+    ),
+    Mutant(
+        name="the-lookup-reuses-its-list",
+        story="One list for all lookups: the hits of a request that waits become those of the next one.",
+        replace="        blocks: list[KVCacheBlock] = []\n        if self.enable_caching:\n",
+        by="""        blocks: list[KVCacheBlock] = self.__dict__.setdefault("_found", [])
+        blocks.clear()
+        if self.enable_caching:
+""",
+        killed_by="test_task_5_a_stale_hit_is_refused",
+        breaks="KVCacheManager.get_computed_blocks: in a new list",
     ),
     Mutant(
         name="hashes-all-before-it-looks",
@@ -268,7 +305,7 @@ MUTANTS = [
                 block = self.block_pool.get_cached_block(key)
 """,
         killed_by="test_task_4_a_lookup_hashes_nothing_after_the_first_miss",
-        breaks="KVCacheManager.get_computed_blocks: what comes after it is not hashed",
+        breaks="KVCacheManager.get_computed_blocks: what comes after the first block that misses was not hashed",
     ),
     Mutant(
         name="forgets-the-parent",
@@ -293,7 +330,7 @@ MUTANTS = [
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(request, min(num_new_tokens, request.num_tokens))\n",
         killed_by="test_task_4_blocks_filled_by_chunks_and_decoding_are_found",
-        breaks=("KVCacheManager.allocate_slots: is told how many tokens are computed once this step has run",
+        breaks=("KVCacheManager.allocate_slots: each block that the first n tokens fill is findable",
                 "KVCacheManager._index_full_blocks: Make every block that the first num_tokens tokens fill findable"),
     ),
     Mutant(
@@ -313,7 +350,7 @@ MUTANTS = [
         by="            self._index_full_blocks(\n"
            "                request, min(request.num_computed_tokens + num_new_tokens, request.num_tokens))\n",
         killed_by="test_task_5_what_is_filled_after_a_hit_is_found",
-        breaks="KVCacheManager.allocate_slots: those of the hits included",
+        breaks="KVCacheManager.allocate_slots: n is the number of slots (hits included)",
     ),
     Mutant(
         name="each-call-begins-a-chain",
@@ -332,7 +369,8 @@ MUTANTS = [
 """,
         by="        start = 0\n",
         killed_by="test_task_4_a_decoded_token_does_not_hash_the_sequence_again",
-        breaks="KVCacheManager._index_full_blocks: only blocks that have none are hashed",
+        breaks=("KVCacheManager._index_full_blocks: only blocks that have none are hashed",
+                "KVCacheManager.allocate_slots: for that, only blocks without a block_hash were hashed"),
     ),
     Mutant(
         name="indexes-tokens-that-do-not-exist",
@@ -340,7 +378,7 @@ MUTANTS = [
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(request, num_slots)\n",
         killed_by="test_task_4_slots_without_tokens_are_not_indexed",
-        breaks="KVCacheManager.allocate_slots: but no more than exist",
+        breaks="KVCacheManager.allocate_slots: at most request.num_tokens",
     ),
     Mutant(
         name="indexes-what-was-computed-before",
@@ -348,7 +386,7 @@ MUTANTS = [
         replace="            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="            self._index_full_blocks(request, request.num_computed_tokens + num_hit_tokens)\n",
         killed_by="test_task_5_two_requests_of_one_step_share",
-        breaks="KVCacheManager.allocate_slots: is told how many tokens are computed once this step has run",
+        breaks="KVCacheManager.allocate_slots: each block that the first n tokens fill is findable",
     ),
     Mutant(
         name="indexes-tokens-of-a-later-step",
@@ -357,7 +395,7 @@ MUTANTS = [
         by="            num_slots = len(table + fresh) * self.block_size\n"
            "            self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         killed_by="test_task_4_tokens_of_a_later_step_are_not_indexed",
-        breaks=("KVCacheManager.allocate_slots: one for each slot of the convention",
+        breaks=("KVCacheManager.allocate_slots: where n is the number of slots",
                 "invariant 4: The index names a block only if its content is that prefix"),
     ),
     Mutant(
@@ -383,7 +421,7 @@ MUTANTS = [
         replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
         by="        num_free_hits = len(hits)\n",
         killed_by="test_task_5_hits_that_are_in_use_take_no_room",
-        breaks="KVCacheManager.allocate_slots: A hit that is in use takes no room",
+        breaks="KVCacheManager.allocate_slots: a hit in use takes no room",
     ),
     Mutant(
         name="a-failed-allocation-leaks-the-hits",
@@ -392,7 +430,7 @@ MUTANTS = [
         by="        self.block_pool.touch(hits)\n        num_free_hits = 0\n",
         killed_by="test_task_5_free_hits_do_not_count_as_room",
         breaks=("invariant 2: left counts",
-                "KVCacheManager.allocate_slots: nothing has changed"),
+                "KVCacheManager.allocate_slots: with None, nothing has changed"),
     ),
     Mutant(
         name="touches-and-undoes-it",
@@ -411,7 +449,7 @@ MUTANTS = [
 """,
         killed_by="test_task_5_free_hits_do_not_count_as_room",
         breaks=("invariant 2: queue order",
-                "KVCacheManager.allocate_slots: neither tables, owners, queue order and index"),
+                "KVCacheManager.allocate_slots: tables, owners, queue order, index and statistics are as before"),
     ),
     Mutant(
         name="evicts-its-own-hits",
@@ -423,7 +461,7 @@ MUTANTS = [
         self.block_pool.touch(hits)
 """,
         killed_by="test_task_5_a_hit_is_not_evicted_for_its_own_request",
-        breaks="KVCacheManager.allocate_slots: the hits with one more owner each (touch), then just as many fresh",
+        breaks="KVCacheManager.allocate_slots: the hits with one more owner each, then the fresh blocks",
     ),
     Mutant(
         name="takes-none-for-zero",
@@ -431,7 +469,7 @@ MUTANTS = [
         replace="len(hits) * self.block_size if num_new_computed_tokens is None else num_new_computed_tokens\n",
         by="num_new_computed_tokens or len(hits) * self.block_size\n",
         killed_by="test_task_5_a_number_of_tokens_that_the_hits_do_not_hold_is_refused",
-        breaks="KVCacheManager.allocate_slots: they hold num_new_computed_tokens tokens, by default all they can",
+        breaks="KVCacheManager.allocate_slots: None, not 0, means all that they can hold",
     ),
     Mutant(
         name="adopts-without-owning",
@@ -449,7 +487,7 @@ MUTANTS = [
         by="            if False:\n",
         killed_by="test_task_5_a_stale_hit_is_refused",
         breaks=("KVCacheManager._check_hits: Raise RuntimeError unless each of hits still holds the tokens of request",
-                "KVCacheManager._check_hits: a free block may have been given to someone else"),
+                "KVCacheManager._check_hits: a free block may have been given to another request"),
     ),
     Mutant(
         name="checks-the-hits-too-late",
@@ -463,6 +501,31 @@ MUTANTS = [
         table = self""",
         killed_by="test_task_5_a_stale_hit_is_refused",
         breaks="KVCacheManager._check_hits: before anything changes",
+    ),
+    Mutant(
+        name="checks-the-hits-only-if-there-is-room",
+        story="Looks for room first: the caller of a stale hit hears 'no room' and tries the same hits again.",
+        replace="""        self._check_hits(request, hits)
+
+        table = self._tables.get(request.request_id, []) + hits
+        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens
+        num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
+        num_free_hits = sum(block.ref_cnt == 0 for block in hits)
+        if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
+            return None
+
+""",
+        by="""        table = self._tables.get(request.request_id, []) + hits
+        num_slots = request.num_computed_tokens + num_hit_tokens + num_new_tokens
+        num_new_blocks = max(self._num_blocks_for(num_slots) - len(table), 0)
+        num_free_hits = sum(block.ref_cnt == 0 for block in hits)
+        if num_new_blocks > self.block_pool.get_num_free_blocks() - num_free_hits:
+            return None
+
+        self._check_hits(request, hits)
+""",
+        killed_by="test_task_5_a_stale_hit_is_refused",
+        breaks="KVCacheManager.allocate_slots: RuntimeError if a hit does not hold its tokens any more",
     ),
     Mutant(
         name="asks-the-index-instead-of-the-hit",
@@ -511,7 +574,7 @@ MUTANTS = [
         replace="        if request.request_id not in self._tables:\n",
         by="        if True:\n",
         killed_by="test_task_6_a_request_that_waits_is_counted_once",
-        breaks="KVCacheManager.allocate_slots: When a request that holds nothing gets slots, it counts",
+        breaks="KVCacheManager.allocate_slots: a request that held nothing before is counted",
     ),
     Mutant(
         name="counts-blocks-for-tokens",
@@ -519,7 +582,7 @@ MUTANTS = [
         replace="            self._num_hit_tokens += num_hit_tokens\n",
         by="            self._num_hit_tokens += len(hits)\n",
         killed_by="test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted",
-        breaks="KVCacheManager.allocate_slots: of which those of the hits were found",
+        breaks="KVCacheManager.allocate_slots: the tokens of the hits found",
     ),
     Mutant(
         name="counts-only-who-finds-something",
@@ -527,7 +590,7 @@ MUTANTS = [
         replace="        if request.request_id not in self._tables:\n",
         by="        if hits and request.request_id not in self._tables:\n",
         killed_by="test_task_6_statistics_count_tokens_asked_found_and_blocks_evicted",
-        breaks="KVCacheManager.allocate_slots: it counts in the statistics: one query",
+        breaks="KVCacheManager.allocate_slots: is counted in the statistics: one query",
     ),
     Mutant(
         name="counts-only-with-caching",
@@ -535,7 +598,7 @@ MUTANTS = [
         replace="        if request.request_id not in self._tables:\n",
         by="        if self.enable_caching and request.request_id not in self._tables:\n",
         killed_by="test_task_6_with_caching_off_requests_count_and_nothing_is_found",
-        breaks="PrefixCacheStats: With caching off requests count, too",
+        breaks="PrefixCacheStats: With caching off requests are counted",
     ),
     Mutant(
         name="counts-what-did-not-fit",
@@ -562,7 +625,7 @@ MUTANTS = [
             self._num_queries += 1
 """,
         killed_by="test_task_6_a_request_that_waits_is_counted_once",
-        breaks="KVCacheManager.allocate_slots: nor the statistics",
+        breaks="KVCacheManager.allocate_slots: index and statistics are as before",
     ),
     Mutant(
         name="counts-while-nothing-is-computed",
@@ -571,7 +634,7 @@ MUTANTS = [
         by="        if request.num_computed_tokens == 0:\n",
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
         breaks=("PrefixCacheStats: when it gets its first slots",
-                "KVCacheManager.allocate_slots: When a request that holds nothing gets slots"),
+                "KVCacheManager.allocate_slots: a request that held nothing before"),
     ),
     Mutant(
         name="counts-the-tokens-of-one-step",
@@ -579,7 +642,7 @@ MUTANTS = [
         replace="            self._num_query_tokens += request.num_tokens\n",
         by="            self._num_query_tokens += num_hit_tokens + num_new_tokens\n",
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
-        breaks="KVCacheManager.allocate_slots: one query, for request.num_tokens tokens",
+        breaks="KVCacheManager.allocate_slots: one query, request.num_tokens tokens asked for",
     ),
     Mutant(
         name="counts-the-prompt-alone",
@@ -587,8 +650,8 @@ MUTANTS = [
         replace="            self._num_query_tokens += request.num_tokens\n",
         by="            self._num_query_tokens += request.num_prompt_tokens\n",
         killed_by="test_task_6_a_request_counts_with_all_its_tokens_when_it_gets_its_first_slots",
-        breaks=("PrefixCacheStats: with the tokens it has at that moment",
-                "KVCacheManager.allocate_slots: for request.num_tokens tokens as of now"),
+        breaks=("PrefixCacheStats: with the tokens that it has at that moment",
+                "KVCacheManager.allocate_slots: request.num_tokens tokens asked for (as of now)"),
     ),
     Mutant(
         name="resets-the-statistics-before-asking",
@@ -609,7 +672,15 @@ MUTANTS = [
         by="",
         killed_by="test_task_6_after_a_reset_all_is_forgotten_and_counted_anew",
         breaks=("KVCacheManager.stats: since the last reset",
-                "KVCacheManager.reset_prefix_cache: start the statistics anew"),
+                "KVCacheManager.reset_prefix_cache: start the statistics again at 0"),
+    ),
+    Mutant(
+        name="resets-the-counter-of-the-pool",
+        story="Sets the pool's counter to 0: whoever draws a graph of it sees it fall.",
+        replace="        self._num_evictions_before = self.block_pool.num_evictions\n",
+        by="        self.block_pool.num_evictions = self._num_evictions_before = 0\n",
+        killed_by="test_task_6_after_a_reset_all_is_forgotten_and_counted_anew",
+        breaks="KVCacheManager.reset_prefix_cache: the pool's num_evictions goes on",
     ),
     Mutant(
         name="resets-the-numbers-alone",

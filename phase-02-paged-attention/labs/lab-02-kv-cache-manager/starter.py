@@ -4,9 +4,9 @@
     request B  tokens 0………31 32………63 64…………95 96   block table B: [4, 9, 7, 5]
                       └── the same 64 tokens ──┘     blocks 4 and 9 have ref_cnt 2 and exist once
 
-The convention, once for all: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs, and
-position ``p`` lives in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
-``ceil(that many slots / block_size)`` exceeds the table's length.
+The convention: slots ``0 … num_computed_tokens + num_new_tokens - 1`` must exist when a step runs, and position ``p``
+is in ``table[p // block_size]`` at offset ``p % block_size``. So a new block is taken exactly when
+``ceil(number of slots / block_size)`` exceeds the table's length.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DEFAULT_BLOCK_SIZE = 32
 class PrefixCacheStats:
     """What the prefix cache did since the last reset.
 
-    A request counts when it gets its first slots, with the tokens it has at that moment (``num_tokens``). One that was
-    freed and comes back counts again. With caching off requests count, too, and nothing is ever found.
+    A request counts when it gets its first slots, with the tokens that it has at that moment (``num_tokens``). A
+    request that was freed and comes back counts again. With caching off requests are counted, and nothing is found.
     """
 
     num_queries: int = 0
@@ -42,7 +42,7 @@ class PrefixCacheStats:
 class KVCacheManager:
     """Block tables of all requests, over one pool.
 
-    It reads ``request.num_computed_tokens`` and never writes it: the scheduler advances it once a step is planned.
+    It reads ``request.num_computed_tokens`` and never writes it: the scheduler advances it when a step is planned.
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
@@ -62,11 +62,14 @@ class KVCacheManager:
     # ---- Task 1
 
     def _num_blocks_for(self, num_tokens: int) -> int:
-        """How many blocks ``num_tokens`` tokens need: a block that is begun counts as a whole one."""
+        """The number of blocks for 1 or more tokens: a block that is begun counts as a whole one."""
         raise NotImplementedError("Task 1: KVCacheManager._num_blocks_for")
 
     def get_block_ids(self, request_id: str) -> list[int]:
-        """The block table of a request, as block ids in the order of its tokens; empty if it holds nothing."""
+        """The block table of a request, as a new list of block ids in the order of its tokens.
+
+        It is empty for a request that holds nothing, and asking leaves no entry behind.
+        """
         raise NotImplementedError("Task 1: KVCacheManager.get_block_ids")
 
     # ---- Tasks 2 and 5: the same method, first without hits, then with them
@@ -74,32 +77,53 @@ class KVCacheManager:
     def allocate_slots(self, request: Request, num_new_tokens: int,
                        new_computed_blocks: Sequence[KVCacheBlock] | None = None,
                        num_new_computed_tokens: int | None = None) -> list[KVCacheBlock] | None:
-        """Make room for the next ``num_new_tokens`` tokens of ``request``; return the blocks newly taken from the pool.
+        """Make room for the next ``num_new_tokens`` tokens of ``request``, or return None if there is too little.
 
             [ computed before | hits: new_computed_blocks | num_new_tokens ]
               in the table      adopted here, not copied    slots made here
 
-        ``new_computed_blocks`` are what ``get_computed_blocks`` found; they hold ``num_new_computed_tokens`` tokens, by
-        default all they can (other values belong to a later lab). Call ``_check_arguments`` first, it is given; then,
-        from task 5 on, ``_check_hits``.
-        After: the request's table is its old blocks, then the hits with one more owner each (``touch``), then just as
-        many fresh blocks as the convention above asks for, with the tokens of the hits among the computed ones. If
-        caching is on, ``_index_full_blocks`` is told how many tokens are computed once this step has run: one for each
-        slot of the convention, those of the hits included, but no more than exist. When a request that holds nothing
-        gets slots, it counts in the statistics: one query, for ``request.num_tokens`` tokens as of now, of which those
-        of the hits were found.
-        Returns the fresh blocks, in order; the list is empty if the last block still has room. Both lists, the hits and
-        the one returned, stay the caller's: a later call does not change them.
-        Returns None if too few blocks are free for these tokens, and nothing has changed: neither tables, owners, queue
-        order and index, nor the statistics, and nothing is kept of a request that held nothing. What the rest of the
-        request will need does not matter yet. A hit that stands in the free queue is about to leave it, so it is no
-        room for fresh blocks. A hit that is in use takes no room.
+        The number of slots is the number of tokens in this picture. Task 2 is this method without hits. A free hit is
+        about to leave the queue, so it is no room for fresh blocks; a hit in use takes no room.
+
+        Before:
+        - ``new_computed_blocks`` are the hits that ``get_computed_blocks`` found, in any sequence; None means no hits
+        - ``num_new_computed_tokens`` is the number of tokens in the hits; None, not 0, means all that they can hold
+        After:
+        - the table is the request's old blocks, then the hits with one more owner each, then the fresh blocks
+        - the table has just as many blocks as its slots need, or as many as before if that is more
+        - if caching is on, each block that the first n tokens fill is findable, where n is the number of slots (hits
+          included), at most ``request.num_tokens``; ``_index_full_blocks(request, n)`` of task 4 does it
+        - for that, only blocks without a ``block_hash`` were hashed; if caching is off, nothing was hashed
+        - a request that held nothing before is counted in the statistics: one query, ``request.num_tokens`` tokens
+          asked for (as of now), the tokens of the hits found
+        - the list of hits and the returned list stay the caller's: the table is another list
+        Returns:
+        - the fresh blocks, in order; an empty list if the table had enough slots
+        - None if too few blocks are free for these tokens, whatever the rest of the request will need
+        - with None, nothing has changed: tables, owners, queue order, index and statistics are as before
+        - with None, nothing is kept of a request that held nothing
+        Raises:
+        - ValueError or RuntimeError for what ``_check_arguments`` refuses, which is given; nothing changes then
+        - RuntimeError if a hit does not hold its tokens any more, which its ``block_hash`` tells (``_check_hits``, task
+          5), even if there is too little room; nothing changes then
+
+        Example::
+
+            >>> manager = KVCacheManager(num_blocks=8, block_size=4)
+            >>> a, b = Request("a", list(range(10))), Request("b", list(range(10)))
+            >>> [block.block_id for block in manager.allocate_slots(a, 10)]
+            [1, 2, 3]
+            >>> hits, num_cached = manager.get_computed_blocks(b)
+            >>> [block.block_id for block in manager.allocate_slots(b, 10 - num_cached, hits)]
+            [4]
+            >>> manager.get_block_ids("b")
+            [1, 2, 4]
         """
         raise NotImplementedError("Task 2: KVCacheManager.allocate_slots")
 
     def _check_arguments(self, request: Request, num_new_tokens: int, hits: list[KVCacheBlock],
                          num_hit_tokens: int) -> None:
-        """Raise unless the arguments of allocate_slots make sense. Given."""
+        """Raise ValueError or RuntimeError unless the arguments of allocate_slots make sense. Given."""
         who = f"allocate_slots for request {request.request_id!r}"
         if num_new_tokens < 1:
             raise ValueError(f"{who}: num_new_tokens is {num_new_tokens}, must be at least 1")
@@ -117,10 +141,10 @@ class KVCacheManager:
     # ---- Task 3
 
     def free(self, request: Request) -> None:
-        """Give the blocks of ``request`` back, last one first: others share the head of a sequence, so keep it longest.
+        """Give the blocks of ``request`` back, last one first: the head of a sequence is shared most and kept longest.
 
         After: it holds nothing; the manager keeps nothing of it, or a server would grow with every request it served.
-        Harmless when it held nothing before.
+        It is no error if the request held nothing before.
         """
         raise NotImplementedError("Task 3: KVCacheManager.free")
 
@@ -139,31 +163,43 @@ class KVCacheManager:
     def _index_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make every block that the first ``num_tokens`` tokens fill findable (``block_pool.cache_full_blocks``).
 
-        A block's key chains to that of the block before it. Blocks that have a ``block_hash`` already keep it, and
-        it is the parent for the next: only blocks that have none are hashed, not the whole sequence for every decoded
+        A block's key chains to that of the block before it. Blocks that have a ``block_hash`` already keep it, and it
+        is the parent for the next: only blocks that have none are hashed, not the whole sequence for every decoded
         token.
         """
         raise NotImplementedError("Task 4: KVCacheManager._index_full_blocks")
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
-        """The longest cached prefix of ``request``: its blocks, and how many tokens they hold. Nothing changes.
+        """Find the longest cached prefix of ``request``. Nothing changes.
 
-        Walks full blocks from the front and stops at the first miss: what comes after it is not hashed. At least one
-        token is left to compute, because a step needs a token to give logits for the next one: at most
-        ``(num_tokens - 1) // block_size`` blocks. All tokens count, not only those of the prompt: a request that was
-        freed and comes back finds what it decoded, too.
-        With caching off the answer is always ``([], 0)``.
+        After:
+        - what comes after the first block that misses was not hashed; with caching off, nothing was hashed
+        Returns:
+        - the full blocks of that prefix in a new list, first block first, and the number of tokens that they hold
+        - at most ``(num_tokens - 1) // block_size`` blocks: a step needs a token to give logits for the next one, so at
+          least one token is left to compute
+        - all tokens count, not only those of the prompt: a request that was freed and comes back finds what it decoded
+        - ``([], 0)`` if caching is off
+
+        Example::
+
+            >>> manager = KVCacheManager(num_blocks=8, block_size=4)
+            >>> a, b = Request("a", list(range(12))), Request("b", list(range(12)))
+            >>> taken = manager.allocate_slots(a, 12)
+            >>> blocks, num_cached = manager.get_computed_blocks(b)
+            >>> [block.block_id for block in blocks], num_cached
+            ([1, 2], 8)
         """
         raise NotImplementedError("Task 4: KVCacheManager.get_computed_blocks")
 
-    # ---- Task 5, beside the hits in allocate_slots
+    # ---- Task 5, besides the hits in allocate_slots
 
     def _check_hits(self, request: Request, hits: list[KVCacheBlock]) -> None:
         """Raise RuntimeError unless each of ``hits`` still holds the tokens of ``request`` at its place.
 
-        ``allocate_slots`` calls it before anything changes. Between the lookup and now, a free block may have been
-        given to someone else; its ``block_hash`` tells. Ask the block, not the index, which may name another block of
-        the same content by now.
+        ``allocate_slots`` calls it before anything changes. Since the lookup, a free block may have been given to
+        another request; its ``block_hash`` tells. Ask the block, not the index, which may name another block of the
+        same content by now.
         """
         raise NotImplementedError("Task 5: KVCacheManager._check_hits")
 
@@ -178,7 +214,7 @@ class KVCacheManager:
         raise NotImplementedError("Task 6: KVCacheManager.stats")
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content and start the statistics anew.
+        """Forget all cached content and start the statistics again at 0; the pool's ``num_evictions`` goes on.
 
         Raises RuntimeError while any block is in use (the pool does); nothing changes then.
         """

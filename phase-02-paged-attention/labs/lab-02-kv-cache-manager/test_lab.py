@@ -374,7 +374,7 @@ def test_task_4_a_request_that_comes_back_finds_what_it_decoded(lab):
     assert (ids(hits), num_cached) == ([1, 2, 3], 12), (
         f"a request with 3 prompt tokens and 10 decoded ones was freed; get_computed_blocks hits {ids(hits)} with "
         f"{num_cached} tokens, expected [1, 2, 3] with 12: the bound is (num_tokens - 1) // block_size, and num_tokens "
-        "counts the decoded tokens, too")
+        "counts the decoded tokens")
 
 
 @pytest.mark.points(2)
@@ -476,11 +476,17 @@ def test_task_4_the_salt_keeps_tenants_apart(lab):
 
 
 @pytest.mark.points(1)
-def test_task_4_with_caching_off_nothing_is_found(lab):
+def test_task_4_with_caching_off_nothing_is_found(lab, monkeypatch):
     manager = lab.KVCacheManager(num_blocks=10, block_size=4, enable_caching=False)
+    hashed = watch_hashing(monkeypatch)
     start(manager, Request("a", prompt(10)))
+    num_hashed = sum(map(len, hashed))
     got = manager.get_computed_blocks(Request("b", prompt(10)))
     assert got == ([], 0), f"enable_caching=False, but get_computed_blocks gave {got}, expected ([], 0)"
+    got = num_hashed, sum(map(len, hashed)) - num_hashed
+    assert got == (0, 0), (f"enable_caching=False: allocate_slots for 10 tokens hashed {got[0]} of them, and "
+                           f"get_computed_blocks of the same tokens {got[1]}, expected 0 and 0: without an index there "
+                           "is nothing to hash for")
 
 
 @pytest.mark.points(3)
@@ -660,7 +666,7 @@ def test_task_5_a_stale_hit_is_refused(lab):
     pool = manager.block_pool
     pool.free_blocks(pool.get_new_blocks(3))
     must_raise(RuntimeError, "allocate_slots(b, 1, hits=[block 1]), after block 1 was given out and freed unhashed,",
-               manager.allocate_slots, b, 1, hits, rule="a block without a hash holds nobody's tokens")
+               manager.allocate_slots, b, 1, hits, rule="a block without a hash holds no request's tokens")
 
 
 @pytest.mark.points(3)
@@ -810,7 +816,7 @@ def test_task_6_with_caching_off_requests_count_and_nothing_is_found(lab):
         manager.free(request)
     got = counts(manager)
     assert got == (2, 20, 0, 0), (f"caching is off, a 10-token prompt twice: (queries, tokens asked, tokens found, "
-                                  f"evicted) is {got}, expected (2, 20, 0, 0): requests count, too, and nothing is "
+                                  f"evicted) is {got}, expected (2, 20, 0, 0): requests are counted, and nothing is "
                                   "found")
 
 
