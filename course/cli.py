@@ -16,6 +16,7 @@ from course.lab.hints import LEVELS
 from course.lab.lab import LabError, find_root
 from course.student.demo_commands import BENCHES, DEMOS
 from course.student.run_command import DEFAULT_PROMPT, RunOptions
+from mini_vllm.arguments import parse_arguments
 from mini_vllm.checks import nearest
 from mini_vllm.terminal import run_command
 
@@ -29,7 +30,9 @@ def make_parser() -> argparse.ArgumentParser:
     lab_help = "a lab by number (2.1), name or folder; default: the one you are at"
 
     def command(name: str, help: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=help, description=help)
+        made = commands.add_parser(name, help=help, description=help)
+        made.set_defaults(parser=made)
+        return made
 
     command("status", "how far you are in each lab").add_argument(
         "--json", action="store_true", help="for machines; self-reported, so not for grading")
@@ -99,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: list[str]) -> int:
     try:
         _check_command(argv)
-        return _run(make_parser().parse_args(argv))
+        return _run(parse_arguments(make_parser(), argv))
     except LabError as error:
         print(error, file=sys.stderr)
     except (OSError, ModuleNotFoundError) as error:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", action="append", metavar="NAME", help=f"default: {', '.join(WORKLOADS)}")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="tiny-tales")
-    parser.add_argument("--json", type=Path, help="save the results")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
     arguments = parser.parse_args(argv)
     trees = {"before": arguments.before, "after": arguments.after}
     for tree in trees.values():
@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         medians = " ".join(f"{statistics.median(seconds[name]):>10.2f}" for name in ("before", "after"))
         print(f"{workload:<10} {medians}   {statistics.median(ratios):.3f}  "
               + " ".join(f"{ratio:.2f}" for ratio in ratios), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
+    if arguments.output:
+        arguments.output.write_text(json.dumps(saved, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_a_tree_beside_itself(tmp_path, capsys):
     path = tmp_path / "trees.json"
-    words = [str(ROOT), str(ROOT), "--workload", "single", "--rounds", "2", "--json", str(path)]
+    words = [str(ROOT), str(ROOT), "--workload", "single", "--rounds", "2", "--output", str(path)]
     assert compare_trees.main(words) == 0
     saved = json.loads(path.read_text())
     taken = saved["workloads"]["single"]

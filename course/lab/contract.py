@@ -32,7 +32,7 @@ _TASK_MARKER = re.compile(r"^\s*# TASK \d+: ", re.M)
 #: The lists of a contract, in the order in which they are written.
 LISTS = ("Before", "After", "Returns", "Raises")
 _PROMISING_LISTS = LISTS[1:]
-_ITEM, _CONTINUED, _CODE = "- ", "  ", "    "
+_ITEM, _CONTINUED, _CODE, _EXAMPLE = "- ", "  ", "    ", "Example::"
 #: Sentences that promise something which a test can check: what holds after a call, and what is refused.
 _PROMISING = re.compile(r"\bAfter:|\bRaises\b|\b[A-Z]\w*Error\b")
 
@@ -133,7 +133,8 @@ def parts_of(docstring: str) -> tuple[str, dict[str, list[str]]]:
             current[-1] += " " + line.strip()
         else:
             current = None
-            prose.append("" if line.startswith(_CODE) else line)
+            is_code = line.startswith(_CODE) or line == _EXAMPLE
+            prose.append("" if is_code else re.sub("::$", ".", line))
     return "\n".join(prose), lists
 
 

@@ -87,7 +87,9 @@ LISTED = '''"""Sums."""
 def add(a: int, b: int) -> int:
     """The sum of ``a`` and ``b``.
 
-    Count up with both hands, as far as your fingers go, and then take off your shoes and go on with your toes.
+    Count up with both hands, as far as your fingers go, and then take off your shoes and go on with your toes::
+
+        1 2 3
 
     Before:
     - both are small
@@ -111,7 +113,8 @@ def add(a: int, b: int) -> int:
 '''
 
 BARE_LISTED = '''def add(a: int, b: int) -> int:
-    """The sum of ``a`` and ``b``.
+    """The sum of ``a`` and ``b``. Count up with both hands, as far as your fingers go, and then take off your shoes and
+    go on with your toes.
 
     Before:
     - both are small
@@ -129,7 +132,7 @@ BARE_LISTED = '''def add(a: int, b: int) -> int:
 
 def test_of_a_contract_in_lists_it_keeps_all_but_what_holds_afterwards(lab1):
     lab1.solution.write_text(LISTED)
-    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": null, "bare": ["add: ``b`` is"]}')
+    (lab1.folder / "lab.json").write_text('{"title": "x", "engine": null, "bare": ["add: ``b`` is", "add: toes"]}')
     assert bare_starter(lab1).endswith(BARE_LISTED)
 
 

@@ -12,7 +12,7 @@ from course.lab.load_module import load_file
 def test_the_examples_of_a_lab_are_true(lab):
     module = load_file(lab.solution)
     told: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     for examples in doctest.DocTestFinder().find(module, lab.number, module):
         runner.run(examples, out=told.append)
     assert not told, "\n".join(told)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.machine_noise import MARK, Noise
@@ -67,9 +65,8 @@ def format_profile(result: BenchmarkResult) -> str:
     return f"{result.arm}: {parts}{again}"
 
 
-def save_json(path: str | Path, model: str, results: Sequence[BenchmarkResult], speed_ups: SpeedUps,
-              noise: Mapping[str, Noise]) -> None:
+def as_dict(model: str, results: Sequence[BenchmarkResult], speed_ups: SpeedUps, noise: Mapping[str, Noise]
+            ) -> dict[str, object]:
     """All numbers; ``noise`` by workload."""
-    data = {"machine": provenance(), "model": model, "results": [result.to_dict() for result in results],
+    return {"machine": provenance(), "model": model, "results": [result.to_dict() for result in results],
             "speed_ups": speed_ups, "noise": {workload: found.to_dict() for workload, found in noise.items()}}
-    Path(path).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

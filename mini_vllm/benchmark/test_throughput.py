@@ -185,7 +185,7 @@ def test_the_command_says_at_once_and_at_the_end_that_the_machine_is_busy(loaded
     monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", few_items))
     monkeypatch.setattr(NoiseWatch, "noise", lambda self: Noise(1.5, 2, 1.1))
     assert main(["bench", "throughput", "--model", str(shallow("qwen3")), "--workload", "decode-16",
-                 "--rounds", "1", "--json", str(tmp_path / "r.json")]) == 0
+                 "--rounds", "1", "--output", str(tmp_path / "r.json")]) == 0
     captured = capsys.readouterr()
     assert " ".join(captured.err.split()).endswith("Other programs keep 1.5 of 2 cores busy: what is measured now will "
                                                    "not be worth much. Close them first.")
@@ -223,7 +223,7 @@ def test_the_command_prints_saves_and_draws(loaded, shallow, tmp_path, capsys, m
     monkeypatch.setitem(WORKLOADS, "decode-16", ("a few", few_items))
     files = tmp_path / "r.json", tmp_path / "r.png"
     assert main(["bench", "throughput", "--model", str(shallow("qwen3")), "--workload", "decode-16",
-                 "--json", str(files[0]), "--plot", str(files[1])]) == 0
+                 "--output", str(files[0]), "--plot", str(files[1])]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "mini_vllm against one at a time:" in printed and "mini_vllm against mlx-lm:" in printed
     assert "worst gap between tokens while a later prompt was computed" in printed and "planning" in printed

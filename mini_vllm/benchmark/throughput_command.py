@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from mini_vllm.arguments import QUICK, Results, chosen_arms
 from mini_vllm.backend import blas
 from mini_vllm.benchmark import tables
 from mini_vllm.benchmark.comparison import CHEAP_ROUND_S, CHEAP_ROUNDS, Comparison
@@ -14,7 +15,6 @@ from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
 from mini_vllm.benchmark.plot import check_plot, plot_results
 from mini_vllm.benchmark.results import BATCHED, ONE_AT_A_TIME, PEER, BenchmarkResult
 from mini_vllm.benchmark.workloads import WORKLOADS, make_workload
-from mini_vllm.checks import writable_file
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.llm import progress_bar
 from mini_vllm.models.loader import load
@@ -23,17 +23,31 @@ from mini_vllm.terminal import fold
 
 ARM_OPTIONS = {"one": ONE_AT_A_TIME, "ours": BATCHED, "mlx-lm": PEER}
 DEFAULT_WORKLOADS = ["decode-16", "nano-16", "mixed-64", "long-arrival"]
+QUICK_WORKLOADS = ["decode-16"]
 
 
 def run_throughput(arguments: argparse.Namespace) -> int:
     """What cannot be is told before a model is loaded, and a busy machine before anything is measured."""
-    names = arguments.workload or DEFAULT_WORKLOADS
+    names = arguments.workload or (QUICK_WORKLOADS if arguments.quick else DEFAULT_WORKLOADS)
     names = list(WORKLOADS) if "all" in names else names
-    arms = [ARM_OPTIONS[arm] for arm in dict.fromkeys(arguments.arm or ARM_OPTIONS)]
-    if not arguments.arm and not has_peer():  # asked for by name, it is an error that it is missing
+    arms = [ARM_OPTIONS[arm] for arm in chosen_arms(arguments, *ARM_OPTIONS)]
+    if PEER in arms and not arguments.arm and not has_peer():  # asked for by name, it is an error that it is missing
         arms.remove(PEER)
         print(without_peer(), file=sys.stderr)
     drawing = _check(arguments)
+    with Results(arguments) as saved:
+        results, speed_ups, noise, model = _measure(arguments, names, arms, drawing)
+        saved.save(tables.as_dict(model, results, speed_ups, noise))
+    if arguments.plot:
+        plot_results(results, model, arguments.plot, speed_ups, noise)
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, names: list[str], arms: list[str], drawing: Drawing
+             ) -> tuple[list[BenchmarkResult], dict[str, dict[str, float]], dict[str, Noise], str]:
+    """Results, ratios and noise of each workload, and the model's name."""
+    if arguments.quick:
+        print(QUICK)
     loaded = load_random(arguments.random) if arguments.random else load(arguments.model)
     workloads = [make_workload(name, loaded.config.vocab_size, loaded.config.max_position_embeddings)
                  for name in names]
@@ -46,15 +60,11 @@ def run_throughput(arguments: argparse.Namespace) -> int:
     for workload in workloads:
         print(f"\n{fold(f'{workload.name}: {workload.about}')}", flush=True)
         comparison = Comparison(loaded, workload, arms, drawing)
-        _serve_rounds(comparison, arguments.rounds)
+        _serve_rounds(comparison, arguments.rounds or (1 if arguments.quick else None))
         results += comparison.results()
         speed_ups[workload.name], noise[workload.name] = comparison.speed_ups(), comparison.noise()
-        print(fold(_report(comparison, has_choice=arguments.rounds is None)), flush=True)
-    if arguments.json:
-        tables.save_json(arguments.json, loaded.name, results, speed_ups, noise)
-    if arguments.plot:
-        plot_results(results, loaded.name, arguments.plot, speed_ups, noise)
-    return 0
+        print(fold(_report(comparison, has_choice=arguments.rounds is None and not arguments.quick)), flush=True)
+    return results, speed_ups, noise, loaded.name
 
 
 def _check(arguments: argparse.Namespace) -> Drawing:
@@ -63,8 +73,6 @@ def _check(arguments: argparse.Namespace) -> Drawing:
         raise ValueError(f"--rounds is {arguments.rounds}, must be at least 1")
     if arguments.plot:
         check_plot(arguments.plot)
-    if arguments.json:
-        writable_file(arguments.json)
     return Drawing.from_arguments(arguments)
 
 

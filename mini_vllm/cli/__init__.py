@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mini_vllm import __version__, demo
+from mini_vllm.arguments import parse_arguments
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.checks import nearest
 from mini_vllm.cli import options, sampling_options
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: list[str]) -> int:
     try:
         _check_command(argv)
-        arguments = make_parser().parse_args(argv)
+        arguments = parse_arguments(make_parser(), argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
         return run(arguments)
     except (ValueError, PullError, OSError, ImportError) as error:  # LoadError and TokenizerError are ValueErrors
@@ -79,23 +80,23 @@ def make_parser() -> argparse.ArgumentParser:
     show = commands.add_parser("demo", help="see it at work",
                                description="A tale as it is decoded, then three requests that share a beginning.")
     demo.add_options(show)
-    show.set_defaults(run=_demo)
+    show.set_defaults(run=_demo, parser=show)
 
     generate = commands.add_parser("generate", help="continue prompts", description="Continue prompts, streaming.")
     options.add_generate_options(generate)
-    generate.set_defaults(run=_generate)
+    generate.set_defaults(run=_generate, parser=generate)
 
     chat = commands.add_parser("chat", help="talk to a model", description="Talk to a model that has a chat template.")
     options.add_chat_options(chat)
-    chat.set_defaults(run=_chat)
+    chat.set_defaults(run=_chat, parser=chat)
 
     serve = commands.add_parser("serve", help="an OpenAI-compatible server", description="Serve models over HTTP, as "
                                 "OpenAI's API does; see docs/serving.md.")
     options.add_serve_options(serve)
-    serve.set_defaults(run=_serve)
+    serve.set_defaults(run=_serve, parser=serve)
 
     bench = commands.add_parser("bench", help="measure", description="Measure, and print ratios taken in one run.")
-    bench.set_defaults(run=partial(_help, bench))
+    bench.set_defaults(run=partial(_help, bench), parser=bench)
     workloads = "\n".join(f"  {name:<14} {about}" for name, (about, _) in WORKLOADS.items())
     benches = bench.add_subparsers(metavar="what")
     throughput = benches.add_parser(
@@ -104,32 +105,32 @@ def make_parser() -> argparse.ArgumentParser:
         description="Serve the same requests one at a time, batched, and by mlx-lm's BatchGenerator, in turns.\n\n"
                     f"workloads:\n{workloads}")
     options.add_throughput_options(throughput)
-    throughput.set_defaults(run=_throughput)
+    throughput.set_defaults(run=_throughput, parser=throughput)
     served = benches.add_parser(
         "serve", help="our server and mlx-lm's, over HTTP",
         description="Requests come to our server, and to mlx-lm's, at random times, as many a second as is said: times "
         "at stated rates, the highest rate that each keeps up with, and high priority under overload.")
     options.add_bench_serve_options(served)
-    served.set_defaults(run=_bench_serve)
+    served.set_defaults(run=_bench_serve, parser=served)
     gpu = benches.add_parser(
         "gpu", help="a GPU: is it right, and how fast",
         description="Try the kernels and compare our tokens with mlx-lm's; then time decode steps of 1, 16, 64 and 256 "
         "requests, a packed model, and whole workloads, beside mlx-lm and beside what the memory alone would take.")
     options.add_bench_gpu_options(gpu)
-    gpu.set_defaults(run=_bench_gpu)
+    gpu.set_defaults(run=_bench_gpu, parser=gpu)
 
     trace = commands.add_parser("trace", help="draw a step trace",
                                 description="Draw a trace of steps: requests over steps, how long each took, and the "
                                 "block pool.")
     options.add_trace_options(trace)
-    trace.set_defaults(run=_trace)
+    trace.set_defaults(run=_trace, parser=trace)
 
     pull = commands.add_parser("pull", help="fetch a model", description="Fetch a model that does not ship.")
     pull.add_argument("model", help=f"{', '.join(KNOWN)}; {', '.join(SHIPPED)} ships")
-    pull.set_defaults(run=_pull)
+    pull.set_defaults(run=_pull, parser=pull)
 
     doctor = commands.add_parser("doctor", help="what this machine offers", description="What this machine offers.")
-    doctor.set_defaults(run=_doctor)
+    doctor.set_defaults(run=_doctor, parser=doctor)
     return parser
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from mini_vllm.arguments import add_arm_option, add_model_options, add_quick_option, add_result_options
 from mini_vllm.benchmark.drawing import Drawing
 from mini_vllm.benchmark.workloads import WORKLOADS
 from mini_vllm.cli.sampling_options import FIELDS, add_choice_options, add_end_options, option_of
@@ -50,8 +51,7 @@ def _add_report_options(output: argparse._ArgumentGroup) -> None:
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] [model]"
-    parser.add_argument("model", nargs="?", default="smollm2",
-                        help="smollm2, a folder, a .gguf or a hub name (default: %(default)s)")
+    add_model_options(parser, "smollm2", "smollm2, a folder, a .gguf or a hub name")
     parser.add_argument("--system", metavar="TEXT", help="what the model should know or be")
     _add_report_options(parser.add_argument_group("what is printed"))
     add_choice_options(parser)
@@ -98,13 +98,14 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
 def add_throughput_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", action="append", choices=[*WORKLOADS, "all"], metavar="NAME",
                         help="may be given several times (default: decode-16, nano-16, mixed-64, long-arrival)")
-    parser.add_argument("--model", default="tiny-tales", help="default: %(default)s")
+    add_model_options(parser, "tiny-tales", MODELS)
     parser.add_argument("--random", metavar="SHAPE", help="instead of a model, random weights: qwen3-27m")
-    parser.add_argument("--arm", action="append", choices=["one", "ours", "mlx-lm"], help="default: all three")
+    add_arm_option(parser, "one", "ours", "mlx-lm")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often, for medians (default: 3 where a round of "
                         "the workload takes less than 20 s, else 1)")
     Drawing.add_arguments(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")
+    add_result_options(parser)
+    add_quick_option(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png, .svg or .pdf)")
 
 
@@ -117,29 +118,34 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
                         "may be given several times, and goodput is looked for from the first (default: 4 and 8)")
     parser.add_argument("--requests", type=int, metavar="N", help="requests of a run (default: those of 20 s, at least "
                         "40)")
-    parser.add_argument("--model", default="tiny-tales", help="default: %(default)s")
-    parser.add_argument("--no-peer", action="store_true", help="without mlx-lm's server")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")
-    parser.add_argument("--quick", action="store_true", help="do as little as shows that it runs, without mlx-lm")
+    add_model_options(parser, "tiny-tales", MODELS)
+    _add_pair_of_arms(parser)
+    add_result_options(parser)
+    add_quick_option(parser)
 
 
 def add_bench_gpu_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shape", default="qwen3-0.6b", choices=["qwen3-0.6b", "llama-3.2-1b", "qwen3-27m"],
-                        help="the model's numbers; its weights are random (default: %(default)s)")
+    add_model_options(parser, "qwen3-0.6b", "the shape of a model, whose weights are random: qwen3-0.6b, llama-3.2-1b "
+                      "or qwen3-27m", "--shape", choices=["qwen3-0.6b", "llama-3.2-1b", "qwen3-27m"])
     parser.add_argument("--workload", action="append", choices=["nano-16", "nano-32", "nano-64", "nano-256"],
                         help="may be given several times (default: nano-64 and nano-256)")
     parser.add_argument("--only", action="append", choices=("steps", "packed", "workloads"),
                         help="may be given several times (default: all three)")
     parser.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the GPU's memory, where we do not know it")
-    parser.add_argument("--no-peer", action="store_true", help="without mlx-lm")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save the results")
-    parser.add_argument("--quick", action="store_true", help="do as little as shows that it runs, on a small model")
+    _add_pair_of_arms(parser)
+    add_result_options(parser)
+    add_quick_option(parser)
+
+
+def _add_pair_of_arms(parser: argparse.ArgumentParser) -> None:
+    add_arm_option(parser, "ours", "mlx-lm")
+    parser.add_argument("--no-peer", action="append_const", dest="arm", const="ours", help="the same as --arm ours")
 
 
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="written by generate --trace or StepTrace.save")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="an .svg, or a .png, which needs resvg-py "
-                        "(default: the trace's name with .svg)")
+    parser.add_argument("-o", "--output", "--out", type=Path, metavar="FILE", help="an .svg, or a .png, which needs "
+                        "resvg-py (default: the trace's name with .svg)")
     parser.add_argument("--width", type=int, metavar="PIXELS", help="480 to 10000 (default: as the steps need, about "
                         "960)")
     parser.add_argument("--first-step", type=int, default=0, metavar="N", help="default: %(default)s")

@@ -13,7 +13,7 @@ from mini_vllm.trace.recorder import StepTrace
 
 def run_trace(arguments: argparse.Namespace) -> int:
     """Where the picture goes, and how wide it is, is checked before anything is read."""
-    out: Path = arguments.out or arguments.file.with_suffix(".svg")
+    out: Path = arguments.output or arguments.file.with_suffix(".svg")
     check_target(out, arguments.file)
     check_width(arguments.width)
     picture = draw_trace(StepTrace.load(arguments.file), first_step=arguments.first_step, num_steps=arguments.num_steps,
@@ -28,4 +28,4 @@ def check_target(out: Path, trace: Path) -> None:
     writable_file(out)
     check_suffix(out)
     if out.resolve() == trace.resolve():
-        raise ValueError(f"{out} is the trace itself; name the picture with -o")
+        raise ValueError(f"{out} is the trace itself; name the picture with --output")

@@ -11,8 +11,8 @@ PACKAGE = Path(__file__).parents[1]
 
 #: The units of the package, bottom up. A unit is a module that lies flat in the package, or a folder.
 LAYERS = (
-    "checks", "extras", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool", "caching",
-    "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention", "fast", "models",
+    "checks", "arguments", "extras", "terminal", "typewriter", "backend", "request", "request_queue", "block_pool",
+    "caching", "prefix_tree", "kv_cache", "scheduler", "priority_preemption", "stopping", "attention", "fast", "models",
     "sampling", "sampler", "model_runner", "gpu", "sequences", "trace", "pictures", "engine_config", "parts",
     "lookahead", "engine_room", "recovery", "engine", "simulation", "beams", "beam_search", "llm", "output_stream",
     "engine_thread", "async_engine", "server", "benchmark", "demo", "cli", "__main__", "__init__", "tests",

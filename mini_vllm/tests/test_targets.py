@@ -13,7 +13,7 @@ COMMANDS = {
     "generate --trace": (["generate", "hello", "--model", "none-such", "--trace"], ".svg"),
     "trace -o": (["trace", "none-such", "-o"], ".svg"),
     "bench --plot": (["bench", "throughput", "--model", "none-such", "--plot"], ".png"),
-    "bench --json": (["bench", "throughput", "--model", "none-such", "--json"], ".json"),
+    "bench --output": (["bench", "throughput", "--model", "none-such", "--output"], ".json"),
 }
 
 

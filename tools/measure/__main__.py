@@ -6,29 +6,28 @@ import argparse
 import contextlib
 import importlib
 import io
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from mini_vllm.arguments import QUICK, Results, add_result_options, parse_arguments
 from mini_vllm.benchmark.drawing import Drawing
-from mini_vllm.checks import writable_file
 
 #: Those that print times or ratios of times: on a busy machine they are worth nothing, and that is said.
 TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "queries", "prefix", "stall")
 
 
 def main() -> int:
-    arguments = make_parser().parse_args()
+    arguments = parse_arguments(make_parser(), sys.argv[1:])
     try:
-        if arguments.json:
-            writable_file(arguments.json)
-            with saved_to(arguments.json, " ".join(["python tools/measure", arguments.name])):
-                return measure(arguments)
-        return measure(arguments)
+        with Results(arguments) as results:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
+                status = measure(arguments)
+            results.save(as_dict(f"python tools/measure {arguments.name}", printed.getvalue()))
+            return status
     except ValueError as error:  # a LoadError is one
-        print(f"mini_vllm.benchmark: {error}", file=sys.stderr)
+        print(f"python tools/measure: {error}", file=sys.stderr)
         return 2
 
 
@@ -45,15 +44,10 @@ def measure(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def saved_to(path: Path, command: str) -> Iterator[None]:
-    """What is printed in the block is also saved, if the block ends well."""
+def as_dict(command: str, printed: str) -> dict[str, object]:
+    """What a measurement printed, with the machine, the versions and the commit."""
     from mini_vllm.benchmark.machine import provenance
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(Tee(sys.stdout, printed)):
-        yield
-    data = {"machine": provenance(), "command": command, "printed": printed.getvalue().splitlines()}
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return {"machine": provenance(), "command": command, "printed": printed.splitlines()}
 
 
 class Tee(io.TextIOBase):
@@ -117,9 +111,9 @@ def make_parser() -> argparse.ArgumentParser:
     quiz.add_argument("--questions", type=int, metavar="N", help="only this many, spread over the kinds")
     quiz.add_argument("--show", action="store_true", help="print every answer, with right or wrong")
     for benchmark in names.choices.values():
-        benchmark.add_argument("--quick", action="store_true", help="do as little as shows that it runs")
-        benchmark.add_argument("--json", metavar="FILE", type=Path, help="also save what is printed, with the machine, "
-                               "the versions and the commit")
+        benchmark.add_argument("--quick", action="store_true", help="only a smoke test: as little as possible")
+        add_result_options(benchmark)
+        benchmark.set_defaults(parser=benchmark)
     return parser
 
 
@@ -183,7 +177,7 @@ def shorten(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, value)
     if getattr(arguments, "model", "") is None:
         arguments.model = ["tiny-tales"]
-    print("quick: as little as shows that it runs; these numbers say nothing")
+    print(QUICK)
 
 
 if __name__ == "__main__":

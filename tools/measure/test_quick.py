@@ -20,14 +20,14 @@ def test_a_quick_run_prints_what_a_whole_one_does_and_says_that_it_is_none(name,
 
 def test_what_is_printed_is_saved_with_where_it_comes_from(tmp_path, capsys, monkeypatch):
     path = tmp_path / "queries.json"
-    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--json", str(path)])
+    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--output", str(path)])
     assert main() == 0
     saved = json.loads(path.read_text())
     assert saved["printed"] == capsys.readouterr().out.splitlines() and "8 × 4" in "".join(saved["printed"])
     assert saved["command"] == "python tools/measure queries"
     assert set(saved["machine"]) == {"device", "system", "cores", "blas", "python", "mini_vllm", "mlx", "mlx_lm",
                                      "commit"}
-    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--json", str(tmp_path / "no" / "where")])
+    monkeypatch.setattr("sys.argv", ["benchmark", "queries", "--quick", "--output", str(tmp_path / "no" / "where")])
     assert main() == 2
 
 

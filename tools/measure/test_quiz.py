@@ -201,7 +201,7 @@ def test_settings_that_come_to_the_same_are_asked_once(shallow, tmp_path, monkey
 def test_what_cannot_be_is_told_in_one_line(monkeypatch, capsys, words, complaint):
     assert run(monkeypatch, *words) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"mini_vllm.benchmark: {complaint}") and captured.err.count("\n") == 1
+    assert captured.err.startswith(f"python tools/measure: {complaint}") and captured.err.count("\n") == 1
     assert not captured.out
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 from collections import UserDict
-from pathlib import Path
 
+from mini_vllm.arguments import QUICK, Results, wants_peer
 from mini_vllm.backend import mx, nn
 from mini_vllm.benchmark.gpu import agreement, quantised, report, steps, workloads
 from mini_vllm.benchmark.machine import describe_machine, provenance
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, load_peer, without_peer
-from mini_vllm.checks import real_number, writable_file
+from mini_vllm.checks import real_number
 from mini_vllm.fast import tuning
 from mini_vllm.fast.attention import FastAttention
 from mini_vllm.gpu.select_runner import runner_class, why_not_here
@@ -35,16 +34,21 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
                          "model (mini-vllm bench throughput measures a CPU)")
     if arguments.bandwidth is not None:
         real_number("--bandwidth", arguments.bandwidth, above=0)
-    if arguments.json:
-        writable_file(arguments.json)
+    wants_peer(arguments)
+    with Results(arguments) as results:
+        _measure(arguments, results)
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, results: Results) -> None:
     if arguments.quick:
-        print(fold("quick: as little as shows that it runs; these numbers say nothing"))
-    shape = QUICK_SHAPE if arguments.quick else arguments.shape
+        print(QUICK)
+    shape = QUICK_SHAPE if arguments.quick else arguments.model
     loaded = load_random(shape, dtype=mx.bfloat16 if tuning.has_gpu() else mx.float32)
     print(fold("\n".join([f"the shape of {shape}, random weights", *describe_machine()])), flush=True)
     print(fold(f"kernels: {_describe_kernels(loaded)}"), flush=True)
     peer = _peer(loaded, arguments)
-    saved = _Saved(arguments.json, {"machine": provenance(), "shape": shape})
+    saved = _Saved(results, {"machine": provenance(), "shape": shape})
     wanted = arguments.only or ("steps", "packed", "workloads")
     if "steps" in wanted:
         if peer is not None:
@@ -65,20 +69,18 @@ def run_gpu_benchmark(arguments: argparse.Namespace) -> int:
             pair = workloads.measure(name, loaded, peer, arguments.quick)
             print(report.format_workload(pair), flush=True)
             saved["workloads"] = rows = [*rows, report.workload_dict(pair)]
-    return 0
 
 
 class _Saved(UserDict[str, object]):
     """What is known so far, saved whenever there is more: a run takes many minutes, and may be ended."""
 
-    def __init__(self, path: Path | None, data: dict[str, object]) -> None:
-        self._path = path
+    def __init__(self, results: Results, data: dict[str, object]) -> None:
+        self._results = results
         super().__init__(data)
 
     def __setitem__(self, key: str, value: object) -> None:
         super().__setitem__(key, value)
-        if self._path is not None:
-            self._path.write_text(json.dumps(self.data, indent=2) + "\n", encoding="utf-8")
+        self._results.save(self.data)
 
 
 def _describe_kernels(loaded: LoadedModel) -> str:
@@ -91,7 +93,7 @@ def _describe_kernels(loaded: LoadedModel) -> str:
 
 
 def _peer(loaded: LoadedModel, arguments: argparse.Namespace) -> nn.Module | None:
-    if arguments.no_peer:
+    if not wants_peer(arguments):
         return None
     if not has_peer():
         print(without_peer(), file=sys.stderr)

@@ -163,7 +163,7 @@ def test_a_memory_gives_some_bytes_a_second(capsys, given):
 
 
 def test_a_quick_run_measures_and_saves(tmp_path, capsys):
-    assert main(["bench", "gpu", "--quick", "--no-peer", "--json", str(tmp_path / "gpu.json")]) == 0
+    assert main(["bench", "gpu", "--quick", "--no-peer", "--output", str(tmp_path / "gpu.json")]) == 0
     told, saved = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
     assert "kernels: " in told and "nano-16" in told
     assert [(row["num_requests"], row["context"]) for row in saved["steps"]] == [(1, 32), (2, 32), (1, 64), (2, 64)]
@@ -178,7 +178,8 @@ def test_what_is_known_is_saved_when_a_run_is_ended(tmp_path, monkeypatch):
 
     monkeypatch.setattr(workloads, "measure", ended)
     with pytest.raises(KeyboardInterrupt):
-        run_gpu_benchmark(Namespace(quick=True, no_peer=True, json=path, bandwidth=None, workload=None, only=None))
+        run_gpu_benchmark(Namespace(quick=True, arm=None, json=False, output=path, bandwidth=None, workload=None,
+                                    only=None))
     saved = json.loads(path.read_text())
     assert len(saved["steps"]) == 4 and "workloads" not in saved
 
@@ -194,6 +195,6 @@ def test_no_pause_of_the_garbage_collector_is_measured(monkeypatch, loaded):
 
 def test_a_part_can_be_measured_by_itself(tmp_path):
     path = str(tmp_path / "gpu.json")
-    assert main(["bench", "gpu", "--quick", "--no-peer", "--only", "workloads", "--json", path]) == 0
+    assert main(["bench", "gpu", "--quick", "--no-peer", "--only", "workloads", "--output", path]) == 0
     saved = json.loads((tmp_path / "gpu.json").read_text())
     assert len(saved["workloads"]) == 1 and not {"steps", "quantised", "agreement"} & set(saved)

@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 
+from mini_vllm.arguments import QUICK, Results, wants_peer
 from mini_vllm.benchmark.machine import describe_machine
 from mini_vllm.benchmark.machine_noise import look_around, print_if_any
 from mini_vllm.benchmark.mlx_lm_peer import has_peer, without_peer
@@ -16,7 +17,6 @@ from mini_vllm.benchmark.serving.answers import Load
 from mini_vllm.benchmark.serving.arms import Arms, num_different
 from mini_vllm.benchmark.serving.servers import Server, our_server, peer_server
 from mini_vllm.benchmark.serving.traffic import TRAFFICS, Traffic, single_token_words
-from mini_vllm.checks import writable_file
 from mini_vllm.extras import check_installed
 from mini_vllm.fast.advice import tell_slow_blas
 from mini_vllm.models.loader import LoadedModel, load
@@ -31,10 +31,16 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
     """What cannot be is told before a server is started."""
     check_installed("serve", "the server")
     rates, parts = _check(arguments)
+    with Results(arguments) as results:
+        results.save(_measure(arguments, rates, parts))
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, rates: list[float], parts: list[str]) -> dict[str, object]:
     names = arguments.traffic or (["short"] if arguments.quick else ["mixed", "shared"])
     loaded = load(arguments.model)
     if arguments.quick:
-        print(fold("quick: as little as shows that it runs; these numbers say nothing"))
+        print(QUICK)
     print(fold("\n".join([f"{loaded.name}; greedy", *describe_machine()])), flush=True)
     tell_slow_blas()
     print_if_any(look_around().warning_before(), sys.stderr)
@@ -46,9 +52,7 @@ def run_serve_benchmark(arguments: argparse.Namespace) -> int:
             saved[name] = _measure_traffic(arms, TRAFFICS[name], rates, parts)
         if "priority" in parts:
             saved["priority"] = _measure_priority(arms, servers[0], arguments.quick)
-    if arguments.json:
-        report.save_json(arguments.json, loaded.name, saved)
-    return 0
+    return report.as_dict(loaded.name, saved)
 
 
 def _check(arguments: argparse.Namespace) -> tuple[list[float], list[str]]:
@@ -58,8 +62,7 @@ def _check(arguments: argparse.Namespace) -> tuple[list[float], list[str]]:
             raise ValueError(f"--rate is {rate:g}, must be above 0 and at most 10000 requests a second")
     if arguments.requests is not None and arguments.requests < 1:
         raise ValueError(f"--requests is {arguments.requests}, must be at least 1")
-    if arguments.json:
-        writable_file(arguments.json)
+    wants_peer(arguments)
     parts = arguments.part or (["rates", "priority"] if arguments.quick else ["rates", "goodput", "priority"])
     if arguments.quick and not arguments.rate:
         rates = [20.0]
@@ -71,16 +74,12 @@ def _num_calls(arguments: argparse.Namespace) -> int | None:
     return QUICK_CALLS if requests is None and arguments.quick else requests
 
 
-def _with_peer(arguments: argparse.Namespace) -> bool:
-    return not arguments.no_peer and not arguments.quick
-
-
 def _start(arguments: argparse.Namespace, loaded: LoadedModel, running: ExitStack) -> list[Server]:
     """Ours, and mlx-lm's if it is wanted and there."""
     servers = [running.enter_context(our_server(str(arguments.model)))]
-    if _with_peer(arguments) and not has_peer():
+    if wants_peer(arguments) and not has_peer():
         print(without_peer(), file=sys.stderr)
-    elif _with_peer(arguments):
+    elif wants_peer(arguments):
         servers.append(running.enter_context(peer_server(loaded)))
         print(fold(f"{PEER}: {' '.join(servers[1].options)}"), flush=True)
     return servers

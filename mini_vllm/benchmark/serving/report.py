@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 from mini_vllm.benchmark.machine import provenance
 from mini_vllm.benchmark.machine_noise import MARK, Noise
@@ -86,6 +84,5 @@ def _ms(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{seconds * 1000:.0f} ms"
 
 
-def save_json(path: Path, model: str, parts: Mapping[str, object]) -> None:
-    data = {"machine": provenance(), "model": model, **parts}
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+def as_dict(model: str, parts: Mapping[str, object]) -> dict[str, object]:
+    return {"machine": provenance(), "model": model, **parts}

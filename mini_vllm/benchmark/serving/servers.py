@@ -76,7 +76,7 @@ def write_peer_folder(loaded: LoadedModel, folder: Path) -> None:
     """
     source = Path(loaded.path)
     if not (source / "tokenizer.json").is_file():
-        raise ValueError(f"{loaded.name} has no tokenizer.json, which mlx-lm's server needs: use --no-peer")
+        raise ValueError(f"{loaded.name} has no tokenizer.json, which mlx-lm's server needs: use --arm ours")
     export_folder(loaded, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": NO_TOKEN}))

@@ -290,7 +290,7 @@ def test_what_cannot_be_is_refused_before_a_server_is_started(words, complaint, 
 
 def test_a_quick_run_serves_measures_and_saves(tmp_path, capsys):
     file = tmp_path / "serve.json"
-    assert main(["bench", "serve", "--quick", "--json", str(file)]) == 0
+    assert main(["bench", "serve", "--quick", "--output", str(file)]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("quick: ") and "6 requests at 20 a second" in printed
     assert printed.count("low:            6 of 6 finished") == 2 and "failures" not in printed
@@ -309,6 +309,6 @@ def test_mlx_lm_gets_the_weights_as_ours_are_and_no_end_of_text(tmp_path):
     assert {weight.dtype for weight in weights.values()} == {ours}
     config = json.loads((tmp_path / "folder" / "config.json").read_text())
     assert config["eos_token_id"] >= config["vocab_size"] and (tmp_path / "folder" / "tokenizer.json").is_file()
-    with pytest.raises(ValueError, match="has no tokenizer.json, .* --no-peer"):
+    with pytest.raises(ValueError, match="has no tokenizer.json, .* --arm ours"):
         write_peer_folder(replace(loaded, path=tmp_path), tmp_path / "other")
     assert not (tmp_path / "other").exists()

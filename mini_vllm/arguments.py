@@ -1,0 +1,136 @@
+"""What the options of all commands have in common: a model, results as JSON, and whose usage a wrong option shows.
+
+    --json              print the result as JSON, and everything else on standard error
+    --output FILE       write it to a file
+    --json=FILE         the same as --output FILE, as it was once written; ``--json FILE`` is refused
+    MODEL, --model NAME one model, by either
+    --quick             only a smoke test
+    --arm NAME          what is measured
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mini_vllm.checks import nearest, writable_file
+
+QUICK = "quick: only a smoke test; these numbers mean nothing"
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """As ``parser.parse_args``, but a command that was given an option it does not know shows its own usage.
+
+    The parser of a command names itself: ``command.set_defaults(parser=command)``.
+    """
+    arguments, unknown = parser.parse_known_args(argv)
+    chosen: argparse.ArgumentParser = getattr(arguments, "parser", parser)
+    if unknown:
+        guesses = [f"{word} (did you mean {near}?)" if (near := _nearest_option(chosen, word)) else word
+                   for word in unknown]
+        chosen.error(f"unrecognized arguments: {' '.join(guesses)}")
+    if isinstance(getattr(arguments, "json", None), str):
+        _take_json_file(chosen, arguments, argv)
+    if hasattr(arguments, "model_option"):
+        _take_model_option(chosen, arguments)
+    return arguments
+
+
+def _nearest_option(parser: argparse.ArgumentParser, word: str) -> str | None:
+    return nearest(word.partition("=")[0], parser._option_string_actions) if word.startswith("--") else None
+
+
+def _take_json_file(parser: argparse.ArgumentParser, arguments: argparse.Namespace, argv: Sequence[str]) -> None:
+    """``--json=FILE`` is ``--output FILE``."""
+    if f"--json={arguments.json}" not in argv:
+        parser.error(f"--json takes no file: it prints JSON. To write {arguments.json}: --output {arguments.json}")
+    if arguments.output is not None:
+        parser.error(f"--output {arguments.output} and --json={arguments.json} both name a file")
+    arguments.output, arguments.json = Path(arguments.json), False
+
+
+def _take_model_option(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.model is not None and arguments.model_option is not None:
+        parser.error(f"two models, {arguments.model} and --model {arguments.model_option}: name one")
+    arguments.model = arguments.model or arguments.model_option or arguments.default_model
+
+
+def add_model_options(parser: argparse.ArgumentParser, default: str, about: str, *aliases: str,
+                      choices: Sequence[str] | None = None) -> None:
+    """``arguments.model``, given as a positional argument or by an option."""
+    parser.add_argument("model", nargs="?", choices=choices, metavar="MODEL", help=f"{about} (default: {default})")
+    parser.add_argument("--model", *aliases, dest="model_option", choices=choices, metavar="NAME",
+                        help="the same, as an option")
+    parser.set_defaults(default_model=default)
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", nargs="?", const=True, default=False, metavar="",
+                        help="print the results as JSON, and the tables on standard error")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the results to a file, as JSON")
+
+
+def add_quick_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="only a smoke test: as little as possible, without mlx-lm "
+                        "unless --arm asks for it")
+
+
+def add_arm_option(parser: argparse.ArgumentParser, *arms: str) -> None:
+    parser.add_argument("--arm", action="append", choices=arms, help="what to measure; may be given several times "
+                        f"(default: {', '.join(arms)})")
+
+
+def chosen_arms(arguments: argparse.Namespace, *arms: str) -> list[str]:
+    """Those that were named; else only ours if it is to be quick, and all of them otherwise."""
+    return list(dict.fromkeys(arguments.arm or (["ours"] if arguments.quick else arms)))
+
+
+def wants_peer(arguments: argparse.Namespace) -> bool:
+    """Whether mlx-lm is measured next to ours. Raises ValueError if ours is not to be measured."""
+    arms = chosen_arms(arguments, "ours", "mlx-lm")
+    if "ours" not in arms:
+        raise ValueError("--arm mlx-lm alone: here mlx-lm is measured only next to ours; add --arm ours")
+    return "mlx-lm" in arms
+
+
+class Results:
+    """The results of a benchmark, printed as JSON or written to a file, as the options say.
+
+    Inside ``with Results(arguments) as results`` all else that is printed goes to standard error if standard output is
+    to be JSON. ``save`` may be called again with more: a run may take long, and may be ended.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Raises ValueError, before any work is done, if no file can be written there."""
+        self._is_printed: bool = arguments.json
+        self._path: Path | None = arguments.output
+        self._data: Mapping[str, Any] | None = None
+        self._redirected = contextlib.ExitStack()
+        if self._path is not None:
+            writable_file(self._path)
+
+    def __enter__(self) -> Results:
+        if self._is_printed:
+            self._redirected.enter_context(contextlib.redirect_stdout(sys.stderr))
+        return self
+
+    def save(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+        if self._path is not None:
+            self._path.write_text(_text(data), encoding="utf-8")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._redirected.close()
+        if self._is_printed and kind is None and self._data is not None:
+            print(_text(self._data), end="", flush=True)
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
