@@ -1,4 +1,4 @@
-"""The commands and snippets of the README, run from top to bottom in the order written, as a reader would.
+"""The commands and snippets of the README and the pages that continue it, run in the order written, as a reader would.
 
     python tools/readme.py [--fresh] [--show] [FOLDER]    # in a copy of the tree in FOLDER; default: a temporary one
 
@@ -6,9 +6,9 @@ With ``--fresh`` the reader is a newcomer: the home folder is empty, the environ
 what the README's own commands have installed so far. Without it, the environment that runs this is there from the
 start. Without ``--show``, the output of a command is printed only if the command fails.
 
-A command is a line of a fenced block without a language, or the first cell of a table's row. ``git clone`` stands for
-the copy. A command that would take minutes is shortened by an option; see ``SHORTENED``. A command that waits for a
-person gets a script; see ``SCRIPTS``.
+The pages are those of ``PAGES``. A command is a line of a fenced block without a language, or the first cell of a
+table's row. ``git clone`` stands for the copy. A command that would take minutes is shortened by an option; see
+``SHORTENED``. A command that waits for a person gets a script; see ``SCRIPTS``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +31,16 @@ from newcomer import bare_environment
 from mini_vllm.models.catalogue import cached_model
 
 ROOT = Path(__file__).parents[1]
+#: Read one after the other, in one shell.
+PAGES = ("README.md", "docs/using.md", "docs/benchmarks.md")
 #: What a command line begins with.
 PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python", "pytest")
 #: Command → what is added, so that it takes seconds. The work is the same, there is less of it.
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
-    "mini-vllm bench throughput": "--workload decode-16 --arm ours --arm mlx-lm --rounds 1",
+    "mini-vllm bench throughput": "--quick --arm ours --arm mlx-lm",
     "mini-vllm bench serve": "--quick --part rates",
-    "mini-vllm bench gpu": "--quick --no-peer",  # without a GPU, mlx-lm's arms would take minutes
+    "mini-vllm bench gpu": "--quick",
     "mini-vllm serve": "--port 0",
     "course serve": "--port 0",
     "python tools/fuzz": "--seconds 1",
@@ -77,35 +79,36 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Step:
-    """A command, or a Python snippet, and the line of the README that it begins in."""
+    """A command, or a Python snippet, and the line of the page that it begins in."""
 
     line: int
     text: str
     is_python: bool = False
+    page: str = "README.md"
 
     def __str__(self) -> str:
-        return f"README.md:{self.line}: {self.text.splitlines()[0]}"
+        return f"{self.page}:{self.line}: {self.text.splitlines()[0]}"
 
 
-def steps_of(readme: str) -> Iterator[Step]:
+def steps_of(text: str, page: str = "README.md") -> Iterator[Step]:
     """In the order written."""
     fence: str | None = None
     snippet: list[str] = []
     row_begins = ""  # what a table's head says that the first cells of its rows go on with
-    for number, line in enumerate(readme.splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
             if fence == "python":
-                yield Step(number - len(snippet), "\n".join(snippet), is_python=True)
+                yield Step(number - len(snippet), "\n".join(snippet), True, page)
             fence, snippet = (line[3:].strip(), []) if fence is None else (None, [])
         elif fence == "python":
             snippet.append(line)
         elif fence == "" and is_command(line):
-            yield Step(number, without_comment(line))
+            yield Step(number, without_comment(line), page=page)
         elif fence is None and (cell := re.match(r"\| `([^`]+)` \|", line)):
             if cell[1].endswith(" …"):
                 row_begins = cell[1].removesuffix("…")
             elif is_command(row_begins + cell[1]):
-                yield Step(number, row_begins + cell[1])
+                yield Step(number, row_begins + cell[1], page=page)
         elif not line.startswith("|"):
             row_begins = ""
 
@@ -214,10 +217,16 @@ class Reader:
         return ""
 
 
-def run_all(readme: str, folder: Path, is_shown: bool = False, home: Path | None = None) -> int:
+def steps_of_pages() -> list[Step]:
+    """Those of all pages. Of a command that several pages have, the first."""
+    steps = [step for page in PAGES for step in steps_of((ROOT / page).read_text(encoding="utf-8"), page)]
+    return list({step.text: step for step in reversed(steps)}.values())[::-1]
+
+
+def run_all(steps: Sequence[Step], folder: Path, is_shown: bool = False, home: Path | None = None) -> int:
     """Run every step, and return their number. Raises AssertionError for the first that fails, or prints nothing where
     it should."""
-    reader, steps = Reader(folder, home), [*steps_of(readme)]
+    reader = Reader(folder, home)
     for step in steps:
         start_s = time.perf_counter()
         printed = reader.run(step)
@@ -241,13 +250,12 @@ def main(arguments: list[str]) -> int:
             home = Path(scratch, "home") if options.fresh else None
             if home is not None:
                 home.mkdir()
-            num_steps = run_all((ROOT / "README.md").read_text(encoding="utf-8"), options.folder or Path(scratch),
-                                options.show, home)
+            num_steps = run_all(steps_of_pages(), options.folder or Path(scratch), options.show, home)
         except AssertionError as error:
             print(error)
             return 1
     state = "after nothing but its own commands" if options.fresh else "with everything installed"
-    print(f"{num_steps} commands and snippets of the README run as written, {state}")
+    print(f"{num_steps} commands and snippets of {', '.join(PAGES)} run as written, {state}")
     return 0
 
 

@@ -4,7 +4,7 @@
     python tools/tables.py --check    say which are not what the results say, and exit with 1 if any is
 
 A table stands between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. The kinds are those of TABLES. A
-file is what a benchmark's ``--json`` has written: it says on which machine, with which versions and at which commit.
+file is what a benchmark's ``--output`` has written: it says on which machine, with which versions and at which commit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PAGES = ("README.md", "docs/*.md")
 RESULTS = "benchmarks"
 #: How a benchmark's last word begins.
 IN_SHORT = "In short: "
+#: What the front page says of the engine: the workload, and what it is compared with.
+HEADLINES = (("decode-16", ONE_AT_A_TIME), ("mixed-16", PEER), ("shared-prefix", PEER))
 BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
 
 
@@ -59,6 +61,23 @@ def _cell(result: dict[str, Any], workload: str) -> str:
         parts.append(f"worst gap between tokens {gaps[BATCHED]:.1f} times the median{peer}")
     noisy = ", measured beside other programs" if result["noise"][workload]["is_loud"] else ""
     return ", ".join(parts) + noisy
+
+
+def headline(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What the front page says: a row for each claim, with its workload; a column for each machine."""
+    machines = [f"{result['machine']['cores']} cores, {_short_device(result)}" for result in results]
+    lines = [f"| workload | compared with | {' | '.join(machines)} |", "|---" * (len(results) + 2) + "|"]
+    for name, arm in HEADLINES:
+        cells = [f"{result['speed_ups'][name][arm]:.1f} times" if arm in result["speed_ups"].get(name, {})
+                 else "not measured" for result in results]
+        compared = "one request at a time" if arm == ONE_AT_A_TIME else "mlx-lm's batches"
+        lines.append(f"| `{name}`: {WORKLOADS[name][0]} | {compared} | {' | '.join(cells)} |")
+    return lines
+
+
+def _short_device(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return f"{'aarch64' if 'aarch64' in machine['device'] else 'x86'} with {machine['blas'].upper()}"
 
 
 def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -127,8 +146,8 @@ def commands(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
-    "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads, "commands": commands,
-    "goodput": goodput, "priority": priority}
+    "headline": headline, "throughput": throughput, "gpu-steps": gpu_steps, "gpu-workloads": gpu_workloads,
+    "commands": commands, "goodput": goodput, "priority": priority}
 
 
 def filled(text: str, folder: Path) -> str:

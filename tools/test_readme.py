@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from readme import ROOT, SCRIPTS, Reader, Step, begins_with, run_all, steps_of, without_comment
+from readme import PAGES, ROOT, SCRIPTS, Reader, Step, begins_with, run_all, steps_of, steps_of_pages, without_comment
 
 from course import cli as course_cli
 from mini_vllm import cli as engine_cli
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+MAX_README_LINES = 200
 PROGRAM = {"mini-vllm": engine_cli.main, "course": course_cli.main}
 
 
@@ -53,13 +55,16 @@ def test_a_command_that_fails_is_told_with_its_line(command, complaint, tmp_path
 
 
 def test_all_of_it_runs_and_the_first_that_fails_or_says_nothing_ends_it(tmp_path, capsys):
-    assert run_all("```\npython --version\n```\n", tmp_path) == 1
+    def run(text, **options):
+        return run_all(list(steps_of(text)), tmp_path, **options)
+
+    assert run("```\npython --version\n```\n") == 1
     assert capsys.readouterr().out.endswith(" s  README.md:2: python --version\n")
     with pytest.raises(AssertionError, match=r"README\.md:3: python -c pass\nprints nothing"):
-        run_all("```\ncd .\npython -c pass\npython --version\n```\n", tmp_path)
+        run("```\ncd .\npython -c pass\npython --version\n```\n")
     assert "version" not in capsys.readouterr().out
     with pytest.raises(AssertionError, match=r"fox\.svg was promised"):
-        run_all("```\npython -c 'print(1)' --trace fox.svg\n```\n", tmp_path, is_shown=True)
+        run("```\npython -c 'print(1)' --trace fox.svg\n```\n", is_shown=True)
     assert capsys.readouterr().out.startswith("1\n")
 
 
@@ -94,7 +99,7 @@ def help_of(command, capsys):
 
 
 def lines_with_options():
-    lines = [line for line in README.splitlines() if begins_with(without_comment(line), line.split(" ")[0])
+    lines = [line for line in TEXT.splitlines() if begins_with(without_comment(line), line.split(" ")[0])
              and line.split(" ")[0] in PROGRAM and "--" in line]
     return [pytest.param(line, id=without_comment(line)) for line in lines]
 
@@ -107,8 +112,21 @@ def test_every_option_that_is_named_beside_a_command_is_one_of_its_options(line,
 
 
 def inline_commands():
-    prose = re.sub(r"```.*?```", "", README, flags=re.S)
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.S)
     return sorted({command for command in re.findall(r"`((?:make|course|mini-vllm|python -m) [^`…]+)`", prose)})
+
+
+def test_a_command_of_several_pages_runs_once():
+    texts = [step.text for step in steps_of_pages()]
+    assert len(texts) == len(set(texts)) and {step.page for step in steps_of_pages()} == set(PAGES)
+    assert texts.index("make demo") == 2 and texts.count('mini-vllm generate "Once upon a time"') == 1
+
+
+def test_the_readme_is_short_and_installs_nothing_between_demo_and_extras():
+    assert len(README.splitlines()) <= MAX_README_LINES
+    above, _, below = README.partition("\n## Extras\n")
+    installing = [step.text for step in steps_of(above) if re.match("pip|make (?!demo)", step.text)]
+    assert below and not installing, "works with what `make demo` installs"
 
 
 def test_every_target_of_make_in_a_sentence_is_there():

@@ -30,6 +30,14 @@ SERVE = {"machine": MACHINE, "mixed": {"goodput": {
                   "num_low": 200, "num_low_finished": 199}]}
 
 
+def test_the_headline_names_its_workload_and_machine():
+    lines = tables.headline([RESULT, {**RESULT, "machine": {**MACHINE, "device": "cpu (aarch64, 2 cores)"}}])
+    assert lines[0] == "| workload | compared with | 2 cores, x86 with NVPL | 2 cores, aarch64 with NVPL |"
+    assert lines[2].startswith("| `decode-16`: ")
+    assert lines[2].endswith("| one request at a time | 5.7 times | 5.7 times |")
+    assert lines[3].endswith("| mlx-lm's batches | not measured | not measured |")
+
+
 @pytest.fixture
 def folder(tmp_path):
     silent = {**COMMAND, "printed": ["a table"]}

@@ -5,7 +5,7 @@
     phase-02-…/README.md           phase-02-…/index
     notebooks/02-….ipynb             below it, before the labs
     phase-02-…/labs/lab-01-…/        phase-02-…/lab-01-…: README, hints and answers on one page
-    docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving, docs/gpu
+    docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving, …
 
 All comes from the folders: a new lab, notebook or section of the README has its place without a line here.
 """
@@ -25,8 +25,8 @@ from course_site.markdown import sections, slug
 FRONT = "docs/site/index.md"
 README = "README.md"
 #: Where a section of the README stands. What is not named here stands at the end of "Start".
-ENGINE_SECTIONS = ("the-engine", "measured")
-ENGINE_DOCS = ("docs/engine", "docs/serving", "docs/gpu")
+ENGINE_SECTIONS = ("the-engine",)
+ENGINE_DOCS = ("docs/engine", "docs/using", "docs/serving", "docs/gpu", "docs/benchmarks")
 MAKING_SECTIONS = ("for-instructors", "layout")
 START_SECTIONS = ("two-commands", "the-course", "for-students")
 #: Folders that hold no page: built, or not the project's.
@@ -85,7 +85,7 @@ def site_of(root: Path) -> Site:
     return Site(root, {
         "Start": (*notebooks, *from_readme(*START_SECTIONS, *(name for name in of_readme if name not in placed))),
         "The course": tuple(phases),
-        "The engine": (*from_docs(True), *from_readme("the-engine"), _api(root), *from_readme("measured"),
+        "The engine": (*from_readme(*ENGINE_SECTIONS), *from_docs(True), _api(root),
                        *from_files("mini_vllm/assets/*/README.md")),
         "Teaching it, making it": (*from_readme("for-instructors"), *from_docs(False),
                                    *from_files("grading/*.md", "course/*.md", "CONTRIBUTING.md"), *_decisions(root),

@@ -88,9 +88,9 @@ def test_the_front_page_has_its_numbers_from_the_readme(staged):
 
 def test_pages_stand_in_the_order_of_the_course(small):
     assert [page.name for page in site_of(small).pages()] == [
-        "index", "notebooks/00-tour", "the-course",
+        "index", "notebooks/00-tour", "the-course", "measured",
         "phase-01-a/index", "notebooks/01-a", "phase-01-a/lab-01-b", "phase-01-a/lab-02-c", "phase-01-a/capstone",
-        "docs/engine", "api/index", "api/queue", "api/one", "api/two", "api/fast", "measured", "CHANGELOG"]
+        "docs/engine", "api/index", "api/queue", "api/one", "api/two", "api/fast", "CHANGELOG"]
 
 
 def test_what_is_new_has_its_place_without_a_line(small):
