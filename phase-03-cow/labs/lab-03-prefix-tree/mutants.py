@@ -17,7 +17,8 @@ MUTANTS = [
         replace="get_cached_block(BlockHash(parent, tokens, extra_keys))\n            if block is None:",
         by="get_cached_block(int(BlockHash(parent, tokens, extra_keys)))\n            if block is None:",
         killed_by="test_task_1_a_match_is_proved_not_just_hashed",
-        breaks=("invariant 2: proved by tokens, parents and extra keys", "PrefixTree.match: finds and proves it"),
+        breaks=("invariant 2: proved by tokens, parents and extra keys",
+                "PrefixTree.match: finds a block by its key and proves it"),
     ),
     Mutant(
         name="matched-more-than-was-asked",
@@ -25,7 +26,8 @@ MUTANTS = [
         replace="        while (len(blocks) + 1) * size <= len(token_ids):\n",
         by="        while len(blocks) * size < len(token_ids):\n",
         killed_by="test_task_1_a_half_filled_block_is_no_whole_block",
-        breaks="PrefixTree.match: when less than a whole block of tokens is left",
+        breaks=("PrefixTree.match: the whole blocks of token_ids that the pool finds",
+                "PrefixTree.match: at most len(token_ids)"),
     ),
     Mutant(
         name="matched-one-block-too-few",
@@ -33,7 +35,8 @@ MUTANTS = [
         replace="        while (len(blocks) + 1) * size <= len(token_ids):\n",
         by="        while (len(blocks) + 1) * size < len(token_ids):\n",
         killed_by="test_task_1_whole_blocks_are_found_in_order",
-        breaks="PrefixTree.match: All of token_ids may match",
+        breaks=("PrefixTree.match: all of token_ids may match",
+                "PrefixTree.match: the whole blocks of token_ids that the pool finds"),
     ),
     Mutant(
         name="the-lookup-takes-the-blocks",
@@ -41,7 +44,8 @@ MUTANTS = [
         replace="            blocks.append(block)\n",
         by="            blocks.append(block)\n            self.block_pool.touch([block])\n",
         killed_by="test_task_1_a_lookup_changes_nothing",
-        breaks=("invariant 4: only looks", "PrefixTree.match: no block is touched, no count changes"),
+        breaks=("invariant 4: only looks",
+                "PrefixTree.match: no block is touched, no count changes"),
     ),
     Mutant(
         name="looks-without-the-salt",
@@ -57,7 +61,7 @@ MUTANTS = [
         replace="        partial, num_partial = self._longest_child(parent, rest, extra_keys)\n",
         by="        partial, num_partial = self._longest_child(None, rest, extra_keys)\n",
         killed_by="test_task_3_a_child_of_another_parent_is_not_taken",
-        breaks="PrefixTree.match: how far the next tokens",
+        breaks="PrefixTree.match: the child of the last of them",
     ),
     Mutant(
         name="ignores-the-salt-at-the-root",
@@ -81,7 +85,7 @@ MUTANTS = [
         replace="        return PrefixMatch(blocks, partial, num_partial, len(blocks) * size + num_partial)\n",
         by="        return PrefixMatch(blocks, None, num_partial, len(blocks) * size + num_partial)\n",
         killed_by="test_task_3_a_divergent_request_adopts_the_block_and_its_first_write_forks_it",
-        breaks="PrefixTree.match: how far the next tokens",
+        breaks="PrefixTree.match: shares the longest beginning with the tokens that follow",
     ),
     Mutant(
         name="the-half-matching-block-counts-as-whole",
@@ -108,7 +112,7 @@ MUTANTS = [
         by="                return child.block, len(child.tokens)\n",
         killed_by="test_task_3_a_match_ends_inside_a_block",
         breaks=("invariant 3: never longer than what was asked for",
-                "PrefixTree.match: The match is never longer than token_ids"),
+                "PrefixTree.match: at most len(token_ids)"),
     ),
     Mutant(
         name="takes-the-first-child",
@@ -118,6 +122,7 @@ MUTANTS = [
            "            length = _num_shared(child.tokens, rest)\n",
         killed_by="test_task_3_the_longest_child_is_taken",
         breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree.match: shares the longest beginning with the tokens that follow",
                 "PrefixTree._longest_child: share the longest beginning with rest"),
     ),
     Mutant(
@@ -127,6 +132,7 @@ MUTANTS = [
         by="siblings[max(index - 1, 0):max(index, 1)]\n            length = max(",
         killed_by="test_task_3_the_longest_child_is_taken",
         breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree.match: shares the longest beginning with the tokens that follow",
                 "PrefixTree._longest_child: share the longest beginning with rest"),
     ),
     Mutant(
@@ -136,6 +142,7 @@ MUTANTS = [
         by="siblings[index:index + 1] or siblings[-1:]\n            length = max(",
         killed_by="test_task_3_the_longest_child_is_taken",
         breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree.match: shares the longest beginning with the tokens that follow",
                 "PrefixTree._longest_child: share the longest beginning with rest"),
     ),
     Mutant(
@@ -153,7 +160,7 @@ MUTANTS = [
         by="            neighbours = [child for child in siblings[bisect_left(siblings, (rest[:1],)):]\n"
            "                          if child.tokens[:1] == rest[:1]] or siblings[:1]\n",
         killed_by="test_task_3_a_lookup_among_hundreds_looks_at_few",
-        breaks="PrefixTree._longest_child: this looks at O(log n), however alike they begin",
+        breaks="PrefixTree._longest_child: it looks at O(log n), however alike they begin",
     ),
     Mutant(
         name="takes-a-neighbour-as-it-is",
@@ -161,7 +168,8 @@ MUTANTS = [
         replace="            child = siblings[bisect_left(siblings, (rest[:length],))]\n",
         by="            child = max(neighbours, key=lambda child: _num_shared(child.tokens, rest))\n",
         killed_by="test_task_4_of_equal_matches_the_one_without_further_tokens",
-        breaks="PrefixTree._longest_child: one that has no further tokens is better",
+        breaks=("PrefixTree._longest_child: one that has no further tokens",
+                "PrefixTree.match: one without further tokens"),
     ),
     Mutant(
         name="serves-a-stale-node",
@@ -169,7 +177,7 @@ MUTANTS = [
         replace="        return key.parent == parent and key.extra_keys == (extra_keys or None)\n",
         by="        return True\n",
         killed_by="test_task_3_a_stale_child_is_passed_over",
-        breaks="PrefixTree._is_child: of another parent",
+        breaks="PrefixTree._is_child: False if it names another parent",
     ),
     Mutant(
         name="serves-what-was-hung-not-what-is-there",
@@ -177,7 +185,7 @@ MUTANTS = [
         replace="        if key is None or key.token_ids != child.tokens:\n",
         by="        if key is None:\n",
         killed_by="test_task_3_a_stale_child_is_passed_over",
-        breaks="PrefixTree._is_child: A key of other tokens",
+        breaks="PrefixTree._is_child: False if it names another token in the place of one of these",
     ),
     Mutant(
         name="a-stale-node-ends-the-search",
@@ -185,7 +193,7 @@ MUTANTS = [
         replace="            self._take_down(child.block_id)\n",
         by="            break\n",
         killed_by="test_task_3_a_stale_child_is_passed_over",
-        breaks="PrefixTree._longest_child: Stale children are passed over",
+        breaks="PrefixTree._longest_child: stale children (_is_child) are passed over",
     ),
     Mutant(
         name="stale-nodes-stay-up",
@@ -193,7 +201,7 @@ MUTANTS = [
         replace="            self._take_down(child.block_id)\n",
         by="            siblings = list(siblings)\n            siblings.remove(child)\n",
         killed_by="test_task_3_stale_children_are_met_once",
-        breaks="PrefixTree._longest_child: taken down: nobody meets them twice",
+        breaks="PrefixTree._longest_child: no later lookup meets it again",
     ),
     Mutant(
         name="hangs-nothing-in-the-tree",
@@ -201,7 +209,7 @@ MUTANTS = [
         replace="        self._hang(block, parent, tokens, extra_keys)\n        return key\n",
         by="        return key\n",
         killed_by="test_task_3_a_match_ends_inside_a_block",
-        breaks="PrefixTree._insert_one: it hangs under parent",
+        breaks="PrefixTree._insert_one: block hangs under parent",
     ),
     Mutant(
         name="keys-without-a-chain",
@@ -209,7 +217,7 @@ MUTANTS = [
         replace="            parent = self._insert_one(parent, token_ids",
         by="            self._insert_one(parent, token_ids",
         killed_by="test_task_2_full_blocks_are_found_and_a_half_filled_one_is_not",
-        breaks="PrefixTree.insert: each key the parent of the next",
+        breaks="PrefixTree.insert: its parent is the key of the block before it",
     ),
     Mutant(
         name="a-chain-for-every-twin",
@@ -217,7 +225,8 @@ MUTANTS = [
         replace="        if twin is not None:\n            key = twin.block_hash\n",
         by="",
         killed_by="test_task_2_twins_share_one_chain_and_both_serve",
-        breaks="PrefixTree._insert_one: one chain for all twins",
+        breaks=("PrefixTree._insert_one: one chain for all twins",
+                "PrefixTree.insert: has the twin's key object"),
     ),
     Mutant(
         name="a-twin-is-left-out",
@@ -225,8 +234,8 @@ MUTANTS = [
         replace="        if twin is not None:\n            key = twin.block_hash\n",
         by="        if twin is not None:\n            return twin.block_hash\n",
         killed_by="test_task_2_twins_share_one_chain_and_both_serve",
-        breaks=("PrefixTree._insert_one: the pool finds it under its key",
-                "PrefixTree._insert_one: Both stay findable"),
+        breaks=("PrefixTree._insert_one: the pool finds block by its key",
+                "PrefixTree.insert: and both are found"),
     ),
     Mutant(
         name="begins-at-the-front-every-time",
@@ -234,7 +243,7 @@ MUTANTS = [
         replace="        start = end\n",
         by="        start = 0\n",
         killed_by="test_task_2_insert_goes_on_where_it_stopped",
-        breaks="PrefixTree.insert: do not start from the front",
+        breaks="PrefixTree.insert: not the table from its front",
     ),
     Mutant(
         name="goes-on-only-from-keys-that-are-true",
@@ -243,7 +252,7 @@ MUTANTS = [
         by="        while start > 0 and (not blocks[start - 1].block_hash\n",
         killed_by="test_task_2_insert_goes_on_from_a_key_that_is_zero",
         breaks=("README: It is an int, so 0 is possible: compare with None",
-                "PrefixTree.insert: go on from its block_hash"),
+                "PrefixTree.insert: only blocks after the last one that had a full key are visited"),
     ),
     Mutant(
         name="a-key-of-zero-does-not-grow",
@@ -252,7 +261,7 @@ MUTANTS = [
         by="        if block.block_hash and block.block_hash != key:\n",
         killed_by="test_task_4_tails_are_proved_not_just_hashed",
         breaks=("README: It is an int, so 0 is possible: compare with None",
-                "PrefixTree._insert_one: take the old one out first"),
+                "PrefixTree._insert_one: has the longer key"),
     ),
     Mutant(
         name="a-half-filled-key-counts-as-full",
@@ -261,7 +270,7 @@ MUTANTS = [
                 "                             or len(blocks[start - 1].block_hash.token_ids) < size):\n",
         by="        while start > 0 and blocks[start - 1].block_hash is None:\n",
         killed_by="test_task_4_one_adopter_writes_on_in_place_and_the_tail_is_indexed_anew",
-        breaks="PrefixTree.insert: indexed as a full block",
+        breaks="PrefixTree.insert: a block whose key named fewer than block_size tokens, and that is full now",
     ),
     Mutant(
         name="indexes-full-blocks-that-are-not-written",
@@ -270,7 +279,7 @@ MUTANTS = [
         by="        end = min(len(token_ids) // size, len(blocks))\n",
         killed_by="test_task_2_tokens_without_kv_are_not_found",
         breaks=("invariant 5: Tokens without K/V are never found",
-                "PrefixTree.insert: Every block that num_tokens tokens fill"),
+                "PrefixTree.insert: no token beyond num_tokens is found"),
     ),
     Mutant(
         name="the-tail-includes-what-is-not-written",
@@ -278,7 +287,7 @@ MUTANTS = [
         replace="        tail = token_ids[end * size:num_tokens]\n",
         by="        tail = token_ids[end * size:(end + 1) * size]\n",
         killed_by="test_task_4_the_tail_ends_with_the_tokens_that_have_kv",
-        breaks="PrefixTree.insert: their K/V is not written; they must not be found",
+        breaks="PrefixTree.insert: no token beyond num_tokens is found",
     ),
     Mutant(
         name="always-inserts-the-tail",
@@ -286,7 +295,7 @@ MUTANTS = [
         replace="        if with_tail and len(tail):\n",
         by="        if len(tail):\n",
         killed_by="test_task_2_full_blocks_are_found_and_a_half_filled_one_is_not",
-        breaks="PrefixTree.insert: If with_tail",
+        breaks="PrefixTree.insert: without with_tail none that fills no block",
     ),
     Mutant(
         name="asks-every-sibling-for-the-tail",
@@ -303,7 +312,8 @@ MUTANTS = [
         replace="        if self._longest_child(parent, tail, extra_keys)[1] < len(tail):\n",
         by="        if self._longest_child(parent, tail, extra_keys)[1] == 0:\n",
         killed_by="test_task_4_tails_that_diverge_hang_side_by_side",
-        breaks="PrefixTree._insert_tail: Unless a child of parent begins with all of tail",
+        breaks=("PrefixTree.insert: the tokens that fill no block are found, too",
+                "PrefixTree._insert_tail: If a child of parent begins with all of tail"),
     ),
     Mutant(
         name="the-donor-keeps-its-references",
@@ -319,7 +329,7 @@ MUTANTS = [
         replace="        self.block_pool.free_blocks(reversed(blocks))\n",
         by="        self.block_pool.free_blocks(blocks)\n",
         killed_by="test_task_5_the_last_block_is_given_back_first",
-        breaks="PrefixTree.donate: The last block goes first",
+        breaks="PrefixTree.donate: the last block was freed first",
     ),
     Mutant(
         name="turns-the-table-round",
@@ -327,7 +337,7 @@ MUTANTS = [
         replace="        self.block_pool.free_blocks(reversed(blocks))\n",
         by="        blocks.reverse()\n        self.block_pool.free_blocks(blocks)\n",
         killed_by="test_task_5_the_last_block_is_given_back_first",
-        breaks="PrefixTree.donate: blocks itself, the caller's list, is as it was",
+        breaks="PrefixTree.donate: blocks, the caller's list, is as it was",
     ),
     Mutant(
         name="frees-before-it-inserts",
@@ -337,7 +347,7 @@ MUTANTS = [
         by="        self.block_pool.free_blocks(reversed(blocks))\n"
            "        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)\n",
         killed_by="test_task_5_a_donor_keeps_no_references_and_its_text_is_found",
-        breaks="PrefixTree.donate: all of num_tokens, the half-filled tail included, can be matched",
+        breaks="PrefixTree.donate: the half-filled tail included, are found",
     ),
     Mutant(
         name="donates-without-the-tail",
@@ -345,7 +355,7 @@ MUTANTS = [
         replace="        self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)\n",
         by="        self.insert(token_ids, blocks, num_tokens, extra_keys)\n",
         killed_by="test_task_5_a_chat_finds_all_it_said_before",
-        breaks="PrefixTree.donate: all of num_tokens, the half-filled tail included, can be matched",
+        breaks="PrefixTree.donate: the half-filled tail included, are found",
     ),
     Mutant(
         name="evicts-a-block-in-use",
@@ -353,7 +363,8 @@ MUTANTS = [
         replace="for block in self.block_pool.free_block_queue.get_all_free_blocks()\n",
         by="for block in self.block_pool.blocks\n",
         killed_by="test_task_6_a_block_in_use_is_never_evicted",
-        breaks=("invariant 6: A block in use is never evicted", "PrefixTree.evict: A block in use is never among them"),
+        breaks=("invariant 6: A block in use is never evicted",
+                "PrefixTree.evict: blocks in use are as they were"),
     ),
     Mutant(
         name="evicts-the-youngest-first",
@@ -361,7 +372,8 @@ MUTANTS = [
         replace="        victims = unused[:num_blocks]\n",
         by="        victims = unused[::-1][:num_blocks]\n",
         killed_by="test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents",
-        breaks=("invariant 6: leaves before their parents", "PrefixTree.evict: leaves first"),
+        breaks=("invariant 6: leaves before their parents",
+                "PrefixTree.evict: leaves before their parents"),
     ),
     Mutant(
         name="evicts-in-order-of-block-ids",
@@ -369,7 +381,8 @@ MUTANTS = [
         replace="        victims = unused[:num_blocks]\n",
         by="        victims = sorted(unused, reverse=True)[:num_blocks]\n",
         killed_by="test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents",
-        breaks=("invariant 6: the least recently used goes first", "PrefixTree.evict: least recently used first"),
+        breaks=("invariant 6: the least recently used goes first",
+                "PrefixTree.evict: the num_blocks least recently used ones"),
     ),
     Mutant(
         name="evicts-what-holds-nothing",
@@ -377,7 +390,7 @@ MUTANTS = [
         replace="                  if block.block_hash is not None]\n        victims",
         by="                  ]\n        victims",
         killed_by="test_task_6_evict_counts_what_it_forgot",
-        breaks="PrefixTree.evict: free blocks that hold nothing cached do not count",
+        breaks="PrefixTree.evict: free blocks without a key do not count",
     ),
     Mutant(
         name="evicts-only-keys-that-are-true",
@@ -386,7 +399,7 @@ MUTANTS = [
         by="                  if block.block_hash]\n        victims",
         killed_by="test_task_6_a_key_may_be_zero",
         breaks=("README: It is an int, so 0 is possible: compare with None",
-                "PrefixTree.evict: Forget the content of up to num_blocks blocks nobody uses"),
+                "PrefixTree.evict: of the free blocks with a key"),
     ),
     Mutant(
         name="clears-while-in-use",
@@ -394,7 +407,7 @@ MUTANTS = [
         replace="        self.block_pool.reset_prefix_cache()\n",
         by="        self.block_pool.evict_blocks(range(self.block_pool.num_blocks))\n",
         killed_by="test_task_7_clear_is_refused_while_a_block_is_in_use",
-        breaks="PrefixTree.clear: Raises RuntimeError, which says how many, while any block is in use",
+        breaks="PrefixTree.clear: Raises RuntimeError while blocks are in use",
     ),
     Mutant(
         name="clears-the-tree-before-asking",
@@ -435,7 +448,8 @@ MUTANTS = [
         replace="            self.block_pool.evict_blocks([block.block_id])\n        self.block_pool.cache_full_blocks",
         by="            return block.block_hash\n        self.block_pool.cache_full_blocks",
         killed_by="test_task_4_one_adopter_writes_on_in_place_and_the_tail_is_indexed_anew",
-        breaks="PrefixTree._insert_one: take the old one out first",
+        breaks=("PrefixTree._insert_one: has the longer key",
+                "PrefixTree.insert: has the longer key"),
     ),
     Mutant(
         name="walks-past-a-miss",
@@ -446,7 +460,7 @@ MUTANTS = [
            "                continue\n"
            "            blocks.append(block)\n",
         killed_by="test_task_1_the_walk_stops_at_the_first_miss",
-        breaks="PrefixTree.match: Stop at the first miss",
+        breaks="PrefixTree.match: up to the first miss",
     ),
     Mutant(
         name="a-chain-of-its-own",
@@ -460,7 +474,7 @@ MUTANTS = [
            "            if block is None:\n                parent = parent.parent\n                break\n"
            "            blocks.append(block)\n",
         killed_by="test_task_1_the_walk_takes_as_long_for_the_last_block_as_for_the_first",
-        breaks="PrefixTree.match: the last block costs no more than the first",
+        breaks="PrefixTree.match: to find the last block of a long text costs no more than to find the first",
     ),
     Mutant(
         name="a-child-of-nothing",
@@ -499,7 +513,7 @@ MUTANTS = [
            "               and len(blocks[start].block_hash.token_ids) == size):\n"
            "            start += 1\n",
         killed_by="test_task_2_insert_goes_on_where_it_stopped",
-        breaks="PrefixTree.insert: go back from the last full block",
+        breaks="PrefixTree.insert: only blocks after the last one that had a full key are visited",
     ),
     Mutant(
         name="an-empty-tail",
@@ -507,7 +521,7 @@ MUTANTS = [
         replace="        if with_tail and len(tail):\n",
         by="        if with_tail:\n",
         killed_by="test_task_4_a_text_that_fills_its_blocks_has_no_tail",
-        breaks="PrefixTree.insert: and tokens are left that do not fill a block",
+        breaks="PrefixTree.insert: if with_tail, the tokens that fill no block",
     ),
     Mutant(
         name="the-tail-without-the-salt",
@@ -524,7 +538,8 @@ MUTANTS = [
         replace="        self._hang(block, parent, tokens, extra_keys)\n        return key\n",
         by="        if twin is None:\n            self._hang(block, parent, tokens, extra_keys)\n        return key\n",
         killed_by="test_task_3_a_twin_serves_a_part_of_its_tokens_too",
-        breaks=("PrefixTree._insert_one: it hangs under parent", "PrefixTree._insert_one: Both stay findable"),
+        breaks=("PrefixTree._insert_one: block hangs under parent",
+                "PrefixTree.insert: and both are found"),
     ),
     Mutant(
         name="the-tree-is-an-owner",
@@ -542,7 +557,7 @@ MUTANTS = [
         by="        if key is None:\n            return True\n"
            "        if key.token_ids != child.tokens:\n            return False\n",
         killed_by="test_task_3_a_stale_block_that_is_alone_is_not_served",
-        breaks="PrefixTree._is_child: None means that it was given to someone else",
+        breaks="PrefixTree._is_child: False if it is None",
     ),
     Mutant(
         name="the-same-parent-object",
@@ -550,7 +565,7 @@ MUTANTS = [
         replace="        return key.parent == parent and",
         by="        return key.parent is parent and",
         killed_by="test_task_3_an_orphan_is_not_served_until_its_parent_is_back",
-        breaks="PrefixTree._is_child: holds its tokens after it now",
+        breaks="PrefixTree._is_child: a parent equal to parent",
     ),
     Mutant(
         name="a-stale-child-of-another-tenant",
@@ -558,7 +573,7 @@ MUTANTS = [
         replace=" and key.extra_keys == (extra_keys or None)\n",
         by="\n",
         killed_by="test_task_3_a_stale_child_of_another_tenant_is_not_served",
-        breaks="PrefixTree._is_child: or with other extra keys, means that it stands for another text by now",
+        breaks="PrefixTree._is_child: False if it names other extra keys",
     ),
     Mutant(
         name="an-empty-tuple-is-somebody",
@@ -566,7 +581,7 @@ MUTANTS = [
         replace="key.extra_keys == (extra_keys or None)\n",
         by="key.extra_keys == extra_keys\n",
         killed_by="test_task_3_no_extra_keys_are_written_in_two_ways",
-        breaks="PrefixTree._is_child: No extra keys may be written as None or as ()",
+        breaks="PrefixTree: None and () both mean that there are none",
     ),
     Mutant(
         name="a-tail-beside-its-like",
@@ -574,7 +589,8 @@ MUTANTS = [
         replace="        if self._longest_child(parent, tail, extra_keys)[1] < len(tail):\n",
         by="        if len(tail) > 0:\n",
         killed_by="test_task_4_a_tail_that_is_found_already_is_not_inserted_twice",
-        breaks="PrefixTree._insert_tail: a second block would only be one more to look at",
+        breaks=("PrefixTree._insert_tail: a second block would only be one more to look at",
+                "PrefixTree.insert: their block gets no key"),
     ),
     Mutant(
         name="gives-back-what-has-tokens",
@@ -583,7 +599,7 @@ MUTANTS = [
         by="        num_tokens = len(token_ids) if num_tokens is None else num_tokens\n"
            "        self.block_pool.free_blocks(reversed(blocks[:-(-num_tokens // self.block_size)]))\n",
         killed_by="test_task_5_blocks_beyond_the_tokens_are_given_back_too",
-        breaks="PrefixTree.donate: every block of blocks has one owner less",
+        breaks="PrefixTree.donate: also those after the last token",
     ),
     Mutant(
         name="donates-without-the-salt",
@@ -599,7 +615,7 @@ MUTANTS = [
         replace="        victims = unused[:num_blocks]\n",
         by="        victims = unused if num_blocks else []\n",
         killed_by="test_task_6_the_oldest_text_goes_first_and_leaves_before_their_parents",
-        breaks="PrefixTree.evict: up to num_blocks blocks",
+        breaks="PrefixTree.evict: the num_blocks least recently used ones",
     ),
     Mutant(
         name="looks-at-the-first-few-of-the-queue",
@@ -607,7 +623,7 @@ MUTANTS = [
         replace="get_all_free_blocks()\n                  if",
         by="get_all_free_blocks()[:num_blocks]\n                  if",
         killed_by="test_task_6_evict_counts_what_it_forgot",
-        breaks="PrefixTree.evict: free blocks that hold nothing cached do not count",
+        breaks="PrefixTree.evict: of the free blocks with a key",
     ),
     Mutant(
         name="says-what-was-asked-for",
@@ -615,7 +631,7 @@ MUTANTS = [
         replace="        return len(victims)\n",
         by="        return num_blocks\n",
         killed_by="test_task_6_evict_counts_what_it_forgot",
-        breaks="PrefixTree.evict: Returns how many were forgotten",
+        breaks="PrefixTree.evict: how many were forgotten",
     ),
     Mutant(
         name="unused-or-not",
@@ -624,7 +640,7 @@ MUTANTS = [
         by="        num_nodes = self.stats.num_nodes\n"
            "        self.block_pool.evict_blocks(range(1, self.block_pool.num_blocks))\n        return num_nodes\n",
         killed_by="test_task_6_evict_unused_forgets_all_that_nobody_uses",
-        breaks="PrefixTree.evict_unused: Forget all content that nobody uses",
+        breaks="PrefixTree.evict_unused: Forget the content of all free blocks",
     ),
     Mutant(
         name="says-nothing-of-what-it-forgot",
@@ -657,7 +673,7 @@ MUTANTS = [
         by="        try:\n            self.block_pool.reset_prefix_cache()\n"
            '        except RuntimeError:\n            raise RuntimeError("clear: some blocks are in use") from None\n',
         killed_by="test_task_7_clear_is_refused_while_a_block_is_in_use",
-        breaks="PrefixTree.clear: which says how many",
+        breaks="PrefixTree.clear: with their number in the message",
     ),
     Mutant(
         name="counts-what-hangs",
@@ -678,9 +694,50 @@ MUTANTS = [
         killed_by="test_task_7_stats_count_nodes_tokens_and_nodes_in_use",
         breaks="PrefixTree.stats: how many of them are in use",
     ),
+    Mutant(
+        name="what-was-looked-at-is-young",
+        story="Touches what it finds and frees it at once: no count changes, but the free queue is in another order.",
+        replace="        rest = token_ids[len(blocks) * size:(len(blocks) + 1) * size]\n",
+        by="        self.block_pool.touch(blocks)\n        self.block_pool.free_blocks(reversed(blocks))\n"
+           "        rest = token_ids[len(blocks) * size:(len(blocks) + 1) * size]\n",
+        killed_by="test_task_1_a_lookup_changes_nothing",
+        breaks=("invariant 4: only looks", "PrefixTree.match: the free queue keeps its order"),
+    ),
+    Mutant(
+        name="half-a-match-is-young",
+        story="Touches the block in which the match ends and frees it at once: it goes to the end of the free queue.",
+        replace="                return child.block, length\n",
+        by="                self.block_pool.touch([child.block])\n"
+           "                self.block_pool.free_blocks([child.block])\n                return child.block, length\n",
+        killed_by="test_task_3_a_half_match_changes_nothing",
+        breaks=("invariant 4: only looks", "PrefixTree.match: the free queue keeps its order"),
+    ),
+    Mutant(
+        name="both-neighbours-go",
+        story="Takes both neighbours down when one of them is stale: the live one shared the most, and is lost.",
+        replace="            self._take_down(child.block_id)\n",
+        by="            for each in [child, *neighbours]:\n                self._take_down(each.block_id)\n",
+        killed_by="test_task_3_a_stale_block_that_is_alone_is_not_served",
+        breaks=("invariant 3: A match is the longest there is",
+                "PrefixTree._longest_child: stale children (_is_child) are passed over"),
+    ),
+    Mutant(
+        name="what-was-forgotten-is-young",
+        story="Evicts by giving the blocks out and back again: they go to the end of the free queue.",
+        replace="        self.block_pool.evict_blocks(victims)\n        return len(victims)\n",
+        by="        self.block_pool.evict_blocks(victims)\n"
+           "        blocks = [self.block_pool.blocks[block_id] for block_id in victims]\n"
+           "        self.block_pool.touch(blocks)\n        self.block_pool.free_blocks(blocks)\n"
+           "        return len(victims)\n",
+        killed_by="test_task_6_evict_counts_what_it_forgot",
+        breaks="PrefixTree.evict: the free queue is in the same order",
+    ),
+    Mutant(
+        name="clear-keeps-the-places",
+        story="Empties the children and keeps where each block hung: the next donation takes down what is gone.",
+        replace="        self._places = {}\n        # END",
+        by="        # END",
+        killed_by="test_task_7_after_clear_no_lookup_meets_what_hung_there",
+        breaks="PrefixTree.clear: in the pool and in the tree",
+    ),
 ]
-
-UNOBSERVABLE = {
-    "PrefixTree.match: at most block_size of them":
-        "no child has more tokens, so the rest of the text changes no answer; a shorter slice is quicker to compare",
-}

@@ -59,7 +59,8 @@ class _Child(NamedTuple):
 class PrefixTree:
     """A node is a block with a ``block_hash``; the pool finds it by that key, the tree among its parent's children.
 
-    ``extra_keys`` (a tenant's salt, say) are part of every key. Equal texts with different extra keys never meet.
+    ``extra_keys`` (a tenant's salt, say) are part of every key. Equal texts with different extra keys never meet. None
+    and () both mean that there are none.
     """
 
     def __init__(self, block_pool: BlockPool, block_size: int) -> None:
@@ -67,22 +68,21 @@ class PrefixTree:
         self.block_size = block_size
         #: Parent's key (for the first block of a text: its extra keys) → its children, sorted.
         self._children: dict[object, list[_Child]] = {}
-        #: Block id → where it hangs in ``_children``. A block hangs in one place, so what is stale cannot pile up.
+        #: Block id → where it hangs in ``_children``. A block hangs in one place, so stale children cannot pile up.
         self._places: dict[int, tuple[object, _Child]] = {}
 
-    # ---- given: who hangs where
+    # ---- given: which block hangs where
 
     def _hang(self, block: KVCacheBlock, parent: BlockHash | None, tokens: Sequence[int],
               extra_keys: tuple | None) -> None:
-        """Make ``block``, which holds ``tokens``, a child of ``parent``; where it hung before, it hangs no more. Given.
-        """
+        """Hang ``block``, which holds ``tokens``, under ``parent``, and take it down from where it hung. Given."""
         self._take_down(block.block_id)
         place, child = _place(parent, extra_keys), _Child(tuple(tokens), block.block_id, block)
         insort(self._children.setdefault(place, []), child)
         self._places[block.block_id] = place, child
 
     def _take_down(self, block_id: int) -> None:
-        """Let a block hang nowhere. Harmless if it does. Given."""
+        """Take a block down from where it hangs, if it hangs anywhere. Given."""
         if block_id in self._places:
             place, child = self._places.pop(block_id)
             siblings = self._children[place]
@@ -93,28 +93,40 @@ class PrefixTree:
     def _hanging_under(self, parent: BlockHash | None, extra_keys: tuple | None) -> list[_Child]:
         """The children that were hung under ``parent``, sorted by their tokens. Given.
 
-        It is the tree's own list: ``_take_down`` takes out of it, nobody else changes it.
+        It is the tree's own list, which ``_take_down`` shortens; change it in no other way.
 
-        Nobody tells the tree when the pool gives a block to someone else, so some of them may be *stale*: their
-        block's ``block_hash`` is None, or says that it stands for something else now.
+        The pool does not tell the tree when it gives a block out again, so some of the children may be *stale*: their
+        block's ``block_hash`` is None, or names another text. Take down those that you meet, so that each is met once.
         """
         return self._children.get(_place(parent, extra_keys), [])
 
     # ---- Tasks 1 and 3: looking
 
     def match(self, token_ids: Sequence[int], extra_keys: tuple | None = None) -> PrefixMatch:
-        """The longest cached prefix of ``token_ids``. Only looks: no block is touched, no count changes.
+        """Find the longest cached prefix of ``token_ids``. In Task 1 it ends with a whole block; Task 3 adds a part.
 
-        All of ``token_ids`` may match. That one token is left to compute is the manager's care: it does not ask for it.
+        The key of a block is ``BlockHash(parent's key, its tokens, extra_keys)``; the parent of a first block is None.
+        ``get_cached_block`` finds a block by its key and proves it: two keys are compared back through their ancestors,
+        until both have the same parent *object*.
 
-        Task 1: walk whole blocks from the front. The key of a block is ``BlockHash(parent's key, its tokens,
-        extra_keys)``, the first block's parent is None, and ``block_pool.get_cached_block(key)`` finds and proves it.
-        Stop at the first miss, or when less than a whole block of tokens is left. As the next parent take the
-        ``block_hash`` of the block that was found, not the equal key you have just made: chains shared by object are
-        compared in one step, so the last block costs no more than the first. There is no partial block yet (None, 0).
+        After:
+        - the pool is as it was: no block is touched, no count changes, and the free queue keeps its order
+        - to find the last block of a long text costs no more than to find the first
+        Returns:
+        - ``blocks``: the whole blocks of ``token_ids`` that the pool finds, from the front up to the first miss
+        - ``partial_block``: the child of the last of them (of the root, if there are none) that shares the longest
+          beginning with the tokens that follow, ``num_partial_tokens`` of them; None and 0 if no child shares any
+        - if several share equally many: one without further tokens, so that its adopter can write on without a copy
+        - ``num_tokens``: at most ``len(token_ids)``; all of ``token_ids`` may match
 
-        Task 3: then ask ``_longest_child`` how far the *next* tokens, at most ``block_size`` of them, go into one more
-        block. The match is never longer than ``token_ids``.
+        Example::
+
+            >>> pool = BlockPool(9)
+            >>> tree = PrefixTree(pool, block_size=4)
+            >>> tree.donate([1, 2, 3, 4, 5, 6, 7, 8], pool.get_new_blocks(2))
+            >>> found = tree.match([1, 2, 3, 4, 5, 6, 70, 71])
+            >>> [block.block_id for block in found.blocks], found.partial_block.block_id, found.num_tokens
+            ([1], 2, 6)
         """
         # TASK 1: PrefixTree.match
         size = self.block_size
@@ -139,13 +151,25 @@ class PrefixTree:
         """Make the blocks that hold the first ``num_tokens`` of ``token_ids`` findable; by default all of them.
 
         ``blocks`` is a request's table: ``blocks[i]`` holds the tokens from ``i * block_size`` on. Tokens beyond
-        ``num_tokens`` exist, but their K/V is not written; they must not be found.
+        ``num_tokens`` exist, but their K/V is not written. ``_insert_one`` indexes a block, ``_insert_tail`` (Task 4)
+        what is left after the full ones. This is called for every token that is decoded.
 
-        Every block that ``num_tokens`` tokens fill goes through ``_insert_one``, each key the parent of the
-        next. This is called for every token that is decoded, so do not start from the front: go back from the last
-        full block to the nearest one that is indexed *as a full block* and go on from its ``block_hash``.
+        After:
+        - every block that ``num_tokens`` tokens fill is found by its key; its parent is the key of the block before it
+        - a block with a twin, another block of the same content, has the twin's key *object*, and both are found
+        - a block whose key named fewer than ``block_size`` tokens, and that is full now, has the longer key (Task 4)
+        - if ``with_tail``, the tokens that fill no block are found, too, under a key of just these tokens
+        - but if they are found in another block already, their block gets no key
+        - no token beyond ``num_tokens`` is found, and without ``with_tail`` none that fills no block
+        - only blocks after the last one that had a full key are visited, not the table from its front
 
-        If ``with_tail``, and tokens are left that do not fill a block, they go to ``_insert_tail`` (Task 4).
+        Example::
+
+            >>> pool = BlockPool(9)
+            >>> tree, table = PrefixTree(pool, block_size=4), pool.get_new_blocks(3)
+            >>> tree.insert([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], table)
+            >>> [block.block_hash and block.block_hash.token_ids for block in table]
+            [(1, 2, 3, 4), (5, 6, 7, 8), None]
         """
         # TASK 2: PrefixTree.insert
         size = self.block_size
@@ -167,12 +191,15 @@ class PrefixTree:
                     block: KVCacheBlock) -> BlockHash:
         """Index ``block``, which holds ``tokens`` after ``parent``, and return its key.
 
-        After: the pool finds it under its key (``cache_full_blocks``), and it hangs under ``parent`` (``_hang``).
-        If the pool has a twin already, another block of the same content, then the twin's key *object* is used for
-        this block too: one chain for all twins. Both stay findable.
+        After:
+        - the pool finds ``block`` by its key, and ``block`` hangs under ``parent`` (``_hang``)
+        - if the pool has a twin, another block of the same content, both have the twin's key *object*: one chain for
+          all twins
+        - a block that was indexed with fewer tokens, and has grown since, has the longer key (Task 4); the pool refuses
+          to give a block a second key
 
-        Task 4: a block that was indexed with fewer tokens, and has grown since, has a shorter key. The pool refuses a
-        second one, so take the old one out first (``block_pool.evict_blocks``, by block id).
+        Example: block 1 is found as 1 2 3 4. ``_insert_one(None, [1, 2, 3, 4], None, block 7)`` returns the key object
+        of block 1, and block 7 has it, too.
         """
         # TASK 2: PrefixTree._insert_one
         key = BlockHash(parent, tokens, extra_keys)
@@ -189,11 +216,19 @@ class PrefixTree:
     # ---- Task 3: inside a block
 
     def _is_child(self, child: _Child, parent: BlockHash | None, extra_keys: tuple | None) -> bool:
-        """Whether the block of ``child``, which was hung under ``parent`` once, holds its tokens after it *now*.
+        """Whether the block of ``child``, which was hung under ``parent`` once, still holds ``child.tokens`` after it.
 
-        Its ``block_hash`` tells: None means that it was given to someone else. A key of other tokens, of another
-        parent, or with other extra keys, means that it stands for another text by now.
-        No extra keys may be written as None or as (); a BlockHash always says None.
+        Its ``block_hash`` tells. Without extra keys, that always says None for them, and never ().
+
+        Returns:
+        - True if that key names just these tokens, a parent equal to ``parent``, and these extra keys
+        - False if it is None: the pool has given the block out again, or has forgotten its content
+        - False if it names another token in the place of one of these: the block holds another text now
+        - False if it names another parent
+        - False if it names other extra keys
+
+        Example: block 2 was hung as 5 6 7 8 after 1 2 3 4. The pool gave it out again, and it is found as 5 6 7 8 after
+        9 9 9 9: False.
         """
         # TASK 3: PrefixTree._is_child
         key = child.block.block_hash
@@ -204,16 +239,20 @@ class PrefixTree:
 
     def _longest_child(self, parent: BlockHash | None, rest: Sequence[int],
                        extra_keys: tuple | None) -> tuple[KVCacheBlock | None, int]:
-        """The child of ``parent`` whose tokens share the longest beginning with ``rest``, and how many they share.
+        """Find the child of ``parent`` whose tokens share the longest beginning with ``rest``.
 
-        ``(None, 0)`` if ``rest`` is empty or no child begins with its first token. Stale children are passed over and
-        taken down: nobody meets them twice.
-        Of children that share equally many, one that has no *further* tokens is better: its adopter may write on
-        without a copy.
+        ``_hanging_under`` is sorted. The picture at the top of this file says where to look.
 
-        Among n children that are not stale this looks at O(log n), however alike they begin: with a token that opens
-        every text, all first blocks of the cache begin alike. ``_hanging_under`` is sorted; the picture at the top of
-        this file says where to look.
+        After:
+        - a stale child that it meets is taken down (``_take_down``): no later lookup meets it again
+        - of n children that are not stale, it looks at O(log n), however alike they begin
+        Returns:
+        - the block of that child, and how many tokens it shares; stale children (``_is_child``) are passed over
+        - if several share equally many: one that has no *further* tokens, so that its adopter can write on without a
+          copy
+        - ``(None, 0)`` if ``rest`` is empty or no child begins with its first token
+
+        Example: the children are [1 7 4 2], [1 7 5] and [1 7 5 3]. For 1 7 5 6 it returns the block of [1 7 5], and 3.
         """
         # TASK 3: PrefixTree._longest_child
         rest, siblings = tuple(rest), self._hanging_under(parent, extra_keys)
@@ -236,9 +275,9 @@ class PrefixTree:
                      block: KVCacheBlock) -> None:
         """Index ``block``, which holds ``tail`` after ``parent`` and has room left, under a key of just these tokens.
 
-        Unless a child of ``parent`` begins with all of ``tail``: then it is found already, and a second block would
-        only be one more to look at.
-        A block that was indexed with fewer tokens and has grown since is indexed anew: ``_insert_one`` sees to it.
+        If a child of ``parent`` begins with all of ``tail``, the tail is found already, and ``block`` gets no key for
+        it: a second block would only be one more to look at.
+        A block that was indexed with fewer tokens and has grown since gets a longer key (``_insert_one``).
         """
         # TASK 4: PrefixTree._insert_tail
         if self._longest_child(parent, tail, extra_keys)[1] < len(tail):
@@ -251,9 +290,18 @@ class PrefixTree:
                extra_keys: tuple | None = None) -> None:
         """A request is done: its ``num_tokens`` computed tokens stay findable, its references go.
 
-        After: all of ``num_tokens``, the half-filled tail included, can be matched; every block of ``blocks`` has one
-        owner less; ``blocks`` itself, the caller's list, is as it was.
-        The last block goes first, so that the head of a prompt, which most others share, is evicted last.
+        After:
+        - the first ``num_tokens`` tokens (by default all), the half-filled tail included, are found, and no others
+        - every block of ``blocks`` has one owner less, also those after the last token
+        - the last block was freed first, so that the head of a text, which other texts share, is evicted last
+        - ``blocks``, the caller's list, is as it was
+
+        Example::
+
+            >>> pool = BlockPool(6)
+            >>> PrefixTree(pool, block_size=4).donate([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], pool.get_new_blocks(3))
+            >>> [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
+            [4, 5, 3, 2, 1]
         """
         # TASK 5: PrefixTree.donate
         self.insert(token_ids, blocks, num_tokens, extra_keys, with_tail=True)
@@ -263,10 +311,16 @@ class PrefixTree:
     # ---- Task 6
 
     def evict(self, num_blocks: int) -> int:
-        """Forget the content of up to ``num_blocks`` blocks nobody uses, least recently used first, leaves first.
+        """Forget the content of up to ``num_blocks`` free blocks, leaves before their parents.
 
-        Returns how many were forgotten. A block in use is never among them, and free blocks that hold nothing cached
-        do not count. The free queue is in the right order already: a request gives its last block back first.
+        After:
+        - of the free blocks with a key, the ``num_blocks`` least recently used ones (all, if there are fewer) have none
+        - blocks in use are as they were
+        - the free queue is in the same order
+        Returns:
+        - how many were forgotten; free blocks without a key do not count
+
+        Example: the free queue is 4 5 3 2 1, and blocks 1, 2 and 3 hold a text. ``evict(2)`` forgets blocks 3 and 2.
         """
         # TASK 6: PrefixTree.evict
         unused = [block.block_id for block in self.block_pool.free_block_queue.get_all_free_blocks()
@@ -277,7 +331,7 @@ class PrefixTree:
         # END TASK
 
     def evict_unused(self) -> int:
-        """Forget all content that nobody uses. Returns how many blocks were forgotten."""
+        """Forget the content of all free blocks. Returns how many blocks were forgotten."""
         # TASK 6: PrefixTree.evict_unused
         return self.evict(self.block_pool.num_blocks)
         # END TASK
@@ -287,8 +341,8 @@ class PrefixTree:
     def clear(self) -> None:
         """Forget everything, in the pool and in the tree.
 
-        Raises RuntimeError, which says how many, while any block is in use (``block_pool.reset_prefix_cache`` does);
-        nothing changes then.
+        Raises RuntimeError while blocks are in use, with their number in the message
+        (``block_pool.reset_prefix_cache`` does so); nothing changes then.
         """
         # TASK 7: PrefixTree.clear
         self.block_pool.reset_prefix_cache()

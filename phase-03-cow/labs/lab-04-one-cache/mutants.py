@@ -10,7 +10,7 @@ MUTANTS = [
         by="match(request.all_token_ids, request.extra_keys)",
         killed_by="test_task_1_at_least_one_token_is_left_to_compute",
         breaks=("invariant 1: leaves at least one token to compute",
-                "KVCacheManager.get_computed_blocks: for all tokens but the last"),
+                "KVCacheManager.get_computed_blocks: of all its tokens but the last"),
     ),
     Mutant(
         name="rounds-down-to-blocks",
@@ -20,7 +20,7 @@ MUTANTS = [
            "                                       request.extra_keys)",
         killed_by="test_task_1_at_least_one_token_is_left_to_compute",
         breaks=("invariant 1: A hit is the longest cached prefix, to the token",
-                "KVCacheManager.get_computed_blocks: The longest cached prefix of request"),
+                "KVCacheManager.get_computed_blocks: Find the longest cached prefix of request"),
     ),
     Mutant(
         name="leaves-the-half-block-out",
@@ -28,7 +28,7 @@ MUTANTS = [
         replace="        return [*match.blocks, half], num_whole + num_half\n",
         by="        return match.blocks, num_whole + num_half\n",
         killed_by="test_task_1_a_hit_ends_inside_a_block",
-        breaks="KVCacheManager.get_computed_blocks: Return the whole blocks, then the partial one",
+        breaks="KVCacheManager.get_computed_blocks: and after them its partial block",
     ),
     Mutant(
         name="looks-without-the-salt",
@@ -36,7 +36,7 @@ MUTANTS = [
         replace="[:request.num_tokens - 1], request.extra_keys)",
         by="[:request.num_tokens - 1])",
         killed_by="test_task_1_the_salt_keeps_tenants_apart",
-        breaks="KVCacheManager.get_computed_blocks: with the request's extra_keys",
+        breaks="KVCacheManager.get_computed_blocks: under its extra_keys",
     ),
     Mutant(
         name="touches-while-looking",
@@ -45,7 +45,7 @@ MUTANTS = [
         by="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n"
            "        self.block_pool.touch(match.blocks)\n",
         killed_by="test_task_1_a_lookup_changes_nothing",
-        breaks="KVCacheManager.get_computed_blocks: No block is touched",
+        breaks="KVCacheManager.get_computed_blocks: no block is touched",
     ),
     Mutant(
         name="forks-every-half-hit",
@@ -53,7 +53,8 @@ MUTANTS = [
         replace="        if block.ref_cnt + is_hit > 1:\n",
         by="        if block.ref_cnt + is_hit > 1 or is_hit:\n",
         killed_by="test_task_2_a_tail_that_nobody_has_is_written_on_in_place",
-        breaks="KVCacheManager._must_fork: its ref_cnt counts the others only",
+        breaks=("KVCacheManager._must_fork: its ref_cnt counts the other owners only",
+                "KVCacheManager._must_fork: False otherwise"),
     ),
     Mutant(
         name="the-index-is-no-reader",
@@ -61,7 +62,8 @@ MUTANTS = [
         replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
         by="        return False\n",
         killed_by="test_task_2_a_block_whose_key_names_other_tokens_is_copied",
-        breaks="invariant 2: only where its key names nothing or the same tokens",
+        breaks=("invariant 2: only where its key names nothing or the same tokens",
+                "KVCacheManager._must_fork: is not the request's token at that position"),
     ),
     Mutant(
         name="whatever-is-named-is-copied",
@@ -69,7 +71,7 @@ MUTANTS = [
         replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
         by="        return len(named) > 0\n",
         killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
-        breaks="KVCacheManager._must_fork: neither do the same tokens once more",
+        breaks="KVCacheManager._must_fork: or are the same again",
     ),
     Mutant(
         name="whatever-is-indexed-is-copied",
@@ -78,7 +80,7 @@ MUTANTS = [
         by="        return True\n        start = index * self.block_size\n        offset = max(first_slot - start, 0)\n"
            "        named",
         killed_by="test_task_2_a_tail_that_nobody_has_is_written_on_in_place",
-        breaks="KVCacheManager._must_fork: Tokens written after all that the key names harm nobody",
+        breaks="KVCacheManager._must_fork: the new tokens come after all that the key names",
     ),
     Mutant(
         name="compares-from-the-beginning",
@@ -86,7 +88,7 @@ MUTANTS = [
         replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
         by="        return named != tuple(request.all_token_ids[start:start + len(named)])\n",
         killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
-        breaks="KVCacheManager._must_fork: from the first written offset on",
+        breaks="KVCacheManager._must_fork: or are the same again",
     ),
     Mutant(
         name="compares-what-both-have",
@@ -95,8 +97,8 @@ MUTANTS = [
         replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
         by="        return any(a != b for a, b in zip(named, request.all_token_ids[start + offset:]))\n",
         killed_by="test_task_2_a_key_that_goes_on_after_the_text_asks_for_a_copy",
-        breaks=("invariant 2: A named token that the request does not have yet counts as another",
-                "KVCacheManager._must_fork: or none yet"),
+        breaks=("invariant 2: If the key names a token beyond the request's last, the block is copied, too",
+                "KVCacheManager._must_fork: the request has none at that position yet"),
     ),
     Mutant(
         name="compares-with-the-prompt",
@@ -104,7 +106,7 @@ MUTANTS = [
         replace="        return named != tuple(request.all_token_ids[start + offset:start + offset + len(named)])\n",
         by="        return named != tuple(request.prompt_token_ids[start + offset:start + offset + len(named)])\n",
         killed_by="test_task_2_what_a_request_has_said_is_compared_too",
-        breaks="KVCacheManager._must_fork: one that the request has not at that position",
+        breaks="KVCacheManager._must_fork: is not the request's token at that position",
     ),
     Mutant(
         name="kept-for-a-copy-is-nobodys",
@@ -113,7 +115,7 @@ MUTANTS = [
         by="        if block.ref_cnt + is_hit > 1 and block.block_id not in self.block_pool._kept_for_copy:\n",
         killed_by="test_task_2_a_block_that_a_copy_keeps_may_have_owners_too",
         breaks=("invariant 2: A block is written by its only owner",
-                "KVCacheManager._must_fork: It must if anybody else owns it, whatever is written"),
+                "KVCacheManager._must_fork: True if it has another owner, whatever is written"),
     ),
     Mutant(
         name="every-block-from-the-same-offset",
@@ -122,7 +124,7 @@ MUTANTS = [
         replace="        offset = max(first_slot - start, 0)\n",
         by="        offset = first_slot % self.block_size\n",
         killed_by="test_task_2_a_later_block_is_written_from_its_beginning",
-        breaks="KVCacheManager._must_fork: a later one from its own beginning on",
+        breaks="KVCacheManager._must_fork: or from its own beginning on, whichever comes later",
     ),
     Mutant(
         name="an-offset-below-zero",
@@ -130,7 +132,7 @@ MUTANTS = [
         replace="        offset = max(first_slot - start, 0)\n",
         by="        offset = first_slot - start\n",
         killed_by="test_task_3_its_own_keys_cost_a_request_no_copy",
-        breaks="KVCacheManager._must_fork: a later one from its own beginning on",
+        breaks="KVCacheManager._must_fork: or from its own beginning on, whichever comes later",
     ),
     Mutant(
         name="copies-the-first-block-only",
@@ -138,7 +140,7 @@ MUTANTS = [
         replace="        forked = [i for i in written if",
         by="        forked = [i for i in written[:1] if",
         killed_by="test_task_2_every_block_that_is_written_is_asked_about",
-        breaks="KVCacheManager.allocate_slots: each block that _must_fork before it is written was replaced by a copy",
+        breaks="KVCacheManager.allocate_slots: each block that is written now and must be copied",
     ),
     Mutant(
         name="a-hit-counts-itself-only",
@@ -146,7 +148,8 @@ MUTANTS = [
         replace="        if block.ref_cnt + is_hit > 1:\n",
         by="        if block.ref_cnt > 1:\n",
         killed_by="test_task_2_a_tail_that_somebody_has_is_copied",
-        breaks="KVCacheManager._must_fork: it has not been touched for request yet",
+        breaks=("KVCacheManager._must_fork: it has not been touched for request yet",
+                "KVCacheManager._must_fork: True if it has another owner"),
     ),
     Mutant(
         name="equal-tokens-may-be-shared",
@@ -155,7 +158,7 @@ MUTANTS = [
         by="        if block.ref_cnt + is_hit > 1 and block.block_hash is None:\n",
         killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
         breaks=("invariant 2: A block is written by its only owner",
-                "KVCacheManager._must_fork: It must if anybody else owns it, whatever is written"),
+                "KVCacheManager._must_fork: True if it has another owner, whatever is written"),
     ),
     Mutant(
         name="hits-fill-their-blocks",
@@ -163,7 +166,7 @@ MUTANTS = [
         replace="        first_slot = request.num_computed_tokens + num_hit_tokens\n",
         by="        first_slot = request.num_computed_tokens + len(hits) * self.block_size\n",
         killed_by="test_task_2_a_block_whose_key_names_other_tokens_is_copied",
-        breaks="KVCacheManager.allocate_slots: how many tokens of them count",
+        breaks="KVCacheManager.allocate_slots: is how many of their tokens count",
     ),
     Mutant(
         name="free-hits-are-room",
@@ -171,8 +174,8 @@ MUTANTS = [
         replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
         by="        num_free_hits = 0\n",
         killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
-        breaks=("invariant 3: a free block that the hit itself takes is none",
-                "KVCacheManager.allocate_slots: so it is no room"),
+        breaks=("invariant 3: a free block that the hit itself takes is no room",
+                "KVCacheManager.allocate_slots: a hit in the free queue is no room"),
     ),
     Mutant(
         name="every-hit-is-no-room",
@@ -180,8 +183,8 @@ MUTANTS = [
         replace="        num_free_hits = sum(block.ref_cnt == 0 for block in hits)\n",
         by="        num_free_hits = len(hits)\n",
         killed_by="test_task_2_a_hit_that_is_in_use_takes_no_room",
-        breaks=("invariant 3: a hit that somebody uses needs none",
-                "KVCacheManager.allocate_slots: A hit that is in use takes no room"),
+        breaks=("invariant 3: a hit in use needs none",
+                "KVCacheManager.allocate_slots: a hit in use takes no room"),
     ),
     Mutant(
         name="a-copy-is-no-room",
@@ -190,7 +193,7 @@ MUTANTS = [
         by="        if num_fresh > self.block_pool",
         killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
         breaks=("invariant 3: Copies and fresh blocks both need room",
-                "KVCacheManager.allocate_slots: Returns None if copies and fresh blocks together do not fit"),
+                "KVCacheManager.allocate_slots: None if copies and fresh blocks together need more blocks"),
     ),
     Mutant(
         name="room-for-a-copy-just-in-case",
@@ -198,7 +201,7 @@ MUTANTS = [
         replace="        if len(forked) + num_fresh > self.block_pool",
         by="        if max(len(forked), num_hit_tokens % self.block_size > 0) + num_fresh > self.block_pool",
         killed_by="test_task_2_a_hit_that_is_written_in_place_needs_no_room",
-        breaks="KVCacheManager.allocate_slots: Returns None if copies and fresh blocks together do not fit",
+        breaks="KVCacheManager.allocate_slots: None if copies and fresh blocks together need more blocks than are free",
     ),
     Mutant(
         name="touches-before-there-is-room",
@@ -207,7 +210,7 @@ MUTANTS = [
         by="        num_free_hits = 0\n        self.block_pool.touch(hits)\n",
         killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
         breaks=("invariant 3: allocate_slots returning None changed nothing",
-                "KVCacheManager.allocate_slots: nothing has changed"),
+                "KVCacheManager.allocate_slots: if it is None, nothing has changed"),
     ),
     Mutant(
         name="fresh-blocks-first",
@@ -215,7 +218,7 @@ MUTANTS = [
         replace="        taken += fresh\n",
         by="        taken = fresh + taken\n",
         killed_by="test_task_2_copies_come_before_fresh_blocks",
-        breaks="KVCacheManager.allocate_slots: Returns the copies in the order of the table, then the fresh blocks",
+        breaks="KVCacheManager.allocate_slots: the copies in the order of the table, then the fresh blocks",
     ),
     Mutant(
         name="counts-whole-blocks-found",
@@ -231,7 +234,7 @@ MUTANTS = [
         replace="        if not held:\n            self._count_query",
         by="        if True:\n            self._count_query",
         killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
-        breaks="KVCacheManager.allocate_slots: If the request held nothing, it is counted",
+        breaks="KVCacheManager.allocate_slots: a request that held nothing is counted",
     ),
     Mutant(
         name="counts-until-something-is-computed",
@@ -239,7 +242,7 @@ MUTANTS = [
         replace="        if not held:\n            self._count_query",
         by="        if request.num_computed_tokens == 0:\n            self._count_query",
         killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
-        breaks="KVCacheManager.allocate_slots: If the request held nothing, it is counted",
+        breaks="KVCacheManager.allocate_slots: a request that held nothing is counted",
     ),
     Mutant(
         name="counts-who-finds-something",
@@ -255,7 +258,7 @@ MUTANTS = [
         replace="        self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="",
         killed_by="test_task_3_full_blocks_are_found_as_soon_as_they_have_slots",
-        breaks="KVCacheManager.allocate_slots: tell _index_full_blocks",
+        breaks="KVCacheManager.allocate_slots: every block is found that is full of tokens once this step has run",
     ),
     Mutant(
         name="indexes-past-the-tree",
@@ -289,7 +292,7 @@ MUTANTS = [
         replace="        self._index_full_blocks(request, min(num_slots, request.num_tokens))\n",
         by="        self._index_full_blocks(request, num_slots)\n",
         killed_by="test_task_3_slots_without_tokens_are_not_indexed",
-        breaks="KVCacheManager.allocate_slots: how many tokens now have a slot and exist",
+        breaks="KVCacheManager.allocate_slots: a slot whose token does not exist yet does not count",
     ),
     Mutant(
         name="indexes-without-the-salt",
@@ -297,7 +300,7 @@ MUTANTS = [
         replace="        self.prefix_tree.insert(request.all_token_ids, table, num_tokens, request.extra_keys)\n",
         by="        self.prefix_tree.insert(request.all_token_ids, table, num_tokens)\n",
         killed_by="test_task_3_the_salt_is_part_of_the_key",
-        breaks="KVCacheManager._index_full_blocks: and its extra_keys",
+        breaks="KVCacheManager._index_full_blocks: Its keys have the request's extra_keys",
     ),
     Mutant(
         name="copies-what-is-not-written",
@@ -306,7 +309,7 @@ MUTANTS = [
         by="",
         killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
         breaks=("invariant 5: Nothing is copied from a slot that the planned step has yet to write",
-                "KVCacheManager.allocate_slots: tell _note_unwritten what this step is going to write"),
+                "KVCacheManager.allocate_slots: what this step is going to write is noted"),
     ),
     Mutant(
         name="hands-over-an-empty-half",
@@ -322,8 +325,7 @@ MUTANTS = [
         replace="max(first_slot - index * self.block_size, 0))\n",
         by="0)\n",
         killed_by="test_task_4_the_written_part_of_a_block_may_be_copied",
-        breaks="KVCacheManager._note_unwritten: with the number of its positions that lie before first_slot: this "
-               "much of it is written",
+        breaks="KVCacheManager._note_unwritten: this much of it is written",
     ),
     Mutant(
         name="all-or-nothing",
@@ -331,7 +333,7 @@ MUTANTS = [
         replace="min(match.num_partial_tokens, self._num_written.get(half.block_id, match.num_partial_tokens))\n",
         by="0 if half.block_id in self._num_written else match.num_partial_tokens\n",
         killed_by="test_task_4_the_written_part_of_a_block_may_be_copied",
-        breaks="KVCacheManager.get_computed_blocks: at most that many tokens of it count",
+        breaks="KVCacheManager.get_computed_blocks: at most that many tokens count",
     ),
     Mutant(
         name="the-last-note-wins",
@@ -339,7 +341,7 @@ MUTANTS = [
         replace="_num_written.setdefault(table[index].block_id, max(first_slot - index * self.block_size, 0))\n",
         by="_num_written[table[index].block_id] = max(first_slot - index * self.block_size, 0)\n",
         killed_by="test_task_4_the_first_note_of_a_step_stays",
-        breaks="KVCacheManager._note_unwritten: Of the others the first note of a step stays",
+        breaks="KVCacheManager._note_unwritten: of any other block the first note of a step stays",
     ),
     Mutant(
         name="notes-the-whole-table",
@@ -350,7 +352,7 @@ MUTANTS = [
         for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):
 """,
         killed_by="test_task_4_a_block_that_is_only_read_is_not_noted",
-        breaks="KVCacheManager._note_unwritten: every block of table that has one of these positions is noted",
+        breaks="KVCacheManager._note_unwritten: and no other",
     ),
     Mutant(
         name="notes-to-the-end-of-the-table",
@@ -358,7 +360,7 @@ MUTANTS = [
         replace="        for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):\n",
         by="        for index in range(first_slot // self.block_size, len(table)):\n",
         killed_by="test_task_4_slots_that_are_not_written_now_are_not_noted",
-        breaks="KVCacheManager._note_unwritten: every block of table that has one of these positions is noted",
+        breaks="KVCacheManager._note_unwritten: and no other",
     ),
     Mutant(
         name="keeps-old-notes-of-fresh-blocks",
@@ -366,7 +368,7 @@ MUTANTS = [
         replace="        for block in taken:\n            self._num_written.pop(block.block_id, None)\n",
         by="",
         killed_by="test_task_5_a_block_given_out_again_in_the_same_step_is_noted_anew",
-        breaks="KVCacheManager._note_unwritten: Blocks that were just taken are noted anew",
+        breaks="KVCacheManager._note_unwritten: a block that was just taken loses its older note",
     ),
     Mutant(
         name="copies-are-not-taken",
@@ -383,7 +385,8 @@ MUTANTS = [
         by="        num_old = (len(table) - len(fresh)) * self.block_size\n"
            "        self._note_unwritten(table, first_slot, min(num_slots, num_old), taken)\n",
         killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
-        breaks="KVCacheManager._note_unwritten: fresh blocks included",
+        breaks=("KVCacheManager._note_unwritten: every block of table that has one of these positions is noted",
+                "KVCacheManager._note_unwritten: fresh blocks included"),
     ),
     Mutant(
         name="the-notes-stay",
@@ -391,7 +394,7 @@ MUTANTS = [
         replace="        self._num_written.clear()\n",
         by="",
         killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
-        breaks="KVCacheManager.finish_step: and nothing is noted as unwritten",
+        breaks="KVCacheManager.finish_step: nothing is noted as unwritten",
     ),
     Mutant(
         name="the-copies-stay-pending",
@@ -416,7 +419,7 @@ MUTANTS = [
         by="        num_trusted = request.num_tokens\n",
         killed_by="test_task_5_a_request_that_ends_leaves_its_tail",
         breaks=("invariant 4: The index never names a token that is neither written",
-                "KVCacheManager.free: Those are the first num_computed_tokens"),
+                "KVCacheManager.free: of its first num_computed_tokens tokens"),
     ),
     Mutant(
         name="donates-without-the-salt",
@@ -424,7 +427,7 @@ MUTANTS = [
         replace="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)\n",
         by="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted)\n",
         killed_by="test_task_5_the_salt_goes_with_the_tail",
-        breaks="KVCacheManager.free: and its extra_keys",
+        breaks="KVCacheManager.free: under its extra_keys",
     ),
     Mutant(
         name="donates-twice",
@@ -432,7 +435,7 @@ MUTANTS = [
         replace="        table = self._tables.pop(request.request_id, None)\n",
         by="        table = self._tables.get(request.request_id)\n",
         killed_by="test_task_5_to_free_what_holds_nothing_is_harmless",
-        breaks="KVCacheManager.free: After: the request holds nothing",
+        breaks="KVCacheManager.free: the request holds nothing",
     ),
     Mutant(
         name="donates-nothing-held",
@@ -443,7 +446,7 @@ MUTANTS = [
 """,
         by="        table = self._tables.pop(request.request_id, [])\n",
         killed_by="test_task_5_to_free_what_holds_nothing_is_harmless",
-        breaks="KVCacheManager.free: Harmless when it held nothing before",
+        breaks="KVCacheManager.free: if it held nothing before, nothing changes",
     ),
     Mutant(
         name="trusts-the-plan",
@@ -452,8 +455,8 @@ MUTANTS = [
         replace="        if unwritten:\n",
         by="        if False:\n",
         killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
-        breaks=("invariant 6: A request that goes leaves what is written and nothing else",
-                "KVCacheManager.free: only what lies before the first position that it is to write"),
+        breaks=("invariant 6: A freed request leaves what is written and nothing else",
+                "KVCacheManager.free: those before the first position that the planned step was to write"),
     ),
     Mutant(
         name="planned-blocks-stay-indexed",
@@ -461,7 +464,7 @@ MUTANTS = [
         replace="            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)\n",
         by="",
         killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
-        breaks="KVCacheManager.free: every block of the table that is in _num_written is taken out of the index",
+        breaks="KVCacheManager.free: a block of the table that is in _num_written is found with these tokens at most",
     ),
     Mutant(
         name="the-first-planned-block-leaves",
@@ -469,7 +472,7 @@ MUTANTS = [
         replace="(table[index].block_id for index in unwritten)\n",
         by="(table[index].block_id for index in unwritten[:1])\n",
         killed_by="test_task_5_every_planned_block_leaves_the_index",
-        breaks="KVCacheManager.free: every block of the table that is in _num_written is taken out of the index",
+        breaks="KVCacheManager.free: a block of the table that is in _num_written is found with these tokens at most",
     ),
     Mutant(
         name="shared-blocks-stay-indexed",
@@ -478,7 +481,7 @@ MUTANTS = [
         by="(table[index].block_id for index in unwritten\n"
            "                                         if table[index].ref_cnt == 1)\n",
         killed_by="test_task_5_planned_blocks_leave_the_index_though_others_have_them",
-        breaks="KVCacheManager.free: Every one, also if others own it",
+        breaks="KVCacheManager.free: even if another request owns it",
     ),
     Mutant(
         name="what-is-not-trusted-leaves",
@@ -486,7 +489,7 @@ MUTANTS = [
         replace="            self.block_pool.evict_blocks(table[index].block_id for index in unwritten)\n",
         by="        self.block_pool.evict_blocks(block.block_id for block in table[num_trusted // self.block_size:])\n",
         killed_by="test_task_5_what_is_written_stays_in_the_index",
-        breaks="KVCacheManager.free: And no other: what is written stays findable",
+        breaks="KVCacheManager.free: what is written stays findable",
     ),
     Mutant(
         name="evicts-after-donating",
@@ -498,7 +501,7 @@ MUTANTS = [
         self.block_pool.evict_blocks(table[index].block_id for index in unwritten)
 """,
         killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
-        breaks="KVCacheManager.free: before the tree is told",
+        breaks="KVCacheManager.free: those before the first position that the planned step was to write",
     ),
     Mutant(
         name="loses-the-whole-block",
@@ -506,7 +509,8 @@ MUTANTS = [
         replace="first * self.block_size + self._num_written[table[first].block_id])\n",
         by="first * self.block_size)\n",
         killed_by="test_task_5_a_preempted_request_leaves_what_was_computed",
-        breaks="invariant 6: A request that goes leaves what is written",
+        breaks=("invariant 6: A freed request leaves what is written",
+                "KVCacheManager.free: those before the first position that the planned step was to write"),
     ),
     Mutant(
         name="donates-what-has-slots",
@@ -514,7 +518,7 @@ MUTANTS = [
         replace="            num_trusted = min(num_trusted, first",
         by="            num_trusted = max(num_trusted, first",
         killed_by="test_task_5_what_was_planned_and_never_written_is_not_left",
-        breaks="KVCacheManager.free: only what lies before the first position that it is to write",
+        breaks="KVCacheManager.free: those before the first position that the planned step was to write",
     ),
     Mutant(
         name="the-statistics-are-not-reset",
@@ -522,7 +526,7 @@ MUTANTS = [
         replace="        super().reset_prefix_cache()\n",
         by="",
         killed_by="test_task_5_reset_forgets_the_tree_too",
-        breaks="KVCacheManager.reset_prefix_cache: start the statistics anew",
+        breaks="KVCacheManager.reset_prefix_cache: reset the statistics",
     ),
     Mutant(
         name="a-tree-without-a-cache",
@@ -538,7 +542,7 @@ MUTANTS = [
         replace="match(request.all_token_ids[:request.num_tokens - 1], request.extra_keys)",
         by="match(request.prompt_token_ids[:request.num_tokens - 1], request.extra_keys)",
         killed_by="test_task_1_what_a_request_has_said_is_asked_for_too",
-        breaks="KVCacheManager.get_computed_blocks: for all tokens but the last",
+        breaks="KVCacheManager.get_computed_blocks: prompt and answer",
     ),
     Mutant(
         name="unwritten-blocks-are-not-shared",
@@ -548,7 +552,7 @@ MUTANTS = [
            "            match.blocks.pop()\n            num_whole, half = num_whole - self.block_size, None\n"
            "        if half is None:\n            return match.blocks, num_whole\n",
         killed_by="test_task_4_what_a_step_has_yet_to_write_is_shared_whole_but_not_copied",
-        breaks="KVCacheManager.get_computed_blocks: Whole blocks need no such care",
+        breaks="KVCacheManager.get_computed_blocks: whole blocks count in any case",
     ),
     Mutant(
         name="a-block-without-a-key-is-copied",
@@ -556,7 +560,7 @@ MUTANTS = [
         replace="        if block.block_hash is None:\n            return False\n",
         by="        if block.block_hash is None:\n            return True\n",
         killed_by="test_task_2_forks_share_and_copy_as_before",
-        breaks="KVCacheManager._must_fork: None: nothing finds it, so no",
+        breaks="KVCacheManager._must_fork: False if it has none, and block_hash is None",
     ),
     Mutant(
         name="a-tail-is-nobodys",
@@ -565,7 +569,7 @@ MUTANTS = [
         by="        if block.block_hash is None or len(block.block_hash.token_ids) < self.block_size:\n"
            "            return False\n",
         killed_by="test_task_2_a_tail_is_copied_where_its_key_names_another_token",
-        breaks="KVCacheManager._must_fork: another token is there",
+        breaks="KVCacheManager._must_fork: is not the request's token at that position",
     ),
     Mutant(
         name="copies-to-the-end-of-the-table",
@@ -573,7 +577,7 @@ MUTANTS = [
         replace="        written = range(first_slot // self.block_size, min(num_blocks, len(table)))\n",
         by="        written = range(first_slot // self.block_size, len(table))\n",
         killed_by="test_task_2_a_block_after_the_last_slot_is_not_copied",
-        breaks="KVCacheManager.allocate_slots: each block that _must_fork before it is written was replaced by a copy",
+        breaks="KVCacheManager.allocate_slots: each block that is written now and must be copied",
     ),
     Mutant(
         name="hits-without-an-owner",
@@ -581,7 +585,7 @@ MUTANTS = [
         replace="        self.block_pool.touch(hits)\n        taken",
         by="        self.block_pool.touch([block for block in hits if block.ref_cnt == 0])\n        taken",
         killed_by="test_task_2_a_hit_that_is_in_use_takes_no_room",
-        breaks="KVCacheManager.allocate_slots: the hits with one more owner each",
+        breaks="KVCacheManager.allocate_slots: each hit has one more owner",
     ),
     Mutant(
         name="one-block-ahead",
@@ -589,7 +593,7 @@ MUTANTS = [
         replace="        num_blocks = self._num_blocks_for(num_slots)\n",
         by="        num_blocks = num_slots // self.block_size + 1\n",
         killed_by="test_task_2_the_same_tokens_are_written_again_in_place",
-        breaks="KVCacheManager.allocate_slots: just as many fresh blocks as the slots ask for",
+        breaks="KVCacheManager.allocate_slots: just as many fresh blocks as the slots need",
     ),
     Mutant(
         name="a-query-that-found-no-room",
@@ -617,7 +621,7 @@ MUTANTS = [
         table += fresh
 """,
         killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
-        breaks="KVCacheManager.allocate_slots: and nothing has changed",
+        breaks="KVCacheManager.allocate_slots: if it is None, nothing has changed",
     ),
     Mutant(
         name="a-tail-keeps-its-short-key",
@@ -627,7 +631,7 @@ MUTANTS = [
            "        while num_tokens >= self.block_size and table[num_tokens // self.block_size - 1].block_hash:\n"
            "            num_tokens -= self.block_size\n",
         killed_by="test_task_3_a_tail_that_has_grown_full_is_found_as_a_whole",
-        breaks="KVCacheManager._index_full_blocks: gives a longer key to a tail that was adopted and is full by now",
+        breaks="KVCacheManager._index_full_blocks: A tail that was adopted, and is full by now, gets a longer key",
     ),
     Mutant(
         name="believes-the-note-alone",
@@ -635,7 +639,7 @@ MUTANTS = [
         replace="min(num_trusted, first * self.block_size + self._num_written[table[first].block_id])\n",
         by="first * self.block_size + self._num_written[table[first].block_id]\n",
         killed_by="test_task_5_what_was_taken_back_is_not_left",
-        breaks="KVCacheManager.free: Those are the first num_computed_tokens",
+        breaks="KVCacheManager.free: of its first num_computed_tokens tokens",
     ),
     Mutant(
         name="the-notes-go-with-the-request",
@@ -644,6 +648,108 @@ MUTANTS = [
         by="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)\n"
            "        for block in table:\n            self._num_written.pop(block.block_id, None)\n",
         killed_by="test_task_5_the_notes_stay_when_one_of_two_owners_goes",
-        breaks="KVCacheManager.free: The notes stay until finish_step",
+        breaks="KVCacheManager.free: the notes stay until finish_step",
+    ),
+    Mutant(
+        name="what-was-looked-at-is-young",
+        story="Touches the blocks in the lookup and frees them at once: they go to the end of the free queue.",
+        replace="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n",
+        by="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n"
+           "        self.block_pool.touch(match.blocks)\n        self.block_pool.free_blocks(reversed(match.blocks))\n",
+        killed_by="test_task_1_a_lookup_changes_nothing",
+        breaks="KVCacheManager.get_computed_blocks: the free queue keeps its order",
+    ),
+    Mutant(
+        name="the-lookup-writes-down-what-it-found",
+        story="Sets num_cached_tokens in the lookup: the usage counts it, even if the request then finds no room.",
+        replace="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n",
+        by="        num_whole, half = len(match.blocks) * self.block_size, match.partial_block\n"
+           "        request.num_cached_tokens = num_whole + match.num_partial_tokens\n",
+        killed_by="test_task_1_a_lookup_changes_nothing",
+        breaks="KVCacheManager.get_computed_blocks: request is as it was",
+    ),
+    Mutant(
+        name="a-key-of-zero-is-no-key",
+        story="Asks ``if not block.block_hash``: a BlockHash is an int, and what a key of 0 names is overwritten.",
+        replace="        if block.block_hash is None:\n            return False\n",
+        by="        if not block.block_hash:\n            return False\n",
+        killed_by="test_task_2_a_block_whose_key_names_other_tokens_is_copied",
+        breaks="KVCacheManager._must_fork: False if it has none, and block_hash is None",
+    ),
+    Mutant(
+        name="the-hits-are-held",
+        story="Appends the hits to the list of what is held: the request seems to have held them before.",
+        replace="        table = held + hits\n",
+        by="        table = held\n        table += hits\n",
+        killed_by="test_task_2_statistics_count_the_tokens_that_were_found",
+        breaks="KVCacheManager.allocate_slots: a request that held nothing is counted",
+    ),
+    Mutant(
+        name="hits-count-if-they-are-counted",
+        story="Reads the argument instead of the number: without it, hits of two blocks count as none.",
+        replace="        first_slot = request.num_computed_tokens + num_hit_tokens\n",
+        by="        first_slot = request.num_computed_tokens + (num_new_computed_tokens or 0)\n",
+        killed_by="test_task_2_hits_and_numbers_are_checked_before_anything_changes",
+        breaks="KVCacheManager.allocate_slots: is how many of their tokens count; by default all",
+    ),
+    Mutant(
+        name="touches-and-lets-go",
+        story="Adopts the hits, finds no room and frees them again: they are younger than before.",
+        replace="            return None\n\n        self.block_pool.touch(hits)\n",
+        by="            self.block_pool.touch(hits)\n            self.block_pool.free_blocks(reversed(hits))\n"
+           "            return None\n\n        self.block_pool.touch(hits)\n",
+        killed_by="test_task_2_copies_and_fresh_blocks_need_room_and_free_hits_are_none",
+        breaks="KVCacheManager.allocate_slots: not the order of the free queue",
+    ),
+    Mutant(
+        name="advances-the-request",
+        story="Sets num_computed_tokens itself: the scheduler advances it a second time.",
+        replace="        self._note_unwritten(table, first_slot, num_slots, taken)\n",
+        by="        self._note_unwritten(table, first_slot, num_slots, taken)\n"
+           "        request.num_computed_tokens = num_slots\n",
+        killed_by="test_task_2_the_manager_never_writes_the_request",
+        breaks="KVCacheManager.allocate_slots: request is as it was",
+    ),
+    Mutant(
+        name="every-block-is-written-to-the-same-offset",
+        story="Notes the offset of the first slot for later blocks, too: of these nothing is written.",
+        replace="max(first_slot - index * self.block_size, 0))\n",
+        by="first_slot % self.block_size)\n",
+        killed_by="test_task_4_the_written_part_of_a_block_may_be_copied",
+        breaks="KVCacheManager._note_unwritten: the number of its positions that lie before first_slot",
+    ),
+    Mutant(
+        name="notes-the-next-block",
+        story="Notes the block after the last slot if the slots end with a block.",
+        replace="        for index in range(first_slot // self.block_size, self._num_blocks_for(num_slots)):\n",
+        by="        end = min(len(table), num_slots // self.block_size + 1)\n"
+           "        for index in range(first_slot // self.block_size, end):\n",
+        killed_by="test_task_4_slots_that_are_not_written_now_are_not_noted",
+        breaks="KVCacheManager._note_unwritten: and no other",
+    ),
+    Mutant(
+        name="frees-the-head-first",
+        story="Inserts and frees by hand, in the order of the table: the beginning of every text is reused first.",
+        replace="        self.prefix_tree.donate(request.all_token_ids, table, num_trusted, request.extra_keys)\n",
+        by="        self.prefix_tree.insert(request.all_token_ids, table, num_trusted, request.extra_keys, True)\n"
+           "        self.block_pool.free_blocks(table)\n",
+        killed_by="test_task_5_the_last_block_is_freed_first",
+        breaks="KVCacheManager.free: the last block was freed first",
+    ),
+    Mutant(
+        name="the-whole-table-leaves",
+        story="Takes all blocks of an aborted request out of the index, also those that it had only adopted.",
+        replace="(table[index].block_id for index in unwritten)\n",
+        by="(block.block_id for block in table)\n",
+        killed_by="test_task_5_what_is_written_stays_in_the_index",
+        breaks="KVCacheManager.free: every other block is found as before",
+    ),
+    Mutant(
+        name="all-that-is-noted-leaves",
+        story="Takes every noted block out of the index, also those that other requests of the step still write.",
+        replace="(table[index].block_id for index in unwritten)\n",
+        by="(list(self._num_written))\n",
+        killed_by="test_task_5_what_is_written_stays_in_the_index",
+        breaks="KVCacheManager.free: every other block is found as before",
     ),
 ]

@@ -2,13 +2,13 @@
 
     [1 2 3 4]  [5 6 7 8]  [9 10 _ _]         what a finished request left: 10 tokens in blocks 1, 2, 3
 
-    1 … 10  50        adopts 1, 2, 3 with 10 tokens; 50 goes into block 3, in place: nobody names that slot
-    1 … 6   70 71     adopts 1, 2 with 6 tokens; block 2 is named with 7 8, so it is copied before 70 71 go in
+    1 … 10  50        adopts 1, 2, 3 with 10 tokens; 50 goes into block 3, in place: no key names that slot
+    1 … 6   70 71     adopts 1, 2 with 6 tokens; the key of block 2 names 7 8, so it is copied before 70 71 go in
     1 … 10            adopts 1, 2, 3 with 9 tokens; token 10 is computed again, into the slot that holds it
 
 The base, lab 3.2, has tables, forks and hits of whole blocks. A prefix tree (lab 3.3) finds hits that end *inside* a
-block. To adopt such a block is to share it, as a fork does; to write into it is to fork it first. The index is one more
-reader: what a key names may not be overwritten with something else, even if no table names the block.
+block. To adopt such a block is to share it, as a fork does; before it is written, it is forked. The index is one more
+reader: what a key names may not be overwritten with other tokens, even if no table names the block.
 
 ``from course.base import lab_3_2`` is that lab's solution in tests and grading. In ``course run`` it is your own file,
 if lab 3.2 passes.
@@ -30,9 +30,8 @@ class KVCacheManager(base.KVCacheManager):
     """The manager of labs 2.2 and 3.2, with a prefix tree: hits end anywhere, and half-filled tails are kept.
 
     From the base come ``fork``, ``get_block_ids``, ``stats`` and ``check_integrity``, ``_tables`` and
-    ``_num_blocks_for``. Without a tree (no ``tree_class``, or caching is off) all is as in the base. The lines that see
-    to it are given, and what you write may count on a tree. ``_note_unwritten`` and ``finish_step`` need no such line:
-    without a tree the one is never called, and the other finds nothing noted.
+    ``_num_blocks_for``. Without a tree (no ``tree_class``, or caching is off) all is as in the base. The lines for that
+    case are given, and what you write may count on a tree. ``finish_step`` needs none: without a tree nothing is noted.
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, enable_caching: bool = True, *,
@@ -48,16 +47,29 @@ class KVCacheManager(base.KVCacheManager):
     # ---- Tasks 1 and 4: found
 
     def get_computed_blocks(self, request: Request) -> tuple[list[KVCacheBlock], int]:
-        """The longest cached prefix of ``request``: its blocks, and how many tokens they hold. No block is touched.
+        """Find the longest cached prefix of ``request``: its blocks, and how many tokens of them count.
 
-        Task 1: ask the tree (``match``, with the request's ``extra_keys``) for all tokens but the last, because a step
-        needs a token to give logits for the next one. The match has ``blocks``, which hold ``block_size`` tokens each,
-        and perhaps a ``partial_block``, of which ``num_partial_tokens`` count (else it is None). Return the whole
-        blocks, then the partial one, and the number of tokens in all. A match of whole blocks has no partial block.
+        The tree's ``match`` finds it. At least one token is left to compute, for the logits of the next one.
+        Task 4: a step makes its copies before it writes, and a partial block may have to be copied. Whole blocks are
+        shared as they are; the step writes them before any request reads them.
 
-        Task 4: a step makes its copies before it writes. So if the partial block is in ``_num_written``, at most that
-        many tokens of it count; if that is none, the block is left out. Whole blocks need no such care: they are shared
-        as they are, and the step writes them before anybody reads.
+        After:
+        - nothing has changed: no block is touched, the free queue keeps its order, and ``request`` is as it was
+        Returns:
+        - the whole blocks of the match, and after them its partial block, if there is one
+        - how many tokens of them count: of all its tokens but the last, prompt and answer, under its ``extra_keys``
+        - Task 4: of a partial block that is in ``_num_written`` at most that many tokens count; if that is none, the
+          block is left out
+        - Task 4: whole blocks count in any case
+
+        Example::
+
+            >>> from mini_vllm.prefix_tree import PrefixTree
+            >>> manager = KVCacheManager(num_blocks=9, block_size=4, tree_class=PrefixTree)
+            >>> manager.prefix_tree.donate([1, 2, 3, 4, 5, 6, 7, 8], manager.block_pool.get_new_blocks(2))
+            >>> hits, num_tokens = manager.get_computed_blocks(Request("r", [1, 2, 3, 4, 5, 6, 70, 71]))
+            >>> [block.block_id for block in hits], num_tokens
+            ([1, 2], 6)
         """
         if self.prefix_tree is None:
             return super().get_computed_blocks(request)
@@ -68,22 +80,30 @@ class KVCacheManager(base.KVCacheManager):
     def _must_fork(self, request: Request, index: int, block: KVCacheBlock, is_hit: bool, first_slot: int) -> bool:
         """Whether ``block`` must be copied before tokens of ``request`` are written into it, from ``first_slot`` on.
 
-        ``block`` stands at ``index`` of the table: its tokens begin at position ``index * block_size``. The block that
-        ``first_slot`` lies in is written from there on, a later one from its own beginning on. If it ``is_hit``, then
-        it has not been touched for ``request`` yet: its ``ref_cnt`` counts the others only.
-        It must if anybody else owns it, whatever is written. A reference that a pending copy holds may count as an
-        owner; that costs a copy at most.
-        If nobody does, its ``block_hash`` decides. None: nothing finds it, so no. Else the key's ``token_ids`` name
-        what the block holds, from its beginning on. It must if, among those from the first written offset on, there is
-        one that the request has not at that position: another token is there, or none yet. Tokens written after all
-        that the key names harm nobody, and neither do the same tokens once more.
+        ``block`` stands at ``index`` of the table: its tokens begin at position ``index * block_size``. It is written
+        from ``first_slot`` on, or from its own beginning on, whichever comes later. If it ``is_hit``, it has not been
+        touched for ``request`` yet: its ``ref_cnt`` counts the other owners only. Its key names what it holds, from its
+        beginning on (``block_hash.token_ids``).
+
+        Returns:
+        - True if it has another owner, whatever is written; a pending copy that keeps the block may count as one
+        - False if it has none, and ``block_hash`` is None: nothing finds the block
+        - True if a token that the key names where the block is written is not the request's token at that position
+        - True if the key names a token there, and the request has none at that position yet
+        - False otherwise: the new tokens come after all that the key names, or are the same again
+
+        Example, if block 2 is found as 5 6 7 8 and has no owner::
+
+            1 … 6 70    adopts 6 tokens; 70 goes where the key names 7                  True
+            1 … 8       adopts 7 tokens; 8 goes where the key names 8                   False
+            1 … 7       adopts 6 tokens; 7 is the same, but then the key names an 8     True
         """
         raise NotImplementedError("Task 2: KVCacheManager._must_fork")
 
     def _fork_block(self, table: list[KVCacheBlock], index: int) -> KVCacheBlock:
         """Put a copy of the block at ``index`` into its place, and return the copy. Given.
 
-        Before: ``table`` owns the block, perhaps alone. With a second owner, ``fork_block`` copies it in any case.
+        Before: ``table`` owns the block. It is copied even if no other table owns it.
         """
         block = table[index]
         self.block_pool.touch([block])
@@ -92,7 +112,7 @@ class KVCacheManager(base.KVCacheManager):
         return table[index]
 
     def _count_query(self, request: Request, num_hit_tokens: int) -> None:
-        """``request`` gets its first slots, with this many tokens found. Given."""
+        """Count ``request``, which gets its first slots, with this many tokens found. Given."""
         self._num_queries += 1
         self._num_query_tokens += request.num_tokens
         self._num_hit_tokens += num_hit_tokens
@@ -105,21 +125,34 @@ class KVCacheManager(base.KVCacheManager):
             [ computed before | hits: num_new_computed_tokens | num_new_tokens ]
               in the table      adopted here                    slots made here
 
-        ``new_computed_blocks`` are what ``get_computed_blocks`` found, and ``num_new_computed_tokens``, which ends in
-        the last of them, is how many tokens of them count; by default all. The checks are given: the arguments fit each
-        other, and the hits hold what they held when they were found.
+        ``new_computed_blocks`` are the hits, as ``get_computed_blocks`` found them. ``num_new_computed_tokens``, which
+        ends in the last of them, is how many of their tokens count; by default all. The checks are given: the arguments
+        fit each other, and the hits still hold what was found.
 
-        Task 2. After: the table is the blocks held before, the hits with one more owner each (``touch``), then just as
-        many fresh blocks as the slots ask for; each block that ``_must_fork`` before it is written was replaced by a
-        copy (``_fork_block``, once the hits are touched). If the request held nothing, it is counted
-        (``_count_query``), whether anything was found or not.
-        Returns the copies in the order of the table, then the fresh blocks.
-        Returns None if copies and fresh blocks together do not fit, and nothing has changed. A hit that stands in the
-        free queue is about to leave it, so it is no room. A hit that is in use takes no room.
+        After:
+        - the table is the blocks held before, the hits, and just as many fresh blocks as the slots need
+        - each hit has one more owner
+        - each block that is written now and must be copied (``_must_fork``) was replaced by a copy (``_fork_block``)
+        - a request that held nothing is counted (``_count_query``), whether anything was found or not
+        - ``request`` is as it was: the scheduler advances ``num_computed_tokens``
+        - Task 3: every block is found that is full of tokens once this step has run (``_index_full_blocks``); a slot
+          whose token does not exist yet does not count
+        - Task 4: what this step is going to write is noted (``_note_unwritten``)
+        Returns:
+        - the copies in the order of the table, then the fresh blocks
+        - None if copies and fresh blocks together need more blocks than are free; a hit in the free queue is no room,
+          because it is about to leave the queue, and a hit in use takes no room
+        - if it is None, nothing has changed: no table, owner, key or statistic, and not the order of the free queue
 
-        Task 3: tell ``_index_full_blocks`` how many tokens now have a slot *and exist*.
+        Example::
 
-        Task 4: last, tell ``_note_unwritten`` what this step is going to write.
+            >>> from mini_vllm.prefix_tree import PrefixTree
+            >>> manager = KVCacheManager(num_blocks=9, block_size=4, tree_class=PrefixTree)
+            >>> manager.prefix_tree.donate([1, 2, 3, 4, 5, 6, 7, 8], manager.block_pool.get_new_blocks(2))
+            >>> request = Request("r", [1, 2, 3, 4, 5, 6, 70, 71, 72])
+            >>> taken = manager.allocate_slots(request, 3, *manager.get_computed_blocks(request))
+            >>> [block.block_id for block in taken], manager.get_block_ids("r")  # 3 is a copy of 2, and 4 is fresh
+            ([3, 4], [1, 3, 4])
         """
         if self.prefix_tree is None:
             return super().allocate_slots(request, num_new_tokens, new_computed_blocks, num_new_computed_tokens)
@@ -133,9 +166,8 @@ class KVCacheManager(base.KVCacheManager):
     def _index_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make every block of ``request`` that its first ``num_tokens`` tokens fill findable, through the tree.
 
-        ``insert`` takes the request's tokens, its table, the number of tokens and its ``extra_keys``. It gives a longer
-        key to a tail that was adopted and is full by now. The half-filled block at the end is left out: it is still
-        growing, and ``free`` indexes it when its owner leaves.
+        Its keys have the request's ``extra_keys``. A tail that was adopted, and is full by now, gets a longer key. The
+        half-filled block at the end is left out: it is still growing, and ``free`` indexes it when its owner leaves.
         """
         if self.prefix_tree is None:
             super()._index_full_blocks(request, num_tokens)
@@ -147,17 +179,21 @@ class KVCacheManager(base.KVCacheManager):
         """Note in ``_num_written`` that the step being planned writes positions ``first_slot`` to ``num_slots - 1``.
 
         ``table`` is the table as stored, fresh blocks included; ``taken`` are the copies and the fresh blocks.
-        After: every block of ``table`` that has one of these positions is noted, with the number of its positions that
-        lie before ``first_slot``: this much of it is written. Blocks that were just ``taken`` are noted anew: what was
-        noted of them belongs to somebody who was freed while this step was planned. Of the others the first note of a
-        step stays, as it is the smallest.
+
+        After:
+        - every block of ``table`` that has one of these positions is noted, and no other
+        - its note is the number of its positions that lie before ``first_slot``: this much of it is written
+        - a block that was just ``taken`` loses its older note, which is of a request that was freed in this step
+        - of any other block the first note of a step stays, as it is the smallest
+
+        Example: block size 4, table [1, 2, 3], nothing noted. Positions 6 to 9 are noted as {2: 2, 3: 0}.
         """
         raise NotImplementedError("Task 4: KVCacheManager._note_unwritten")
 
     def finish_step(self) -> None:
         """The planned step has run: its copies are made and its K/V is written.
 
-        After: as in the base; and nothing is noted as unwritten.
+        After: the copies are reported to the pool, as in the base; nothing is noted as unwritten.
         """
         raise NotImplementedError("Task 4: KVCacheManager.finish_step")
 
@@ -166,17 +202,21 @@ class KVCacheManager(base.KVCacheManager):
     def free(self, request: Request) -> None:
         """Give the blocks of ``request`` back, and leave what it computed to be found, the half-filled tail included.
 
-        The tree's ``donate`` does both. It takes the request's tokens, its table, how many of its tokens can be
-        trusted, and its ``extra_keys``. Those are the first ``num_computed_tokens``; and if the step being planned is
-        to write into the table (``_num_written``), of these only what lies before the first position that it is to
-        write. That is the smaller of the two numbers: with this request gone, perhaps nobody writes the rest.
-        And every block of the table that is in ``_num_written`` is taken out of the index before the tree is told
-        (``block_pool.evict_blocks``, by block id): full ones are in it since they were planned. Every one, also if
-        others own it: nobody new may find it. (If it was adopted from a request that still runs, that one does write
-        it. To forget it costs a hit at most.) And no other: what is written stays findable.
-        The notes stay until ``finish_step``: others may have these blocks, too.
+        A request may be aborted between plan and step. What the step was to write into its table (``_num_written``) is
+        then perhaps never written. Full blocks are in the index since they were planned.
 
-        After: the request holds nothing. Harmless when it held nothing before.
+        After:
+        - the request holds nothing; if it held nothing before, nothing changes
+        - the last block was freed first
+        - of its first ``num_computed_tokens`` tokens, those before the first position that the planned step was to
+          write into the table are found, under its ``extra_keys``
+        - a block of the table that is in ``_num_written`` is found with these tokens at most, even if another request
+          owns it
+        - every other block is found as before: what is written stays findable
+        - the notes stay until ``finish_step``: other requests may have these blocks
+
+        Example: block size 4. A has computed 6 tokens, and a step is planned that computes 8 more, which
+        ``num_computed_tokens``, 14, includes. After ``free(A)`` 6 tokens are found, in block 1 and half of block 2.
         """
         if self.prefix_tree is None:
             super().free(request)
@@ -186,7 +226,7 @@ class KVCacheManager(base.KVCacheManager):
     # ---- given
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content, in the tree too, and start the statistics anew. Given.
+        """Forget all cached content, in the tree too, and reset the statistics. Given.
 
         Raises RuntimeError while any block is in use (the pool does); nothing changes then.
         """
