@@ -16,7 +16,7 @@ MUTANTS = [
         replace="        self._may_go[block] = True\n",
         by="        self._may_go = {**({} if block in self._may_go else {block: True}), **self._may_go, block: True}\n",
         killed_by="test_task_1_the_first_that_came_goes_first",
-        breaks="Fifo.freed: if it is new it stands last",
+        breaks="Fifo.freed: if it is new, it is the last one",
     ),
     Mutant(
         name="fifo-never-lets-a-used-block-go-again",
@@ -40,7 +40,7 @@ MUTANTS = [
         replace="        self._may_go[block] = False\n",
         by="        del self._may_go[block]\n",
         killed_by="test_task_1_a_hit_does_not_change_its_place",
-        breaks=("Fifo.taken: it keeps its place", "Fifo: To be used again changes nothing about its place"),
+        breaks=("Fifo.taken: it keeps its place", "Fifo: A block that is used again keeps its place"),
     ),
     Mutant(
         name="fifo-remembers-the-place-of-what-went",
@@ -57,6 +57,24 @@ MUTANTS = [
         by="        return None\n",
         killed_by="test_task_1_with_nothing_to_forget_evict_is_refused",
         breaks="Fifo.evict: Raises RuntimeError if no block may go",
+    ),
+    Mutant(
+        name="fifo-knows-a-block-by-its-object",
+        story="Looks for the very object that was freed. In a trace it is mostly the same one, by chance.",
+        replace="        self._may_go[block] = False\n",
+        by="        for other in self._may_go:\n"
+           "            if other is block:\n"
+           "                self._may_go[other] = False\n",
+        killed_by="test_task_1_a_block_in_use_does_not_go",
+        breaks="module: Blocks are compared by ==",
+    ),
+    Mutant(
+        name="fifo-has-one-order-for-all",
+        story="Keeps the order in a variable of the class, and begins it again for each new policy.",
+        replace="        self._may_go: dict[Block, bool] = {}\n",
+        by="        Fifo._may_go = {}\n",
+        killed_by="test_task_1_the_first_that_came_goes_first",
+        breaks="invariant 3: another policy is not heard",
     ),
     # ---- Task 2
     Mutant(
@@ -91,7 +109,7 @@ MUTANTS = [
            "        self._queue[block] = None\n"
            "        self._queue = OrderedDict.fromkeys(sorted(self._queue, key=self._when.__getitem__))\n",
         killed_by="test_task_2_a_hit_moves_it_to_the_end",
-        breaks="LeastRecentlyFreed: the block goes that has been free longest",
+        breaks="LeastRecentlyFreed: the block that has been free longest goes",
     ),
     Mutant(
         name="lru-rotates-the-queue-to-find-the-block",
@@ -127,6 +145,31 @@ MUTANTS = [
         killed_by="test_task_2_it_has_exactly_the_hits_of_the_engine",
         breaks=("invariant 4: finds exactly what the engine finds",
                 "LeastRecentlyFreed: exactly the hits of the engine"),
+    ),
+    Mutant(
+        name="lru-puts-a-block-in-use-last",
+        story="A hit makes the block the newest. But it can still go, once all others have gone.",
+        replace="        del self._queue[block]\n",
+        by="        self._queue.move_to_end(block)\n",
+        killed_by="test_task_2_a_block_in_use_does_not_go",
+        breaks=("LeastRecentlyFreed.taken: it may not go", "invariant 1: only if it was freed and not taken since"),
+    ),
+    Mutant(
+        name="lru-knows-a-block-by-its-object",
+        story="Looks for the very object that was freed. In a trace it is mostly the same one, by chance.",
+        replace="        del self._queue[block]\n",
+        by="        self._queue = OrderedDict((other, None) for other in self._queue if other is not block)\n",
+        killed_by="test_task_2_a_block_in_use_does_not_go",
+        breaks="module: taken may name a block by another object than freed did",
+    ),
+    Mutant(
+        name="lru-has-one-queue-for-all",
+        story="Keeps the queue in a variable of the class, as a pool of blocks would be.",
+        replace="        self._queue: OrderedDict[Block, None] = OrderedDict()\n",
+        by="        self._queue = LeastRecentlyFreed.__dict__.get('_all', OrderedDict())\n"
+           "        LeastRecentlyFreed._all = self._queue\n",
+        killed_by="test_task_2_the_tail_of_a_request_goes_first",
+        breaks="invariant 3: another policy is not heard",
     ),
     # ---- Task 3: legal
     Mutant(
@@ -185,7 +228,7 @@ MUTANTS = [
         replace="        self._once: OrderedDict[Block, None] = OrderedDict()\n",
         by="        self._once = globals().setdefault('_once_of_all', OrderedDict())\n",
         killed_by="test_task_3_the_same_calls_get_the_same_answers",
-        breaks=("EvictionPolicy: two policies know nothing of each other", "invariant 3: by its own calls alone"),
+        breaks=("EvictionPolicy: Two policies know nothing of each other", "invariant 3: by its own calls alone"),
     ),
     Mutant(
         name="ghosts-for-all-policies",
@@ -194,7 +237,7 @@ MUTANTS = [
         by="        self._ghosts = globals().setdefault('_ghosts_of_all', OrderedDict())\n"
            "        self._ghosts.clear()\n",
         killed_by="test_task_3_the_same_calls_get_the_same_answers",
-        breaks=("EvictionPolicy: two policies know nothing of each other", "invariant 3: another policy is not heard"),
+        breaks=("EvictionPolicy: Two policies know nothing of each other", "invariant 3: another policy is not heard"),
     ),
     Mutant(
         name="reads-the-requests-to-come",
@@ -210,7 +253,7 @@ MUTANTS = [
            "        block = min(queue, key=lambda each: self._last.get(each.key, 0))\n"
            "        del queue[block]\n",
         killed_by="test_task_3_the_requests_to_come_change_nothing",
-        breaks=("EvictionPolicy: gives the same answers, whatever comes later",
+        breaks=("EvictionPolicy: the same answers, whatever comes later",
                 "invariant 3: the requests to come are not known"),
         only_in_process=True,
     ),
@@ -220,7 +263,7 @@ MUTANTS = [
         replace="        block = queue.popitem(last=False)[0]\n",
         by="        block = queue.popitem(last=__import__('random').random() < 0.1)[0]\n",
         killed_by="test_task_3_the_same_calls_get_the_same_answers",
-        breaks=("EvictionPolicy: A policy that is asked the same gives the same answers",
+        breaks=("EvictionPolicy: In one run of Python the same calls get the same answers",
                 "invariant 3: the same calls get the same answers"),
     ),
     Mutant(
@@ -247,8 +290,8 @@ MUTANTS = [
         by="        globals().setdefault('_all_blocks', []).append(block)\n"
            "        if block not in self._in_use and block.key not in self._ghosts:\n",
         killed_by="test_task_3_it_remembers_a_bounded_number_of_blocks",
-        breaks=("EvictionPolicy: wherever it keeps them",
-                "invariant 5: the variables of its class and its file included"),
+        breaks=("EvictionPolicy: in its own variables, those of its class and those of its file",
+                "invariant 5: those of its class and those of its file"),
     ),
     Mutant(
         name="writes-down-the-names-of-what-went",
@@ -257,7 +300,7 @@ MUTANTS = [
         by="        self._ghosts[block.key] = None\n"
            "        self.__dict__.setdefault('_names', set()).add(f'block {block.key}')\n",
         killed_by="test_task_3_it_remembers_a_bounded_number_of_blocks",
-        breaks="EvictionPolicy: in whatever form",
+        breaks=("EvictionPolicy: as blocks, as keys or in text", "invariant 5: as blocks, as keys or in text"),
     ),
     Mutant(
         name="keeps-a-list-of-depths",
@@ -266,7 +309,7 @@ MUTANTS = [
         by="        self._ghosts[block.key] = None\n"
            "        self.__dict__.setdefault('_depths', []).append(block.depth)\n",
         killed_by="test_task_3_what_it_keeps_does_not_grow",
-        breaks=("EvictionPolicy: what it keeps does not grow with the number of requests",
+        breaks=("EvictionPolicy: what it keeps there does not grow with the number of requests",
                 "invariant 5: does not grow with the number of requests"),
     ),
     # ---- Task 3: better counts

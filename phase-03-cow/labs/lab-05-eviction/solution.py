@@ -1,14 +1,15 @@
 """Lab 3.5: what to forget. Three eviction policies for a prefix cache; the third is yours to invent.
 
-    freed(block)    nobody uses it any more: it stays in the cache, and may be forgotten from now on
+    freed(block)    no request uses it any more: it stays in the cache, and may be forgotten from now on
     taken(block)    a request uses it again: it must not be forgotten
     evict()         the cache is full and a request needs room: which block goes?
 
-A block may go if it was freed and not taken since. A block that the cache does not hold may come in at any time, also
+A block may go if it was freed and not taken since. A block that the cache does not hold may come in at any time, even
 one that went before: the policy hears of it when its request ends, by ``freed``. A request frees its last block first.
+Blocks are compared by ``==``: ``taken`` may name a block by another object than ``freed`` did.
 ``taken`` is not always a hit: of the request A ─ B ─ C, if A went and B and C are still there, all three are computed
 again, B and C in their old places. The policy hears taken(B), taken(C), and in the end freed(C), freed(B), freed(A).
-All three policies are asked the same questions. Nobody tells them what comes next.
+All three policies are asked the same questions. No call says what comes next.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from course.eviction_arena import Block
 class Fifo:
     """First in, first out. A block comes in when it is freed for the first time, or the first time since it went.
 
-    To be used again changes nothing about its place: it only cannot go while it is in use.
+    A block that is used again keeps its place: it only cannot go while it is in use.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -34,7 +35,7 @@ class Fifo:
         # END TASK
 
     def freed(self, block: Block) -> None:
-        """Nobody uses ``block`` any more. After: it may go; if it is new it stands last."""
+        """No request uses ``block`` any more. After: it may go; if it is new, it is the last one."""
         # TASK 1: Fifo.freed
         self._may_go[block] = True
         # END TASK
@@ -63,7 +64,7 @@ class Fifo:
 
 
 class LeastRecentlyFreed:
-    """What the engine's free queue does: the block goes that has been free longest.
+    """What the engine's free queue does: the block that has been free longest goes.
 
     On every trace it has exactly the hits of the engine.
     """
@@ -75,7 +76,7 @@ class LeastRecentlyFreed:
         # END TASK
 
     def freed(self, block: Block) -> None:
-        """Nobody uses ``block`` any more. After: it may go, after all others that may."""
+        """No request uses ``block`` any more. After: it may go, after all others that may."""
         # TASK 2: LeastRecentlyFreed.freed
         self._queue[block] = None
         # END TASK
@@ -108,22 +109,24 @@ PROTECTED_SHARE = 0.8
 
 # END SOLUTION ONLY
 class EvictionPolicy:
-    """Your own. It must be legal, and forget; beyond that, better counts: the steps are in the README.
+    """Your own. It must be legal, and forget; beyond that, a better hit rate gives more points: see the README.
 
-    A policy that is asked the same gives the same answers, whatever comes later; two policies know nothing of each
-    other. At any time it remembers at most ``4 * num_blocks`` different blocks, those that went included, in whatever
-    form and wherever it keeps them. Numbers of its own that name no block do not count, but what it keeps does not grow
-    with the number of requests.
+    - In one run of Python the same calls get the same answers, whatever comes later. Two policies know nothing of each
+      other.
+    - At any time it remembers at most ``4 * num_blocks`` different blocks, those that went included: as blocks, as keys
+      or in text, in its own variables, those of its class and those of its file.
+    - Numbers that name no block do not count as blocks, but what it keeps there does not grow with the number of
+      requests.
     """
 
     # SOLUTION ONLY
-    # Two queues, as in segmented LRU and 2Q. A block that was used once stands in _once, one that was used again in
-    # _again. Those of _once go first, so a document that nobody asks for twice washes out nothing but others of its
-    # kind. If _again grows too large, its oldest get a last chance in _once. What went lately is remembered by its key
+    # Two queues, as in segmented LRU and 2Q. A block that was used once is in _once, one that was used again in _again.
+    # Those of _once go first, so a document that is asked for once pushes out nothing but other documents. If _again
+    # grows too large, its oldest blocks get a last chance in _once. A block that went lately is remembered by its key
     # alone, a ghost: if it comes back, it was needed, and is not new.
     #
-    # In both queues a child stands before its parent, because it is freed before it, and who uses the child uses the
-    # parent. So leaves go first.
+    # In both queues a child is before its parent, because it is freed before it, and a request that uses the child uses
+    # the parent. So leaves go first.
     # END SOLUTION ONLY
     def __init__(self, num_blocks: int) -> None:
         """A policy for a cache of ``num_blocks`` blocks, at least 1, all of them empty."""
@@ -137,7 +140,7 @@ class EvictionPolicy:
         # END TASK
 
     def freed(self, block: Block) -> None:
-        """Nobody uses ``block`` any more. After: it may go."""
+        """No request uses ``block`` any more. After: it may go."""
         # TASK 3: EvictionPolicy.freed
         if block not in self._in_use and block.key not in self._ghosts:
             self._once[block] = None
@@ -157,7 +160,7 @@ class EvictionPolicy:
         # END TASK
 
     def evict(self) -> Block:
-        """A block that may go, whichever you think is missed least. After: it is not in the cache any more.
+        """A block that may go, the one that you expect to be missed least. After: it is not in the cache any more.
 
         As long as there are blocks that may go, it is one of them. Raises RuntimeError if there is none.
         """

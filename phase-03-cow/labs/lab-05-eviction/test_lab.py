@@ -46,6 +46,28 @@ def free_all(policy, blocks):
         policy.freed(block)
 
 
+EQUAL = "blocks are compared by ==, so a block is in use whichever object named it"
+
+
+def equal_to(block):
+    """The same block, as another object."""
+    return Block(*block)
+
+
+def check_hears_only_its_own_calls(policy_class, name):
+    """Two policies with a block in common; each lets it go."""
+    policy = policy_class(4)
+    free_all(policy, roots(7, 3, 9))
+    other = policy_class(4)
+    other.freed(Block(7, None, 0))
+    calls = f"a {name}(4) has heard freed(7), freed(3), freed(9), then a second one freed(7)"
+    got = [evicted(policy, 1, calls), evicted(other, 1, f"{calls}; the first evicted 7"),
+           evicted(policy, 2, f"{calls}; each evicted 7")]
+    assert got == [[7], [7], [3, 9]], (
+        f"{calls}: the first evicted {got[0]}, the second {got[1]}, the first {got[2]}, expected [7], [7] and [3, 9]: "
+        "a policy answers by its own calls alone")
+
+
 @functools.cache
 def trace(name):
     traces = {each.name: each for each in fixed_traces()}
@@ -127,6 +149,7 @@ def test_task_1_the_first_that_came_goes_first(lab):
     got += evicted(policy, 2, "freed 7, 3, 9; evicted two; freed 1")
     assert got == [7, 3, 9, 1], (f"freed 7, 3, 9; evicted two; freed 1; evicted two: {got}, expected [7, 3, 9, 1]: "
                                  "first in, first out")
+    check_hears_only_its_own_calls(lab.Fifo, "Fifo")
 
 
 @pytest.mark.points(2)
@@ -141,6 +164,9 @@ def test_task_1_a_block_in_use_does_not_go(lab):
     got = evicted(policy, 1, "freed 7, 3, 9; took 7; evicted 3; freed 7")
     assert got == [7], (f"freed 7, 3, 9; took 7; evicted 3; freed 7: evict() gives {got[0]}, expected 7: it may go "
                         "again, and it came before 9")
+    policy.taken(equal_to(blocks[2]))
+    with must_raise(RuntimeError, "evict() after 3 and 7 went and Block(9, None, 0), another object, was taken", EQUAL):
+        policy.evict()
 
 
 @pytest.mark.points(2)
@@ -199,6 +225,7 @@ def test_task_2_the_tail_of_a_request_goes_first(lab):
     calls = "the request 1 ─ 2 ─ 3 ended, so 3, 2, 1 were freed in this order"
     got = evicted(policy, 3, calls)
     assert got == [3, 2, 1], f"{calls}: evicted {got}, expected [3, 2, 1]: what was freed longest ago goes first"
+    check_hears_only_its_own_calls(lab.LeastRecentlyFreed, "LeastRecentlyFreed")
 
 
 @pytest.mark.points(2)
@@ -222,6 +249,12 @@ def test_task_2_a_block_in_use_does_not_go(lab):
     calls = "freed 7, 3, 9; took 3"
     got = evicted(policy, 2, calls)
     assert got == [7, 9], f"{calls}: evicted {got}, expected [7, 9]: 3 is in use, and the others keep their order"
+    with must_raise(RuntimeError, f"{calls}; evicted 7 and 9: evict()", "3 is still in use"):
+        policy.evict()
+    policy.freed(blocks[1])
+    policy.taken(equal_to(blocks[1]))
+    with must_raise(RuntimeError, "evict() after 3 was freed and Block(3, None, 0), another object, was taken", EQUAL):
+        policy.evict()
 
 
 @pytest.mark.points(1)
@@ -266,12 +299,14 @@ def test_task_3_a_block_in_use_does_not_go(lab):
     policy = lab.EvictionPolicy(6)
     blocks = roots(1, 2, 3, 4, 5, 6)
     free_all(policy, blocks)
-    for block in (blocks[0], blocks[5]):
+    for block in (blocks[0], equal_to(blocks[5])):
         policy.taken(block)
-    calls = "freed 1, 2, 3, 4, 5, 6; took 1 and 6"
+    calls = "freed 1, 2, 3, 4, 5, 6; took 1 and 6, the latter by another object, Block(6, None, 0)"
     got = evicted(policy, 4, calls)
     assert sorted(got) == [2, 3, 4, 5], (f"{calls}: four times evict() gave {got}, expected 2, 3, 4, 5 in any order: 1 "
                                          "and 6 are in use")
+    with must_raise(RuntimeError, f"{calls}; evicted {got}: evict()", EQUAL):
+        policy.evict()
 
 
 @pytest.mark.points(1)

@@ -19,7 +19,7 @@ MUTANTS = [
         replace="np.arange(context_len - (end - start), context_len)\n",
         by="np.arange(context_len - (end - start) + 1, context_len + 1)\n",
         killed_by="test_task_1_positions_are_the_last_of_each_context",
-        breaks="token_positions: the first token of a request has position 0",
+        breaks="token_positions: The first token of a request has position 0",
     ),
     Mutant(
         name="the-latest-token-first",
@@ -28,6 +28,14 @@ MUTANTS = [
         by="np.arange(context_len - 1, context_len - 1 - (end - start), -1)\n",
         killed_by="test_task_1_positions_are_the_last_of_each_context",
         breaks="token_positions: in order",
+    ),
+    Mutant(
+        name="positions-of-32-bits",
+        story="Makes positions of the type that the network takes. Slots are made of them, and a large pool has more.",
+        replace="np.arange(context_len - (end - start), context_len)\n",
+        by="np.arange(context_len - (end - start), context_len, dtype=np.int32)\n",
+        killed_by="test_task_1_positions_are_the_last_of_each_context",
+        breaks="token_positions: an int64 array [num_tokens]",
     ),
     Mutant(
         name="one-table-for-all",
@@ -44,7 +52,15 @@ MUTANTS = [
         replace="* block_size + positions % block_size\n    # END TASK\n",
         by="* block_size + np.arange(len(positions)) % block_size\n    # END TASK\n",
         killed_by="test_task_1_slots_of_random_batches",
-        breaks="slot_mapping: Token t of request i stands at positions[t] of its request",
+        breaks="slot_mapping: Token t of request i is at position positions[t] of its request",
+    ),
+    Mutant(
+        name="slots-of-32-bits",
+        story="Saves half of the bytes of an index. From slot 2 ** 31 on it is negative.",
+        replace="    return np.concatenate(block_ids) * block_size + positions % block_size\n",
+        by="    return (np.concatenate(block_ids) * block_size + positions % block_size).astype(np.int32)\n",
+        killed_by="test_task_1_slots_go_through_each_requests_own_table",
+        breaks="slot_mapping: an int64 array [num_tokens]",
     ),
     # ---- Task 2
     Mutant(
@@ -78,7 +94,7 @@ MUTANTS = [
         by="        block_ids, offsets = np.divmod(slots, self.block_size)\n"
            "        self.pools[layer][mx.array(block_ids)] = 0\n",
         killed_by="test_task_2_each_token_lands_in_its_slot_and_nothing_else_changes",
-        breaks=("PagedKVCache.write: Nothing else in any pool has changed",
+        breaks=("PagedKVCache.write: nothing else in any pool has changed",
                 "invariant 3: A write changes its slots and nothing else"),
     ),
     Mutant(
@@ -100,7 +116,7 @@ MUTANTS = [
            "        slotwise[mx.array(slots)] = keys_values\n"
            "        self.pools[layer] = slotwise.reshape(-1, self.block_size, *slotwise.shape[1:]).swapaxes(1, 2)\n",
         killed_by="test_task_2_the_pool_is_written_in_place",
-        breaks=("PagedKVCache.write: The pool is written in place: no second one is made on the way",
+        breaks=("PagedKVCache.write: the pool was written in place: no second one was made on the way",
                 "invariant 3: no array of a pool's size is made"),
     ),
     Mutant(
@@ -110,8 +126,8 @@ MUTANTS = [
         by="        block_ids, offsets = np.divmod(slots, self.block_size)\n"
            "        self.before = self.pools[layer].reshape(-1)\n        mx.eval(self.before)\n",
         killed_by="test_task_2_the_pool_is_written_in_place",
-        breaks=("PagedKVCache.write: The pool is written in place",
-                "PagedKVCache: nobody but this class keeps a reference to a pool, or to a view of one"),
+        breaks=("PagedKVCache.write: the pool was written in place",
+                "PagedKVCache: no other object keeps a reference to a pool, or to a view of one"),
     ),
     Mutant(
         name="write-goes-token-by-token",
@@ -120,7 +136,7 @@ MUTANTS = [
         by="        for token, (block_id, offset) in enumerate(zip(block_ids.tolist(), offsets.tolist())):\n"
            "            self.pools[layer][block_id, :, offset] = keys_values[token]\n",
         killed_by="test_task_2_all_tokens_are_one_write",
-        breaks="PagedKVCache.write: It is one write for all tokens, not one a token",
+        breaks="PagedKVCache.write: it was one write for all tokens, not one per token",
     ),
     # ---- Task 3
     Mutant(
@@ -129,7 +145,7 @@ MUTANTS = [
         replace="        for pool, blocks in zip(self.pools, copied):\n",
         by="        for pool, blocks in zip(self.pools[:1], copied):\n",
         killed_by="test_task_3_whole_blocks_of_every_layer_are_copied",
-        breaks="PagedKVCache.copy_blocks: in every layer",
+        breaks="PagedKVCache.copy_blocks: in every layer the blocks are as if",
     ),
     Mutant(
         name="copies-all-at-once",
@@ -137,9 +153,8 @@ MUTANTS = [
         replace="            origins[destination] = origins.get(source, source)\n",
         by="            origins[destination] = source\n",
         killed_by="test_task_3_copies_are_as_if_made_one_after_the_other",
-        breaks=("PagedKVCache.copy_blocks: all is as if the copies had been made one after the other",
-                "PagedKVCache.copy_blocks: a copy whose source is the destination of an earlier one copies on what "
-                "that one brought"),
+        breaks=("PagedKVCache.copy_blocks: as if the copies had been made one after the other",
+                "PagedKVCache.copy_blocks: a source that an earlier pair wrote passes on what that pair brought"),
     ),
     Mutant(
         name="the-first-copy-into-a-block-stays",
@@ -171,7 +186,7 @@ MUTANTS = [
         replace="        if not copies:\n            return\n",
         by="",
         killed_by="test_task_3_copies_are_counted",
-        breaks="PagedKVCache.copy_blocks: No pairs: nothing happens",
+        breaks="PagedKVCache.copy_blocks: if there are no pairs, nothing has changed",
     ),
     Mutant(
         name="copies-are-not-read-first",
@@ -179,7 +194,8 @@ MUTANTS = [
         replace="        mx.eval(copied)\n",
         by="",
         killed_by="test_task_3_a_copied_block_does_not_copy_the_pool",
-        breaks="PagedKVCache.copy_blocks: what is read from a pool must be read to its end",
+        breaks=("PagedKVCache.copy_blocks: the pools were written in place",
+                "PagedKVCache.copy_blocks: What is read from a pool must be read to its end"),
     ),
     Mutant(
         name="copies-from-a-snapshot",
@@ -188,7 +204,7 @@ MUTANTS = [
         by="        snapshot = [pool + 0 for pool in self.pools]\n        mx.eval(snapshot)\n"
            "        copied = [pool[sources] for pool in snapshot]\n",
         killed_by="test_task_3_a_copied_block_does_not_copy_the_pool",
-        breaks="PagedKVCache.copy_blocks: The pools are written in place",
+        breaks="PagedKVCache.copy_blocks: the pools were written in place",
     ),
     # ---- Task 4
     Mutant(
@@ -197,7 +213,7 @@ MUTANTS = [
         replace="    sees = positions <= own_positions ",
         by="    sees = positions < own_positions ",
         killed_by="test_task_4_one_query_sees_its_whole_context",
-        breaks="_attend_alike: attends to all tokens of its request up to that position",
+        breaks="_attend_alike: a query attends to all tokens of its request up to its own position",
     ),
     Mutant(
         name="chunk-stands-at-the-start",
@@ -205,7 +221,7 @@ MUTANTS = [
         replace="    own_positions = lengths - num_queries + np.arange(num_queries)[:, None]\n",
         by="    own_positions = 0 * lengths + np.arange(num_queries)[:, None]\n",
         killed_by="test_task_4_a_chunk_is_causal_from_where_it_stands",
-        breaks="_attend_alike: Query j of request i stands at position context_lens[i] - num_queries + j",
+        breaks="_attend_alike: query j of request i is at position context_lens[i] - num_queries + j",
     ),
     Mutant(
         name="everybody-sees-the-whole-context",
@@ -213,7 +229,7 @@ MUTANTS = [
         replace="    sees = positions <= own_positions ",
         by="    sees = positions < lengths + 0 * own_positions ",
         killed_by="test_task_4_a_chunk_is_causal_from_where_it_stands",
-        breaks="_attend_alike: up to that position",
+        breaks="_attend_alike: up to its own position",
     ),
     Mutant(
         name="blocks-are-glued-without-turning",
@@ -239,7 +255,7 @@ MUTANTS = [
            "    keys, values = mx.tile(keys, repeats), mx.tile(values, repeats)\n"
            "    lengths = np.array(context_lens)[:, None, None]\n",
         killed_by="test_task_4_heads_are_grouped_over_kv_heads",
-        breaks="_attend_alike: Head h reads KV head h // (num_heads // num_kv_heads)",
+        breaks="_attend_alike: head h reads KV head h // (num_heads // num_kv_heads)",
     ),
     Mutant(
         name="scale-by-habit",
@@ -247,7 +263,7 @@ MUTANTS = [
         replace="keys, values, scale=scale,\n",
         by="keys, values, scale=head_dim ** -0.5,\n",
         killed_by="test_task_4_scores_are_multiplied_by_the_scale",
-        breaks="_attend_alike: Scores are multiplied by scale",
+        breaks="_attend_alike: scores are multiplied by scale",
     ),
     Mutant(
         name="window-one-too-long",
@@ -255,7 +271,7 @@ MUTANTS = [
         replace="        sees &= positions > own_positions - window\n",
         by="        sees &= positions >= own_positions - window\n",
         killed_by="test_task_4_a_window_ends_the_view_backwards",
-        breaks="_attend_alike: to this many of the last of these, itself included",
+        breaks="_attend_alike: the last window of these tokens, itself included",
     ),
     Mutant(
         name="window-from-the-end-of-the-context",
@@ -263,7 +279,7 @@ MUTANTS = [
         replace="        sees &= positions > own_positions - window\n",
         by="        sees &= (positions > lengths - 1 - window) | (positions == own_positions)\n",
         killed_by="test_task_4_a_window_ends_the_view_backwards",
-        breaks="_attend_alike: with a window, to this many of the last of these",
+        breaks="_attend_alike: with a window, it attends to the last window of these tokens",
     ),
     Mutant(
         name="all-are-as-long-as-the-first",
@@ -271,7 +287,7 @@ MUTANTS = [
         replace="    lengths = np.array(context_lens)[:, None, None]\n",
         by="    lengths = np.full(num_requests, context_lens[0])[:, None, None]\n",
         killed_by="test_task_4_requests_alike_are_each_as_alone",
-        breaks="_attend_alike: Their lengths may still differ, by less than a block",
+        breaks="_attend_alike: their lengths may differ, by less than a block",
     ),
     Mutant(
         name="garbage-gets-weight-0",
@@ -279,8 +295,8 @@ MUTANTS = [
         replace="    values = mx.where(mx.array(is_written)[:, None], values, 0)",
         by="    values = values",
         killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
-        breaks=("_attend_alike: What the slots after a context hold does not matter, even if it is NaN",
-                "invariant 4: What lies after a context has no say, NaN included"),
+        breaks=("_attend_alike: what the slots after a context hold does not matter, even if it is NaN",
+                "invariant 4: The slots after a context do not matter, even if they hold NaN"),
     ),
     Mutant(
         name="nan-is-taken-for-garbage",
@@ -296,7 +312,7 @@ MUTANTS = [
         replace="mask=mx.array(sees)[:, None])\n",
         by="mask=mx.array(np.where(sees, 0, -np.inf)[:, None]).astype(queries.dtype))\n",
         killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
-        breaks="_attend_alike: What the slots after a context hold does not matter, even if it is NaN",
+        breaks="_attend_alike: what the slots after a context hold does not matter, even if it is NaN",
     ),
     Mutant(
         name="tables-are-not-cut",
@@ -304,7 +320,7 @@ MUTANTS = [
         replace="[list(table[:num_blocks]) for table in block_tables]",
         by="[list(table) for table in block_tables]",
         killed_by="test_task_4_what_stands_after_a_context_does_not_matter",
-        breaks=("_attend_alike: A table may be longer than its context needs, and tables may differ in length",
+        breaks=("_attend_alike: a table may be longer than its context needs, and tables may differ in length",
                 "module: what stands after the blocks of the context has no say"),
     ),
     Mutant(
@@ -313,7 +329,7 @@ MUTANTS = [
         replace="    return out.swapaxes(1, 2)\n",
         by="    return out.swapaxes(1, 2).astype(mx.float32)\n",
         killed_by="test_task_4_the_result_has_the_type_of_the_queries",
-        breaks="_attend_alike: like queries",
+        breaks="_attend_alike: an array of the shape and the type of queries",
     ),
     # ---- Task 5
     Mutant(
@@ -323,7 +339,7 @@ MUTANTS = [
         by="    shapes = [(shapes[0][0], num_blocks) for _, num_blocks in shapes]\n"
            "    for shape in dict.fromkeys(shapes):\n",
         killed_by="test_task_5_decodes_and_chunks_in_one_batch",
-        breaks="paged_attention: Here the requests may differ in both",
+        breaks="paged_attention: In a ragged batch the requests may differ in these numbers",
     ),
     Mutant(
         name="results-stay-in-groups",
@@ -331,7 +347,7 @@ MUTANTS = [
         replace="    return mx.concatenate(outs)[mx.array(np.argsort(rows_of_outs))]\n",
         by="    return mx.concatenate(outs)\n",
         killed_by="test_task_5_results_stand_in_the_order_of_the_queries",
-        breaks="paged_attention: come in any order",
+        breaks="paged_attention: be in any order",
     ),
     Mutant(
         name="sorts-by-where-it-came-from",
@@ -348,7 +364,7 @@ MUTANTS = [
         by="block_tables[:len(members)]",
         killed_by="test_task_5_decodes_and_chunks_in_one_batch",
         breaks=("paged_attention: Row for row, the result is that of each request alone",
-                "invariant 5: who else is in the batch does not show in the result"),
+                "invariant 5: which other requests are in the batch"),
     ),
     Mutant(
         name="groups-forget-the-window",
@@ -356,7 +372,7 @@ MUTANTS = [
         replace=" scale,\n                                    window))\n",
         by=" scale))\n",
         killed_by="test_task_5_random_batches",
-        breaks="paged_attention: What they see is said at _attend_alike",
+        breaks="paged_attention: _attend_alike says what a query sees",
     ),
     Mutant(
         name="every-block-is-read-once",
@@ -368,7 +384,7 @@ MUTANTS = [
            "                        for i, table in enumerate(block_tables)]\n",
         killed_by="test_task_5_requests_may_share_blocks",
         breaks=("paged_attention: and share blocks",
-                "invariant 5: who shares them"),
+                "invariant 5: which requests share them"),
     ),
     Mutant(
         name="blocks-in-order-of-their-ids",
@@ -376,7 +392,7 @@ MUTANTS = [
         replace="[list(table[:num_blocks]) for table in block_tables]",
         by="[sorted(table[:num_blocks]) for table in block_tables]",
         killed_by="test_task_5_where_blocks_lie_does_not_show",
-        breaks="invariant 5: Which blocks are used",
+        breaks="invariant 5: which blocks are used",
     ),
     # ---- Task 6
     Mutant(
@@ -385,7 +401,7 @@ MUTANTS = [
         replace="mx.array(positions.astype(np.int32)), attend)\n",
         by="mx.arange(len(token_ids)), attend)\n",
         killed_by="test_task_6_chunks_are_as_the_whole_prompt",
-        breaks=("ModelRunner.step: self.model(token_ids, positions, attend) computes the hidden states of the flat "
+        breaks=("ModelRunner.step: self.model(token_ids, positions, attend) gives the hidden states of the flat "
                 "batch",
                 "invariant 6: Logits are those of the dense model"),
     ),
@@ -402,7 +418,7 @@ MUTANTS = [
            "            self.cache.write(layer, keys_values, slots)\n"
            "            return out\n",
         killed_by="test_task_6_a_prompt_is_computed_as_by_the_dense_model",
-        breaks=("ModelRunner.step: attend writes all keys and values of the layer, and only then attends",
+        breaks=("ModelRunner.step: in every layer all keys and values were written before any were read",
                 "invariant 2: In every layer all writes come before the first read"),
     ),
     Mutant(
@@ -429,7 +445,7 @@ MUTANTS = [
         by="        if copies:\n            logits = self.step(requests)\n            mx.eval(logits)\n"
            "            self.cache.copy_blocks(copies)\n            return logits\n        block_tables = [",
         killed_by="test_task_6_copies_are_made_before_anything_is_written",
-        breaks=("ModelRunner.step: copies are made: before anything is written",
+        breaks=("ModelRunner.step: copies were made before anything was written",
                 "invariant 2: Copies come first, then writes"),
     ),
     Mutant(
@@ -438,7 +454,7 @@ MUTANTS = [
         replace="                wanted.append(end - 1)\n",
         by="                wanted.append(start)\n",
         killed_by="test_task_6_a_prompt_is_computed_as_by_the_dense_model",
-        breaks="ModelRunner.step: of the last token of any other with needs_logits",
+        breaks="ModelRunner.step: of any other request with needs_logits: a row for its last token",
     ),
     Mutant(
         name="everybody-gets-logits",
@@ -446,7 +462,7 @@ MUTANTS = [
         replace="            elif request.needs_logits:\n",
         by="            else:\n",
         killed_by="test_task_6_only_who_needs_logits_gets_them",
-        breaks="ModelRunner.step: of none of the rest",
+        breaks="ModelRunner.step: of the rest: no row",
     ),
     Mutant(
         name="nobody-wants-floats",
@@ -454,7 +470,7 @@ MUTANTS = [
         replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
         by="        return self.model.logits(hidden[mx.array(wanted)])\n",
         killed_by="test_task_6_nobody_needs_logits",
-        breaks="ModelRunner.step: If nobody wants any, the result has no rows",
+        breaks="ModelRunner.step: if no logits are wanted, the shape is (0, vocab_size)",
     ),
     Mutant(
         name="logits-first-then-the-choice",
@@ -462,7 +478,7 @@ MUTANTS = [
         replace="        return self.model.logits(hidden[mx.array(wanted, dtype=mx.int32)])\n",
         by="        return self.model.logits(hidden)[mx.array(wanted, dtype=mx.int32)]\n",
         killed_by="test_task_6_logits_are_computed_only_where_they_are_wanted",
-        breaks="ModelRunner.step: is computed of the wanted tokens and of no other",
+        breaks="ModelRunner.step: was computed of the wanted tokens and of no other",
     ),
     Mutant(
         name="all-logits-if-anybody-wants-one",
@@ -472,7 +488,7 @@ MUTANTS = [
            "            return mx.zeros((0, self.model.config.vocab_size))\n"
            "        return self.model.logits(hidden)[mx.array(wanted)]\n",
         killed_by="test_task_6_logits_are_computed_only_where_they_are_wanted",
-        breaks="ModelRunner.step: is computed of the wanted tokens and of no other",
+        breaks="ModelRunner.step: was computed of the wanted tokens and of no other",
     ),
     Mutant(
         name="step-keeps-the-pools-of-before",
@@ -482,7 +498,7 @@ MUTANTS = [
            "        mx.eval(self.before)\n"
            "        block_tables = [request.block_ids for request in requests]\n",
         killed_by="test_task_6_a_step_leaves_the_pools_where_they_are",
-        breaks="ModelRunner.step: the step holds none of them, and no view of one, while it writes",
+        breaks="ModelRunner.step: the step held none of them, and no view of one, while it wrote",
     ),
     Mutant(
         name="views-outlive-their-step",
@@ -494,7 +510,7 @@ MUTANTS = [
            "            self.views = [pool.reshape(-1) for pool in self.cache.pools]\n"
            "            mx.eval(self.views)\n",
         killed_by="test_task_6_a_step_leaves_the_pools_where_they_are",
-        breaks="ModelRunner.step: Pools are written in place",
+        breaks="ModelRunner.step: the pools were written in place",
     ),
     Mutant(
         name="nothing-wanted-nothing-done",
@@ -505,7 +521,7 @@ MUTANTS = [
            "            return mx.zeros((0, self.model.config.vocab_size))\n"
            "        block_tables = [",
         killed_by="test_task_6_nobody_needs_logits",
-        breaks="ModelRunner.step: how many tokens of it, these included, have K/V after the step",
+        breaks="ModelRunner.step: the keys and values of all tokens are in their slots, even if no logits are wanted",
     ),
     Mutant(
         name="all-logits-only-if-the-last-is-needed",
@@ -513,7 +529,7 @@ MUTANTS = [
         replace="            if request.needs_all_logits:\n",
         by="            if request.needs_all_logits and request.needs_logits:\n",
         killed_by="test_task_6_all_logits_of_a_request",
-        breaks="ModelRunner.step: whether those of all of token_ids are, whatever the field above says",
+        breaks="ModelRunner.step: of a request with needs_all_logits: a row for each of its tokens",
     ),
     Mutant(
         name="the-last-row-twice",
@@ -521,7 +537,7 @@ MUTANTS = [
         replace="            elif request.needs_logits:\n",
         by="            if request.needs_logits:\n",
         killed_by="test_task_6_all_logits_of_a_request",
-        breaks="ModelRunner.step: of all tokens of a request with needs_all_logits, of the last token of any other",
+        breaks="ModelRunner.step: of any other request with needs_logits",
     ),
     Mutant(
         name="all-logits-come-last",
@@ -544,7 +560,7 @@ MUTANTS = [
         replace="self.scale, **self.options[layer])\n",
         by="self.scale)\n",
         killed_by="test_task_6_layers_have_windows_of_their_own",
-        breaks="ModelRunner.step: with the keyword argument window only in layers that have one (self.options[layer])",
+        breaks="ModelRunner.step: the keyword argument window only in layers that have one (self.options[layer])",
     ),
     Mutant(
         name="one-window-for-all-layers",
@@ -552,7 +568,7 @@ MUTANTS = [
         replace="self.scale, **self.options[layer])\n",
         by="self.scale, **self.options[-1])\n",
         killed_by="test_task_6_layers_have_windows_of_their_own",
-        breaks="ModelRunner.step: with the keyword argument window only in layers that have one (self.options[layer])",
+        breaks="ModelRunner.step: the keyword argument window only in layers that have one (self.options[layer])",
     ),
     Mutant(
         name="window-is-always-passed",
@@ -560,7 +576,7 @@ MUTANTS = [
         replace="self.scale, **self.options[layer])\n",
         by="self.scale, **{\"window\": None, **self.options[layer]})\n",
         killed_by="test_task_6_attention_is_called_as_promised",
-        breaks="ModelRunner.step: with the keyword argument window only in layers that have one",
+        breaks="ModelRunner.step: it got the keyword argument window only in layers that have one",
     ),
     Mutant(
         name="attention-built-in",
@@ -568,8 +584,8 @@ MUTANTS = [
         replace="            return self.attention(queries,",
         by="            return paged_attention(queries,",
         killed_by="test_task_6_attention_is_called_as_promised",
-        breaks="ModelRunner.step: self.attention is called as attention(queries, pool, block_tables, context_lens, "
-               "query_starts, scale)",
+        breaks="ModelRunner.step: self.attention was called with all requests of the step, in their order, as "
+               "attention(queries, pool, block_tables, context_lens, query_starts, scale)",
     ),
     Mutant(
         name="rows-by-context",
@@ -577,6 +593,6 @@ MUTANTS = [
         replace="        query_starts = [0, *np.cumsum([len(request.token_ids) for request in requests]).tolist()]\n",
         by="        query_starts = [0, *np.cumsum(context_lens).tolist()]\n",
         killed_by="test_task_6_a_batch_is_as_each_request_alone",
-        breaks="ModelRunner.step: of the last token of any other with needs_logits",
+        breaks="ModelRunner.step: of any other request with needs_logits: a row for its last token",
     ),
 ]

@@ -13,7 +13,7 @@ A step computes a flat batch of tokens, request after request, with no padding:
     positions        8   3   0   1   2   6   7          the tokens of a request are the last ones of its context
 
 Block tables may be longer than a context needs: what stands after the blocks of the context has no say. Nothing here
-checks its arguments. They come from the scheduler, which has made a slot for every token.
+checks its arguments: they come from the scheduler, which has made a slot for every token.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TokenArray = npt.NDArray[np.int64]
 
 
 def token_positions(context_lens: Sequence[int], query_starts: Sequence[int]) -> TokenArray:
-    """The position of each token of a step in its own request, [num_tokens].
+    """The position of each token of a step in its own request: an int64 array [num_tokens].
 
-    Request ``i`` has ``query_starts[i + 1] - query_starts[i]`` tokens, at least one. They are the last ones of its
-    ``context_lens[i]`` tokens, in order; the first token of a request has position 0.
+    Request ``i`` computes ``query_starts[i + 1] - query_starts[i]`` tokens, at least one. They are the last ones of its
+    ``context_lens[i]`` tokens, in order. The first token of a request has position 0.
     """
     # TASK 1: token_positions
     return np.concatenate([np.arange(context_len - (end - start), context_len)
@@ -48,9 +48,9 @@ def token_positions(context_lens: Sequence[int], query_starts: Sequence[int]) ->
 
 def slot_mapping(block_tables: Sequence[Sequence[int]], positions: TokenArray, query_starts: Sequence[int],
                  block_size: int) -> TokenArray:
-    """The slot of each token of a step, [num_tokens]: where its keys and values are written.
+    """The slot of each token of a step, where its keys and values are written: an int64 array [num_tokens].
 
-    Token ``t`` of request ``i`` stands at ``positions[t]`` of its request, in block
+    Token ``t`` of request ``i`` is at position ``positions[t]`` of its request, in block
     ``block_tables[i][positions[t] // block_size]``.
     """
     # TASK 1: slot_mapping
@@ -64,7 +64,7 @@ class PagedKVCache:
     """The K/V arrays of all layers, addressed by block id.
 
     MLX writes into an array in place only while nothing else needs what was in it. Otherwise it makes a copy, here of
-    a whole pool. So nobody but this class keeps a reference to a pool, or to a view of one.
+    a whole pool. So no other object keeps a reference to a pool, or to a view of one.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int,
@@ -78,18 +78,29 @@ class PagedKVCache:
 
     @staticmethod
     def block_bytes(num_layers: int, num_kv_heads: int, block_size: int, head_dim: int, dtype: mx.Dtype) -> int:
-        """What one block costs in all layers together. Given."""
+        """Given. The bytes of one block in all layers together."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.size
 
     # ---- Task 2
 
     def write(self, layer: int, keys_values: mx.array, slots: TokenArray) -> None:
-        """Store the keys and values of tokens, [num_tokens, 2 * num_kv_heads, head_dim], each token in its slot.
+        """Store the keys and values of tokens, each token in its slot.
 
-        ``slots`` are all different, in any order.
-        After: each of these slots of ``pools[layer]`` holds its token's keys and values, whatever it held before.
-        Nothing else in any pool has changed. The pool is written in place: no second one is made on the way.
-        It is one write for all tokens, not one a token.
+        Before:
+        - ``keys_values`` is [num_tokens, 2 * num_kv_heads, head_dim]
+        - ``slots`` are all different, in any order
+        After:
+        - each of these slots of ``pools[layer]`` holds its token's keys and values, whatever it held before
+        - nothing else in any pool has changed
+        - the pool was written in place: no second one was made on the way
+        - it was one write for all tokens, not one per token
+
+        Example::
+
+            >>> cache = PagedKVCache(1, num_blocks=4, num_kv_heads=1, block_size=4, head_dim=2, dtype=mx.float32)
+            >>> cache.write(0, mx.array([[[1, 2], [3, 4]]]), np.array([13]))
+            >>> cache.pools[0][3, :, 1].tolist()
+            [[1.0, 2.0], [3.0, 4.0]]
         """
         # TASK 2: PagedKVCache.write
         block_ids, offsets = np.divmod(slots, self.block_size)
@@ -101,11 +112,24 @@ class PagedKVCache:
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, pairs (source, destination) of block ids, in every layer.
 
-        After: all is as if the copies had been made one after the other. So a copy whose source is the destination of
-        an earlier one copies on what that one brought, and of two copies into one block the later one stays.
-        ``num_copied_blocks`` has grown by the number of pairs. No pairs: nothing happens.
-        The pools are written in place. For that, what is read from a pool must be read to its end (``mx.eval``)
-        before that pool is written: MLX is lazy, and a pool that is still to be read would be copied as a whole.
+        What is read from a pool must be read to its end (``mx.eval``) before that pool is written: MLX is lazy, and
+        would first copy a whole pool that is still to be read.
+
+        After:
+        - in every layer the blocks are as if the copies had been made one after the other
+        - so a source that an earlier pair wrote passes on what that pair brought
+        - and of two copies into one block the later one stays
+        - ``num_copied_blocks`` has grown by the number of pairs
+        - the pools were written in place
+        - if there are no pairs, nothing has changed
+
+        Example::
+
+            >>> cache = PagedKVCache(1, num_blocks=4, num_kv_heads=1, block_size=1, head_dim=1, dtype=mx.float32)
+            >>> cache.write(0, mx.array([[[5], [6]]]), np.array([1]))
+            >>> cache.copy_blocks([(1, 2), (2, 3)])
+            >>> cache.pools[0][3].flatten().tolist()
+            [5.0, 6.0]
         """
         # TASK 3: PagedKVCache.copy_blocks
         if not copies:
@@ -124,14 +148,14 @@ class PagedKVCache:
     # ---- given: for what must not be read again
 
     def clear_blocks(self, block_ids: Sequence[int]) -> None:
-        """Put zeros into whole blocks of every layer. Given."""
+        """Given. Put zeros into whole blocks of every layer."""
         if block_ids:
             cleared = mx.array(list(block_ids))
             for pool in self.pools:
                 pool[cleared] = 0
 
     def clear_slots(self, slots: TokenArray) -> None:
-        """Put zeros into single slots of every layer. Given."""
+        """Given. Put zeros into single slots of every layer."""
         block_ids, offsets = (mx.array(part) for part in np.divmod(slots, self.block_size))
         for pool in self.pools:
             pool[block_ids, :, offsets] = 0
@@ -142,16 +166,24 @@ class PagedKVCache:
 
 def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                   context_lens: Sequence[int], scale: float, window: int | None) -> mx.array:
-    """What each query of requests that are alike sees, like ``queries``: [num_requests, num_queries, num_heads,
-    head_dim].
+    """Attention of requests that have the same number of queries and of blocks.
 
-    Before: all have the same number of queries, and contexts of the same number of blocks. Their lengths may still
-    differ, by less than a block. A table may be longer than its context needs, and tables may differ in length.
-    Query ``j`` of request ``i`` stands at position ``context_lens[i] - num_queries + j`` and attends to all tokens of
-    its request up to that position; with a ``window``, to this many of the last of these, itself included. Head ``h``
-    reads KV head ``h // (num_heads // num_kv_heads)``. Scores are multiplied by ``scale``. What the slots after a
-    context hold does not matter, even if it is NaN. What those of the context hold does: NaN in a value that a query
-    sees shows in its result.
+    Before:
+    - ``queries`` is [num_requests, num_queries, num_heads, head_dim]
+    - query ``j`` of request ``i`` is at position ``context_lens[i] - num_queries + j`` of its request
+    - all contexts have the same number of blocks; their lengths may differ, by less than a block
+    - a table may be longer than its context needs, and tables may differ in length
+    Returns:
+    - what each query sees, an array of the shape and the type of ``queries``
+    - a query attends to all tokens of its request up to its own position
+    - with a ``window``, it attends to the last ``window`` of these tokens, itself included
+    - head ``h`` reads KV head ``h // (num_heads // num_kv_heads)``
+    - scores are multiplied by ``scale``
+    - what the slots after a context hold does not matter, even if it is NaN
+    - NaN in a value that a query sees shows in its result
+
+    Example: with 3 queries and a context of 10 tokens, query 0 is at position 7. It sees tokens 0 to 7, and with a
+    window of 4 only tokens 4 to 7.
     """
     # TASK 4: attention of requests that are alike
     num_requests, num_queries, _, _ = queries.shape
@@ -185,12 +217,12 @@ def _attend_alike(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequ
 def paged_attention(queries: mx.array, pool: mx.array, block_tables: Sequence[Sequence[int]],
                     context_lens: Sequence[int], query_starts: Sequence[int], scale: float,
                     window: int | None = None) -> mx.array:
-    """What each query of a ragged batch sees, [num_queries, num_heads, head_dim], like ``queries``.
+    """Attention of a ragged batch: what each query sees, [num_queries, num_heads, head_dim], like ``queries``.
 
     Request ``i`` has the queries from ``query_starts[i]`` to ``query_starts[i + 1]``: the last of its
-    ``context_lens[i]`` tokens, all of which have been written. What they see is said at ``_attend_alike``, which
-    computes it for requests that have the same number of queries and of blocks. Here the requests may differ in both,
-    come in any order, and share blocks. Row for row, the result is that of each request alone.
+    ``context_lens[i]`` tokens, all of which have been written. ``_attend_alike`` says what a query sees, and computes
+    it for requests that have the same number of queries and of blocks. In a ragged batch the requests may differ in
+    these numbers, be in any order, and share blocks. Row for row, the result is that of each request alone.
     """
     num_heads, head_dim = queries.shape[1:]
     block_size = pool.shape[2]
@@ -233,30 +265,37 @@ class ModelRunner:
                                   model.model.norm.weight.dtype)
 
     def step(self, requests: Sequence[RequestStep], copies: Sequence[tuple[int, int]] = ()) -> mx.array:
-        """Logits [number of wanted tokens, vocab_size], in the order of ``requests``: of all tokens of a request with
-        ``needs_all_logits``, of the last token of any other with ``needs_logits``, of none of the rest.
+        """Compute one step of all ``requests``, and return the logits that are wanted.
 
-        A ``RequestStep`` has five fields:
+        ``self.model(token_ids, positions, attend)`` gives the hidden states of the flat batch. Its first two arguments
+        are ``mx.array`` of integers, [num_tokens]. In every layer it calls ``attend(layer, queries, keys_values)``
+        once, with all tokens of the step, and takes back what each of them saw.
 
-            token_ids: Sequence[int]            to be computed now, at least one
-            block_ids: Sequence[int]            its block table
-            context_len: int                    how many tokens of it, these included, have K/V after the step
-            needs_logits: bool                  whether the logits of its last token are wanted
-            needs_all_logits: bool = False      whether those of all of ``token_ids`` are, whatever the field above says
+        Before:
+        - ``token_ids`` of a request are the tokens to compute now, at least one
+        - ``block_ids`` is its block table
+        - ``context_len`` is the number of its tokens that have K/V after the step, these included
+        - ``needs_logits`` says whether the logits of its last token are wanted
+        - ``needs_all_logits`` says whether those of all of ``token_ids`` are wanted, whatever ``needs_logits`` says
+        After:
+        - ``copies`` were made before anything was written
+        - in every layer all keys and values were written before any were read: a request may read, in this very step,
+          what another one writes
+        - the keys and values of all tokens are in their slots, even if no logits are wanted
+        - ``self.attention`` was called with all requests of the step, in their order, as
+          ``attention(queries, pool, block_tables, context_lens, query_starts, scale)``
+        - it got the keyword argument ``window`` only in layers that have one (``self.options[layer]``)
+        - ``self.model.logits(hidden)`` was computed of the wanted tokens and of no other: a row is a product with the
+          whole vocabulary
+        - the pools were written in place: the step held none of them, and no view of one, while it wrote
+        Returns:
+        - logits [number of wanted tokens, vocab_size], in the order of ``requests``
+        - of a request with ``needs_all_logits``: a row for each of its tokens
+        - of any other request with ``needs_logits``: a row for its last token
+        - of the rest: no row; if no logits are wanted, the shape is (0, vocab_size)
 
-        1. ``copies`` are made: before anything is written.
-        2. ``self.model(token_ids, positions, attend)`` computes the hidden states of the flat batch. Both are
-           ``mx.array`` of integers, [num_tokens]; the engine's are int32. In every layer it calls
-           ``attend(layer, queries, keys_values)`` once, with all tokens of the step, and takes what each of them saw.
-           ``attend`` writes all keys and values of the layer, and only then attends: a request may read, in this very
-           step, what another one writes.
-        3. ``self.model.logits(hidden)`` is computed of the wanted tokens and of no other: a row is a product with the
-           whole vocabulary. If nobody wants any, the result has no rows.
-
-        Pools are written in place: the step holds none of them, and no view of one, while it writes.
-
-        ``self.attention`` is called as ``attention(queries, pool, block_tables, context_lens, query_starts, scale)``,
-        with the keyword argument ``window`` only in layers that have one (``self.options[layer]``).
+        Example: requests of 1, 7 and 5 tokens, of which the first and the third need logits, give two rows: those of
+        tokens 0 and 12 of the flat batch.
         """
         # TASK 6: ModelRunner.step
         self.cache.copy_blocks(copies)

@@ -34,20 +34,28 @@ def test_task_1_positions_are_the_last_of_each_context(lab):
             ([1], [0, 1], [0]),
             ([6], [0, 6], [0, 1, 2, 3, 4, 5]),
             ([10, 33, 2], [0, 1, 2, 3], [9, 32, 1])]:
-        got = np.asarray(lab.token_positions(context_lens, query_starts)).tolist()
+        positions = np.asarray(lab.token_positions(context_lens, query_starts))
+        got = positions.tolist()
         assert got == expected, f"token_positions({context_lens}, {query_starts}) is {got}, expected {expected}: the " \
                                 "tokens of a request are the last ones of its context, and positions count from 0"
+        check_int64(positions, f"token_positions({context_lens}, {query_starts})")
+
+
+def check_int64(array, call):
+    assert array.dtype == np.int64, \
+        f"{call} is an array of {array.dtype}, expected int64: in a large pool a slot does not fit into 32 bits"
 
 
 @pytest.mark.points(2)
 def test_task_1_slots_go_through_each_requests_own_table(lab):
     tables, query_starts = [[7, 2, 5], [3], [4], [1, 6]], [0, 1, 2, 5, 7]
     positions = np.array([8, 3, 0, 1, 2, 6, 7])
-    got = np.asarray(lab.slot_mapping(tables, positions, query_starts, 4)).tolist()
-    expected = [20, 15, 16, 17, 18, 26, 27]
+    slots = np.asarray(lab.slot_mapping(tables, positions, query_starts, 4))
+    got, expected = slots.tolist(), [20, 15, 16, 17, 18, 26, 27]
     assert got == expected, f"slot_mapping({tables}, {positions.tolist()}, {query_starts}, block_size=4) is {got}, " \
                             f"expected {expected}: slot = table[p // block_size] * block_size + p % block_size, by " \
                             "the table of the token's own request"
+    check_int64(slots, f"slot_mapping({tables}, {positions.tolist()}, {query_starts}, block_size=4)")
 
 
 @pytest.mark.points(2)

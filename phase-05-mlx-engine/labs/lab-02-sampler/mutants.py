@@ -37,7 +37,7 @@ MUTANTS = [
         replace="        return mx.argmax(logits, axis=-1)\n",
         by="        return mx.broadcast_to(mx.argmax(logits), (logits.shape[0],))\n",
         killed_by="test_task_1_greedy_takes_the_largest_logit_of_each_row",
-        breaks="Sampler.greedy: an array [num_rows] of token ids, each below vocab_size",
+        breaks="Sampler.greedy: an array [num_rows] of token ids",
     ),
     Mutant(
         name="greedy-takes-the-last-of-equals",
@@ -45,7 +45,7 @@ MUTANTS = [
         replace="        return mx.argmax(logits, axis=-1)\n",
         by="        return logits.shape[1] - 1 - mx.argmax(logits[:, ::-1], axis=-1)\n",
         killed_by="test_task_1_among_equals_the_lowest_id_comes",
-        breaks=("Sampler.greedy: the lowest id among equals",
+        breaks=("Sampler.greedy: Of equal logits the one with the lowest id counts",
                 "invariant 1: of equals the lowest id"),
     ),
     # ---- Task 2
@@ -55,7 +55,7 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return -mx.log(-mx.log(1 - uniform))\n",
         killed_by="test_task_2_noise_is_the_formula_of_each_keys_own_numbers",
-        breaks="gumbel_noise: to within 1e-5 of what exact arithmetic makes of u",
+        breaks="gumbel_noise: within 1e-5 of what exact arithmetic makes of its u",
     ),
     Mutant(
         name="minus-log-minus-log-u",
@@ -63,7 +63,7 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return -mx.log(-mx.log(uniform))\n",
         killed_by="test_task_2_noise_is_the_formula_of_each_keys_own_numbers",
-        breaks=("gumbel_noise: After: row i is, number by number,",
+        breaks=("gumbel_noise: row i is -log(-log(1 - u)), number by number",
                 "invariant 5: The same key at the same position gives what mini_vllm draws, token for token"),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = [
         replace="    return -mx.log(-mx.log1p(-uniform))\n",
         by="    return mx.log(-mx.log1p(-uniform))\n",
         killed_by="test_task_2_noise_has_the_gumbel_distribution",
-        breaks="gumbel_noise: noise = -log(-log(1 - u))",
+        breaks="gumbel_noise: row i is -log(-log(1 - u))",
     ),
     Mutant(
         name="infinite-noise",
@@ -88,7 +88,7 @@ MUTANTS = [
         replace="    uniform = mx.maximum(uniform, SMALLEST_UNIFORM)\n",
         by="",
         killed_by="test_task_2_noise_is_finite_where_the_generator_gives_0",
-        breaks="gumbel_noise: u = the larger of u and SMALLEST_UNIFORM",
+        breaks="gumbel_noise: a u below SMALLEST_UNIFORM is replaced by SMALLEST_UNIFORM",
     ),
     Mutant(
         name="one-key-for-the-batch",
@@ -96,7 +96,7 @@ MUTANTS = [
         replace="    uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)\n",
         by="    uniform = mx.random.uniform(shape=(keys.shape[0], vocab_size), key=keys[0])\n",
         killed_by="test_task_2_noise_depends_on_the_key_alone",
-        breaks="gumbel_noise: row i comes of keys[i] alone",
+        breaks="gumbel_noise: row i depends on keys[i] alone",
     ),
     Mutant(
         name="noise-is-remembered",
@@ -107,7 +107,7 @@ MUTANTS = [
            "        kept[:] = [mx.vmap(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))(keys)]\n"
            "    uniform = kept[0][:, :vocab_size]\n",
         killed_by="test_task_2_noise_depends_on_the_key_alone",
-        breaks=("gumbel_noise: u = mx.random.uniform(shape=(vocab_size,), key=keys[i])",
+        breaks=("gumbel_noise: u is mx.random.uniform(shape=(vocab_size,), key=keys[i])",
                 "module: nothing is remembered between two calls"),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = [
         replace="(lambda key: mx.random.uniform(shape=(vocab_size,), key=key))",
         by="(lambda key: mx.random.uniform(shape=(vocab_size,), key=mx.stack([key[1], key[1]])))",
         killed_by="test_task_2_noise_depends_on_the_key_alone",
-        breaks="gumbel_noise: two words make a key of MLX's generator",
+        breaks="gumbel_noise: two words are a key of MLX's generator",
     ),
     # ---- Task 3
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = [
         replace="_scores(logits, rows) + noise, axis=-1)\n",
         by="_scores(logits + noise, rows), axis=-1)\n",
         killed_by="test_task_3_tokens_come_as_often_as_the_temperature_says",
-        breaks=("Sampler.draw: the largest sum of score (_scores) and noise (gumbel_noise)",
+        breaks=("Sampler.draw: the token with the largest sum of score and noise (gumbel_noise)",
                 "invariant 2: A token is drawn with the probability that is left for it"),
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = [
         replace="_column([p.temperature for p in params])\n",
         by="_column([params[0].temperature])\n",
         killed_by="test_task_3_a_row_draws_the_same_in_any_company",
-        breaks="Sampler.draw: by the parameters of the same row of rows",
+        breaks="Sampler.draw: by the parameters of that row of rows",
     ),
     Mutant(
         name="greedy-rows-get-noise",
@@ -150,7 +150,7 @@ MUTANTS = [
         replace="        return mx.where(is_greedy, self.greedy(logits), drawn)\n",
         by="        return drawn\n",
         killed_by="test_task_3_greedy_rows_and_drawn_rows_mix",
-        breaks=("Sampler.draw: filters and noise are not for it",
+        breaks=("Sampler.draw: filters and noise do not matter",
                 "invariant 1: Temperature 0 is the largest logit"),
     ),
     Mutant(
@@ -162,12 +162,20 @@ MUTANTS = [
         breaks="Sampler.draw: not the other rows",
     ),
     Mutant(
+        name="tokens-as-a-column",
+        story="Keeps the axis of the vocabulary, as for the columns of parameters: the engine gets a list per request.",
+        replace="        return mx.where(is_greedy, self.greedy(logits), drawn)\n",
+        by="        return mx.where(is_greedy, self.greedy(logits), drawn)[:, None]\n",
+        killed_by="test_task_3_the_largest_sum_of_score_and_noise_is_drawn",
+        breaks="Sampler.draw: an array [num_rows] of token ids",
+    ),
+    Mutant(
         name="a-small-temperature-is-greedy",
         story="Takes every temperature below 0.00001 for 0, as vLLM does. Equal logits are drawn there, too.",
         replace="        is_greedy = mx.array([row.params.temperature == 0 for row in rows])\n",
         by="        is_greedy = mx.array([row.params.temperature < 1e-5 for row in rows])\n",
         killed_by="test_task_3_the_largest_sum_of_score_and_noise_is_drawn",
-        breaks="Sampler.draw: Any other gets the token with the largest sum of score",
+        breaks="Sampler.draw: of any other row: the token with the largest sum of score",
     ),
     Mutant(
         name="the-largest-logit-of-the-batch",
@@ -185,7 +193,7 @@ MUTANTS = [
         by="    scores = logits / _column([p.temperature for p in params])\n" + TOP_K + NUCLEUS
            + MIN_P.replace("_keep_min_p(scores,", "_keep_min_p(scores - mx.max(scores, axis=-1, keepdims=True),"),
         killed_by="test_task_3_no_temperature_is_too_small_or_too_large",
-        breaks="_scores: the largest score of any other row is 0",
+        breaks="_scores: the largest score of a row is 0",
     ),
     Mutant(
         name="the-same-noise-at-every-position",
@@ -193,7 +201,7 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1])",
         killed_by="test_task_3_each_position_has_its_own_noise",
-        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+        breaks="Sampler.draw: the key of its noise is row.key[0] and row.key[1] + "
                "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
@@ -211,7 +219,7 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + (len(row.output_token_ids) + num_ahead) // 2)",
         killed_by="test_task_3_draws_of_one_request_are_independent",
-        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+        breaks="Sampler.draw: the key of its noise is row.key[0] and row.key[1] + "
                "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
@@ -220,7 +228,7 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + (len(row.output_token_ids) + num_ahead) % 256)",
         killed_by="test_task_3_each_position_has_its_own_noise",
-        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+        breaks="Sampler.draw: the key of its noise is row.key[0] and row.key[1] + "
                "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
@@ -229,7 +237,7 @@ MUTANTS = [
         replace="(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="(row.params.seed or 0, len(row.output_token_ids) + num_ahead)",
         killed_by="test_task_3_the_samples_of_one_seed_differ",
-        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+        breaks="Sampler.draw: the key of its noise is row.key[0] and row.key[1] + "
                "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
@@ -246,7 +254,7 @@ MUTANTS = [
         replace="row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="row.key[1] + len(row.prompt_token_ids) + len(row.output_token_ids) + num_ahead)",
         killed_by="test_task_3_what_the_output_says_does_not_matter",
-        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+        breaks="Sampler.draw: the key of its noise is row.key[0] and row.key[1] + "
                "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
@@ -255,7 +263,7 @@ MUTANTS = [
         replace="(row.key[0], row.key[1] + len(row.output_token_ids) + num_ahead)",
         by="((row.key[0] + len(row.output_token_ids) + num_ahead) % 2 ** 32, row.key[1])",
         killed_by="test_task_3_the_largest_sum_of_score_and_noise_is_drawn",
-        breaks="Sampler.draw: The key of its noise is the pair of row.key[0] and row.key[1] + "
+        breaks="Sampler.draw: the key of its noise is row.key[0] and row.key[1] + "
                "len(row.output_token_ids) + num_ahead",
     ),
     Mutant(
@@ -264,7 +272,7 @@ MUTANTS = [
         replace=" + len(row.output_token_ids) + num_ahead)",
         by=" + len(row.output_token_ids))",
         killed_by="test_task_3_a_token_can_be_drawn_ahead",
-        breaks="Sampler.draw: one that comes num_ahead tokens later",
+        breaks="Sampler.draw: the one that follows num_ahead tokens later",
     ),
     Mutant(
         name="a-key-overflows",
@@ -289,7 +297,7 @@ MUTANTS = [
         replace="        logits = logits.astype(mx.float32)\n",
         by="",
         killed_by="test_task_3_half_precision_is_drawn_in_single_precision",
-        breaks="Sampler.draw: computed in float32 whatever the type of the logits",
+        breaks="Sampler.draw: score and noise are computed in float32, whatever the type of the logits",
     ),
     Mutant(
         name="a-temperature-that-is-0-in-float32",
@@ -297,7 +305,7 @@ MUTANTS = [
         replace="_column([p.temperature for p in params])\n",
         by="mx.array([[p.temperature] for p in params])\n",
         killed_by="test_task_3_no_temperature_is_too_small_or_too_large",
-        breaks="_column: Here the nearest finite float32 above 0 stands in for such a number",
+        breaks="_column: The nearest finite float32 above 0 replaces such a number",
     ),
     Mutant(
         name="works-in-the-callers-array",
@@ -325,7 +333,7 @@ MUTANTS = [
         replace="    return scores\n",
         by="    return mx.maximum(scores, -10.0)\n",
         killed_by="test_task_3_a_logit_of_minus_infinity_is_never_drawn",
-        breaks=("Sampler.draw: others may be -inf, and such a token is never drawn",
+        breaks=("Sampler.draw: a token with logit -inf is never drawn",
                 "invariant 3: A dropped token is never drawn"),
     ),
     # ---- Task 4
@@ -343,7 +351,8 @@ MUTANTS = [
         replace="    place_among_equals = mx.cumsum(is_equal.astype(mx.int32), axis=-1)\n",
         by="    place_among_equals = mx.cumsum(is_equal.astype(mx.int32), axis=-1, reverse=True)\n",
         killed_by="test_task_4_of_equals_the_lowest_ids_stay",
-        breaks="_keep_most_likely: of equals the lowest ids stay",
+        breaks=("_keep_most_likely: of equal scores on the border, those with the lowest ids stay",
+                "module: those with the lowest ids stay"),
     ),
     Mutant(
         name="one-too-few-of-the-equals",
@@ -384,7 +393,7 @@ MUTANTS = [
         by="min(p.top_k, vocab_size)",
         killed_by="test_task_4_a_row_without_top_k_keeps_all_beside_one_that_has_it",
         breaks=("_scores: all of them if that is 0, or above vocab_size",
-                "_keep_most_likely: So num_kept must be from 1 to vocab_size, and whoever calls this sees to that"),
+                "_keep_most_likely: whole numbers from 1 to vocab_size; the caller must see to that"),
     ),
     Mutant(
         name="dropped-means-0",
@@ -410,7 +419,7 @@ MUTANTS = [
         replace=MASS,
         by="    mass_before = mx.cumsum(widths, axis=-1)\n    mass = mass_before[:, -1:]\n",
         killed_by="test_task_5_the_token_that_crosses_is_kept",
-        breaks="_num_in_nucleus: The token that crosses top_p belongs to the nucleus",
+        breaks="_num_in_nucleus: the token that crosses top_p belongs to the nucleus",
     ),
     Mutant(
         name="one-token-after-top-p-is-reached",
@@ -426,7 +435,7 @@ MUTANTS = [
         replace="_column([p.top_p for p in params])))\n",
         by="mx.array([[p.top_p] for p in params])))\n",
         killed_by="test_task_5_a_tiny_top_p_keeps_one_token",
-        breaks="_num_in_nucleus: whole numbers from 1 to vocab_size",
+        breaks="_num_in_nucleus: whole numbers, at least 1",
     ),
     Mutant(
         name="top-p-of-all-tokens",
@@ -436,7 +445,7 @@ MUTANTS = [
            "    before = before / _column([p.temperature for p in params])\n"
            + NUCLEUS.replace("_num_in_nucleus(scores", "_num_in_nucleus(before"),
         killed_by="test_task_5_top_p_counts_what_top_k_left",
-        breaks="_num_in_nucleus: Probabilities are those of what is left",
+        breaks="_num_in_nucleus: probabilities are those of what is left",
     ),
     Mutant(
         name="does-not-divide-by-the-mass",
@@ -461,7 +470,7 @@ MUTANTS = [
         replace="    return mx.where(top_p < 1, num_kept, scores.shape[1])\n",
         by="    return num_kept\n",
         killed_by="test_task_5_top_p_of_1_keeps_what_a_sum_does_not_notice",
-        breaks="_num_in_nucleus: Where top_p is 1 the answer is vocab_size",
+        breaks="_num_in_nucleus: vocab_size where top_p is 1",
     ),
     Mutant(
         name="nearly-1-is-1",
@@ -478,7 +487,7 @@ MUTANTS = [
         by="    likely = mx.softmax(-mx.sort(-scores, axis=-1), axis=-1)\n"
            "    num_kept = mx.sum(mx.cumsum(likely, axis=-1) < top_p, axis=-1, keepdims=True) + 1\n",
         killed_by="test_task_5_a_nucleus_is_never_larger_than_the_vocabulary",
-        breaks="_num_in_nucleus: the answer is at most vocab_size all the same",
+        breaks="_num_in_nucleus: at most vocab_size, even if the sum of all probabilities ends below top_p",
     ),
     Mutant(
         name="sums-from-the-unlikely-end",
@@ -537,7 +546,7 @@ MUTANTS = [
         by="    scores = mx.where(scores >= mx.log(min_p), scores, -math.inf)\n"
            "    return _keep_most_likely(scores, mx.where(min_p < 1, scores.shape[1], 1))\n",
         killed_by="test_task_6_min_p_of_1_keeps_all_that_are_as_likely_as_the_likeliest",
-        breaks="_keep_min_p: with min_p 1 all that are as likely as the likeliest stay, exactly",
+        breaks="_keep_min_p: with min_p 1 all tokens that are as likely as the likeliest stay, exactly",
     ),
     Mutant(
         name="min-p-with-a-margin",
@@ -563,7 +572,7 @@ MUTANTS = [
         replace=NUCLEUS,
         by="    scores = _keep_min_p(scores, _column([p.min_p for p in params]))\n" + NUCLEUS,
         killed_by="test_task_6_min_p_comes_after_top_p",
-        breaks="_scores: of those, all that are at least params.min_p times as likely as the likeliest stay",
+        breaks="_scores: of these, all that are at least params.min_p times as likely as the likeliest stay",
     ),
     Mutant(
         name="top-p-before-top-k",
@@ -571,7 +580,7 @@ MUTANTS = [
         replace=TOP_K + NUCLEUS,
         by=NUCLEUS + TOP_K,
         killed_by="test_task_6_any_mix_draws_what_the_rules_say",
-        breaks="_scores: of those, the nucleus for params.top_p stays",
+        breaks="_scores: of these, the nucleus for params.top_p stays",
     ),
     Mutant(
         name="the-temperature-comes-last",
