@@ -14,6 +14,7 @@ from course.lab.lab import Lab
 from course.lab.starters import shipped_starter
 
 _STUB = re.compile(r'raise NotImplementedError\("Task \d+: ')
+_HEADING = re.compile(r"\s*# -{4,} Tasks? \d")
 _WIDTH = 120
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -51,7 +52,7 @@ def bare_starter(lab: Lab) -> str:
         last, instead = replaced.get(number, (number, [lines[number - 1]]))
         kept += instead
         number = last + 1
-    return "\n".join(kept) + "\n"
+    return "\n".join(_without_empty_sections(kept)) + "\n"
 
 
 def is_as_shipped(lab: Lab) -> bool:
@@ -128,6 +129,23 @@ def _head(docstring: str, invariants: list[tuple[int, str]]) -> list[str]:
         lines += textwrap.wrap(re.sub(r"\s+", " ", text).strip(), _WIDTH, initial_indent=f"{number}. ",
                                subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
     return [*lines, '"""']
+
+
+def _without_empty_sections(lines: list[str]) -> list[str]:
+    """A heading such as ``# ---- Task 5`` goes if all that it was the heading of has gone."""
+    kept: list[str] = []
+    pending: list[str] = []  # a heading, and the empty lines after it
+    for line in lines:
+        is_heading = _HEADING.match(line) is not None
+        if pending and not is_heading and not line.strip():
+            pending.append(line)
+            continue
+        if pending and not is_heading:
+            kept += pending
+        pending = [line] if is_heading else []
+        if not is_heading:
+            kept.append(line)
+    return kept
 
 
 def _end_with_blanks(lines: list[str], last: int) -> int:

@@ -166,7 +166,7 @@ class Lab:
 
     @property
     def minutes(self) -> int | None:
-        """What it takes somebody who programs in Python daily."""
+        """The time it takes a fluent Python programmer."""
         return self._settings.minutes
 
     @property

@@ -136,6 +136,13 @@ def test_of_a_contract_in_lists_it_keeps_all_but_what_holds_afterwards(lab1):
     assert bare_starter(lab1).endswith(BARE_LISTED)
 
 
+def test_a_heading_with_nothing_below_it_goes_too(lab1):
+    lab1.solution.write_text(RECIPE.replace("def add", "# ---- Task 1\n\ndef add").replace(
+        "def _tally", "# ---- Task 2\n\n\ndef _tally").replace("def _given", "# ---- Task 3\n\ndef _given"))
+    bare = bare_starter(lab1)
+    assert "# ---- Task 1" in bare and "# ---- Task 2" not in bare and "# ---- Task 3\n\ndef _given" in bare
+
+
 def test_a_bare_starter_that_nobody_touched_is_not_started(lab1):
     lab1.starter.write_text(bare_starter(lab1))
     assert is_as_shipped(lab1)

@@ -27,7 +27,7 @@ MUTANTS = [
         replace="        if request.request_id in self.requests:\n",
         by="        if request in self.waiting:\n",
         killed_by="test_task_1_an_id_in_use_is_refused",
-        breaks="Scheduler.add_request: its id is in use, by one that waits or by one that runs",
+        breaks="Scheduler.add_request: its id is in use, by a request that waits or by one that runs",
     ),
     Mutant(
         name="counts-the-null-block",
@@ -59,7 +59,7 @@ MUTANTS = [
         replace="        else:\n            self.waiting.remove(request)\n",
         by="        elif request.status is RequestStatus.WAITING:\n            self.waiting.remove(request)\n",
         killed_by="test_task_2_whoever_does_not_run_waits_whatever_its_status_is_called",
-        breaks="Scheduler.finish: All others wait, whatever their status is called",
+        breaks="Scheduler.finish: any other status (PREEMPTED in lab 4.2) means that it waits",
     ),
     Mutant(
         name="abort-forgets-the-blocks",
@@ -67,8 +67,8 @@ MUTANTS = [
         replace="            self.running.remove(request)\n            self.kv_cache.free(request)\n",
         by="            self.running.remove(request)\n",
         killed_by="test_task_2_abort_takes_a_running_request_out_of_the_batch",
-        breaks=("Scheduler.finish: If it ran, its blocks have come home",
-                "invariant 6: When all have ended, all blocks are home"),
+        breaks=("Scheduler.finish: if it ran, it holds no blocks (kv_cache.free)",
+                "invariant 6: When all requests have ended, all blocks are free"),
     ),
     Mutant(
         name="decoders-behind-a-prompt",
@@ -76,8 +76,8 @@ MUTANTS = [
         replace="sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="self.running:\n",
         killed_by="test_task_3_those_with_one_token_to_go_come_first",
-        breaks=("Scheduler._schedule_running: but those with one token to go before all others",
-                "invariant 2: Who decodes gets a token in every step"),
+        breaks=("Scheduler._schedule_running: requests with one token to go were served before all others",
+                "invariant 2: A request that decodes gets a token in every step"),
     ),
     Mutant(
         name="shortest-first",
@@ -85,7 +85,7 @@ MUTANTS = [
         replace="key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="key=lambda request: request.num_tokens - request.num_computed_tokens):\n",
         killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
-        breaks="Scheduler._schedule_running: They are served in the order of running",
+        breaks="Scheduler._schedule_running: apart from that, in the order of running",
     ),
     Mutant(
         name="an-empty-list-is-no-room",
@@ -93,7 +93,7 @@ MUTANTS = [
         replace="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         by="            if not self.kv_cache.allocate_slots(request, num_new_tokens):\n",
         killed_by="test_task_3_whoever_decodes_computes_one_token",
-        breaks="Scheduler._schedule_running: An empty list is not None",
+        breaks="Scheduler._schedule_running: which is empty if the last block has room, or with None",
     ),
     Mutant(
         name="the-first-without-a-block-ends-the-round",
@@ -103,7 +103,7 @@ MUTANTS = [
         by="            if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n"
            "                break\n",
         killed_by="test_task_3_who_finds_no_block_does_not_hold_up_the_others",
-        breaks="Scheduler._schedule_running: Those behind it are served all the same",
+        breaks="Scheduler._schedule_running: requests behind one that got nothing are served all the same",
     ),
     Mutant(
         name="the-batch-is-sorted-by-size",
@@ -111,7 +111,7 @@ MUTANTS = [
         replace="        planned = sorted(step.plan.items(), key=lambda entry: entry[1] > 1)\n",
         by="        planned = sorted(step.plan.items(), key=lambda entry: entry[1])\n",
         killed_by="test_task_3_prompts_stand_in_the_order_of_admission",
-        breaks="Scheduler._complete: and leave them in the order of step.plan otherwise",
+        breaks="Scheduler._complete: apart from that, in the order of step.plan",
     ),
     Mutant(
         name="the-last-chunk-exceeds-the-budget",
@@ -119,7 +119,7 @@ MUTANTS = [
         replace="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
         by="            num_new_tokens = request.num_tokens - request.num_computed_tokens if step.budget > 0 else 0\n",
         killed_by="test_task_3_a_long_prompt_is_computed_in_chunks",
-        breaks=("Scheduler._schedule_running: or what step.budget leaves",
+        breaks=("Scheduler._schedule_running: each got all its tokens to go, or what was left of step.budget",
                 "invariant 1: A step computes at most max_num_batched_tokens tokens"),
     ),
     Mutant(
@@ -140,8 +140,8 @@ MUTANTS = [
            "            request.num_computed_tokens -= num_new_tokens\n"
            "            if not fits:\n                continue\n",
         killed_by="test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need",
-        breaks=("Scheduler._complete: until now slots were counted from the old number",
-                "invariant 3: after the slots were made"),
+        breaks=("Scheduler._complete: while slots are made, they are counted from the old number",
+                "invariant 3: after all slots of the step were made"),
     ),
     Mutant(
         name="moves-on-one-by-one",
@@ -154,8 +154,8 @@ MUTANTS = [
            "            self.requests[request_id].num_computed_tokens -= num_new_tokens\n"
            "        # END TASK\n\n    def _complete",
         killed_by="test_task_3_a_step_takes_no_more_blocks_than_its_tokens_need",
-        breaks=("Scheduler._complete: This happens here and nowhere else",
-                "Scheduler._schedule_running: running and the requests themselves do not change here"),
+        breaks=("Scheduler._complete: it moves nowhere else",
+                "Scheduler._schedule_running: running and the requests themselves have not changed"),
     ),
     Mutant(
         name="never-advances",
@@ -165,7 +165,7 @@ MUTANTS = [
         killed_by="test_task_3_whoever_decodes_computes_one_token",
         breaks=("Scheduler._complete: num_computed_tokens of each request in step.plan is larger by the tokens that "
                 "it computes",
-                "invariant 3: num_computed_tokens grows once a step"),
+                "invariant 3: num_computed_tokens grows once per step"),
     ),
     Mutant(
         name="advances-twice",
@@ -173,9 +173,9 @@ MUTANTS = [
         replace="        request.num_computed_tokens = num_cached\n",
         by="        request.num_computed_tokens = num_cached + num_new_tokens\n",
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
-        breaks=("Scheduler._complete: This happens here and nowhere else",
-                "Scheduler._admit: its num_computed_tokens and its num_cached_tokens are what was found in the "
-                "cache"),
+        breaks=("Scheduler._complete: it moves nowhere else",
+                "Scheduler._admit: its num_computed_tokens and its num_cached_tokens are the number of cached tokens "
+                "that were adopted"),
     ),
     Mutant(
         name="samples-in-the-middle-of-a-prompt",
@@ -184,8 +184,8 @@ MUTANTS = [
                 "                request.append_output_token(token_ids[request.request_id])\n",
         by="            request.append_output_token(token_ids.get(request.request_id, 0))\n",
         killed_by="test_task_3_a_token_is_appended_only_where_one_was_sampled",
-        breaks=("Scheduler.update_from_output: nothing was sampled for them",
-                "invariant 7: Every request says what it says alone"),
+        breaks=("Scheduler.update_from_output: the others are in the middle of their prompts",
+                "invariant 7: The output of every request is what it would be alone"),
     ),
     Mutant(
         name="token-0-is-no-token",
@@ -193,7 +193,7 @@ MUTANTS = [
         replace="            if request.request_id in token_ids:\n",
         by="            if token_ids.get(request.request_id):\n",
         killed_by="test_task_3_a_token_is_appended_only_where_one_was_sampled",
-        breaks="Scheduler.update_from_output: for which token_ids has a token, by its id, gets it",
+        breaks="Scheduler.update_from_output: whose id is in token_ids has that token as its last output token",
     ),
     Mutant(
         name="does-not-tell-that-the-step-has-run",
@@ -201,7 +201,7 @@ MUTANTS = [
         replace="        self.kv_cache.finish_step()\n",
         by="",
         killed_by="test_task_3_copies_are_planned_and_then_done_with",
-        breaks="Scheduler.update_from_output: The KV cache is told so",
+        breaks="Scheduler.update_from_output: the KV cache was told so",
     ),
     Mutant(
         name="waiting-before-running",
@@ -217,7 +217,7 @@ MUTANTS = [
         self.running = before + admitted
 """,
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
-        breaks="Scheduler.schedule: First _schedule_running fills it",
+        breaks="Scheduler.schedule: The running requests get their tokens first",
     ),
     Mutant(
         name="static-batching",
@@ -225,7 +225,7 @@ MUTANTS = [
         replace="        if len(self.waiting):\n            self._schedule_waiting(step)\n",
         by="        if len(self.waiting) and not self.running:\n            self._schedule_waiting(step)\n",
         killed_by="test_task_4_a_late_request_joins_the_batch_at_once",
-        breaks="Scheduler.schedule: if anybody waits, _schedule_waiting (Task 4) gives out what is left",
+        breaks="Scheduler.schedule: If any request waits, _schedule_waiting (Task 4) gives out what is left",
     ),
     Mutant(
         name="a-step-is-prompts-or-tokens",
@@ -237,7 +237,7 @@ MUTANTS = [
         self.running = everybody
 """,
         killed_by="test_task_4_a_long_prompt_never_stalls_those_who_decode",
-        breaks="invariant 2: Who decodes gets a token in every step",
+        breaks="invariant 2: A request that decodes gets a token in every step",
     ),
     Mutant(
         name="the-admitted-cost-no-budget",
@@ -254,7 +254,7 @@ MUTANTS = [
         by="        request.status = RequestStatus.RUNNING\n        step.budget -= num_new_tokens\n"
            "        return num_new_tokens\n",
         killed_by="test_task_4_a_small_mixed_case_step_by_step",
-        breaks="Scheduler._admit: step, the queue and running are the caller's business",
+        breaks="Scheduler._admit: step, the queue and running are as they were",
     ),
     Mutant(
         name="one-seat-too-many",
@@ -262,7 +262,7 @@ MUTANTS = [
         replace="if request.num_sequences <= num_seats else 0\n",
         by="if request.num_sequences <= num_seats + 1 else 0\n",
         killed_by="test_task_4_there_are_only_so_many_seats",
-        breaks=("Scheduler._schedule_waiting: are at most max_num_seqs together",
+        breaks=("Scheduler._schedule_waiting: are together at most max_num_seqs",
                 "invariant 1: At most max_num_seqs sequences run"),
     ),
     Mutant(
@@ -271,7 +271,7 @@ MUTANTS = [
         replace="self.max_num_seqs - sum(other.num_sequences for other in self.running)\n",
         by="self.max_num_seqs - len(self.running)\n",
         killed_by="test_task_4_every_sequence_of_a_request_takes_a_seat",
-        breaks="Scheduler._schedule_waiting: the num_sequences of all that run",
+        breaks="Scheduler._schedule_waiting: the num_sequences of all running requests",
     ),
     Mutant(
         name="passes-over-the-head-of-the-queue",
@@ -285,8 +285,8 @@ MUTANTS = [
             self.waiting.remove(request)
 """,
         killed_by="test_task_4_nobody_is_passed_over",
-        breaks=("Scheduler._schedule_waiting: nobody is passed over",
-                "invariant 4: the first in the queue is admitted, or nobody"),
+        breaks=("Scheduler._schedule_waiting: no request is passed over",
+                "invariant 4: the first in the queue is admitted, or none is"),
     ),
     Mutant(
         name="taken-from-the-queue-before-it-was-admitted",
@@ -294,7 +294,7 @@ MUTANTS = [
         replace=ADMISSION,
         by=ADMISSION.replace("            self.waiting.get()\n", "").replace("waiting.peek()", "waiting.get()"),
         killed_by="test_task_4_who_finds_no_room_stays_in_front_of_the_queue",
-        breaks="Scheduler._schedule_waiting: If not, it stays where it is",
+        breaks="Scheduler._schedule_waiting: a request that was not admitted stays where it is",
     ),
     Mutant(
         name="forgets-to-look-for-hits",
@@ -310,7 +310,7 @@ MUTANTS = [
         replace="        num_new_tokens = min(request.num_tokens - num_cached, step.budget)\n",
         by="        num_new_tokens = min(request.num_tokens, step.budget)\n",
         killed_by="test_task_4_a_cached_prompt_computes_one_token",
-        breaks="Scheduler._admit: Returns how many tokens it is to compute now, cached ones not counted",
+        breaks="Scheduler._admit: the number of tokens that it computes now, cached ones not counted",
     ),
     Mutant(
         name="admits-by-the-first-chunk",
@@ -318,8 +318,8 @@ MUTANTS = [
         replace="        while not self._has_room(request, hits, num_cached):\n",
         by="        while False:\n",
         killed_by="test_task_5_a_prompt_is_admitted_whole_or_not_at_all",
-        breaks=("Scheduler._admit: before slots are made, ask _has_room",
-                "invariant 5: Who is admitted has room for all its tokens"),
+        breaks=("Scheduler._admit: In Task 5 _has_room must be true as well",
+                "invariant 5: An admitted request has room for all its tokens"),
     ),
     Mutant(
         name="takes-free-hits-for-room",
@@ -327,7 +327,7 @@ MUTANTS = [
         replace="self.kv_cache.block_pool.get_num_free_blocks() - sum(block.ref_cnt == 0 for block in hits)\n",
         by="self.kv_cache.block_pool.get_num_free_blocks()\n",
         killed_by="test_task_5_cached_blocks_that_are_free_are_no_room",
-        breaks="Scheduler._has_room: is about to leave it, so it is no room",
+        breaks="Scheduler._has_room: is about to leave it, so it does not count as free",
     ),
     Mutant(
         name="blocks-for-the-tokens-that-are-not-cached",
@@ -347,7 +347,7 @@ MUTANTS = [
         replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
         by="        num_new = self._num_blocks_for(request.num_tokens - num_cached)\n",
         killed_by="test_task_5_a_hit_inside_a_block_is_kept_if_its_copy_just_fits",
-        breaks="Scheduler._has_room: It needs the blocks of all its num_tokens tokens, less one for each hit",
+        breaks="Scheduler._has_room: Its new blocks are those for all its num_tokens tokens, less one for each hit",
     ),
     Mutant(
         name="forgets-what-was-promised",
@@ -355,8 +355,8 @@ MUTANTS = [
         replace="        return num_new + self._num_promised_blocks() + ",
         by="        return num_new + ",
         killed_by="test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away",
-        breaks=("Scheduler._has_room: Beside these there must be room for _num_promised_blocks",
-                "invariant 5: beside what the running ones need for theirs"),
+        breaks=("Scheduler._has_room: whether its new blocks, _num_promised_blocks and",
+                "invariant 5: besides what the running requests need for theirs"),
     ),
     Mutant(
         name="a-promise-below-nothing",
@@ -368,7 +368,7 @@ MUTANTS = [
                    - len(self.kv_cache.get_block_ids(request.request_id)) for request in self.running)
 """,
         killed_by="test_task_5_a_table_longer_than_needed_promises_nothing",
-        breaks="Scheduler._num_promised_blocks: then it needs none, and not fewer than none",
+        breaks="Scheduler._num_promised_blocks: then the request needs 0, not fewer",
     ),
     Mutant(
         name="sets-the-watermark-aside-always",
@@ -376,7 +376,7 @@ MUTANTS = [
         replace="self._num_blocks_set_aside(request) <= num_free\n",
         by="self.num_watermark_blocks + request.num_sequences - 1 <= num_free\n",
         killed_by="test_task_5_some_blocks_are_set_aside_while_somebody_runs",
-        breaks="Scheduler._num_blocks_set_aside: None while nobody runs",
+        breaks="Scheduler._num_blocks_set_aside: 0 while no request runs",
     ),
     Mutant(
         name="sets-aside-nothing-for-samples",
@@ -384,7 +384,7 @@ MUTANTS = [
         replace="self._num_blocks_set_aside(request) <= num_free\n",
         by="(self.num_watermark_blocks if self.running else 0) <= num_free\n",
         killed_by="test_task_5_samples_of_a_prompt_need_a_block_each_for_their_copy",
-        breaks="Scheduler._has_room: and for _num_blocks_set_aside",
+        breaks="Scheduler._has_room: and _num_blocks_set_aside are together at most the free blocks",
     ),
     Mutant(
         name="gives-half-a-hit-up-and-asks-no-more",
@@ -396,7 +396,8 @@ MUTANTS = [
             num_half = num_cached % self.kv_cache.block_size
 """,
         killed_by="test_task_5_there_must_be_room_without_the_half_block_too",
-        breaks="Scheduler._admit: If there is no room even so, return 0",
+        breaks="Scheduler._admit: 0 if there is no room, with all its hits or without a last one that would have "
+               "to be copied",
     ),
     Mutant(
         name="holds-on-to-half-a-hit",
@@ -404,7 +405,7 @@ MUTANTS = [
         replace="            if num_half == 0:\n                return 0\n",
         by="            return 0\n",
         killed_by="test_task_5_a_hit_inside_a_block_is_given_up_if_its_copy_does_not_fit",
-        breaks="Scheduler._admit: try once more without that last block",
+        breaks="Scheduler._admit: there may be room without that last block",
     ),
     Mutant(
         name="counts-before-half-a-hit-is-given-up",
@@ -430,7 +431,7 @@ MUTANTS = [
                 "        self.requests[request.request_id] = request\n",
         by="        self.waiting.put(request)\n",
         killed_by="test_task_1_a_request_that_came_waits",
-        breaks="Scheduler.add_request: After: it is in waiting (put) and in requests, under its id",
+        breaks="Scheduler.add_request: it is in waiting and in requests, under its id",
     ),
     Mutant(
         name="in-the-books-before-it-was-checked",
@@ -439,7 +440,7 @@ MUTANTS = [
         by="        self.requests[request.request_id] = request\n"
            "        if request.num_sequences > self.max_num_seqs:\n",
         killed_by="test_task_1_more_sequences_than_seats_are_refused",
-        breaks="Scheduler.add_request: Raises ValueError, and nothing has changed then, if",
+        breaks="Scheduler.add_request: in each case nothing has changed, neither here nor in the request",
     ),
     Mutant(
         name="in-the-books-before-the-queue-took-it",
@@ -449,7 +450,8 @@ MUTANTS = [
         by="        self.requests[request.request_id] = request\n"
            "        self.waiting.put(request)\n",
         killed_by="test_task_1_what_the_queue_refuses_is_not_in_the_books",
-        breaks="Scheduler.add_request: What put raises goes to the caller, and nothing has changed then either",
+        breaks=("Scheduler.add_request: what waiting.put raises",
+                "Scheduler.add_request: in each case nothing has changed"),
     ),
     Mutant(
         name="too-many-says-no-more",
@@ -458,7 +460,7 @@ MUTANTS = [
                 "({self.max_num_seqs})\")\n",
         by="raise ValueError(f\"n is {request.num_sequences}, which is too many\")\n",
         killed_by="test_task_1_more_sequences_than_seats_are_refused",
-        breaks="Scheduler.add_request: The message names the value and the bound",
+        breaks="Scheduler.add_request: each message names the value and the bound",
     ),
     Mutant(
         name="as-many-samples-as-seats-are-too-many",
@@ -466,7 +468,7 @@ MUTANTS = [
         replace="        if request.num_sequences > self.max_num_seqs:\n",
         by="        if request.num_sequences >= self.max_num_seqs:\n",
         killed_by="test_task_1_more_sequences_than_seats_are_refused",
-        breaks="Scheduler.add_request: its num_sequences (how many samples of the prompt it will be) is above "
+        breaks="Scheduler.add_request: its num_sequences (the number of samples of its prompt) is above "
                "max_num_seqs",
     ),
     Mutant(
@@ -483,7 +485,7 @@ MUTANTS = [
         replace="        return bool(self.requests)\n",
         by="        return bool(self.running)\n",
         killed_by="test_task_1_a_request_that_came_waits",
-        breaks="Scheduler.has_unfinished_requests: Whether anybody waits or runs",
+        breaks="Scheduler.has_unfinished_requests: Whether any request waits or runs",
     ),
     Mutant(
         name="its-id-stays-taken",
@@ -507,7 +509,7 @@ MUTANTS = [
         replace="        request = self.requests.get(request_id)\n",
         by="        request = self.requests[request_id]\n",
         killed_by="test_task_2_abort_of_nobody_is_none",
-        breaks="Scheduler.abort_request: None if it is nowhere",
+        breaks="Scheduler.abort_request: None if there is none",
     ),
     Mutant(
         name="abort-gives-nothing-back",
@@ -517,7 +519,7 @@ MUTANTS = [
         by="            self.finish(request, RequestStatus.FINISHED_ABORTED)\n"
            "        return None\n",
         killed_by="test_task_2_abort_takes_a_waiting_request_out_of_the_queue",
-        breaks="Scheduler.abort_request: as FINISHED_ABORTED, and return it",
+        breaks="Scheduler.abort_request: wherever it is, and return it",
     ),
     Mutant(
         name="sorts-those-who-run",
@@ -527,7 +529,7 @@ MUTANTS = [
         by="        self.running.sort(key=lambda request: request.num_tokens - request.num_computed_tokens > 1)\n"
            "        for request in self.running:\n",
         killed_by="test_task_3_those_with_one_token_to_go_come_first",
-        breaks="Scheduler._schedule_running: running and the requests themselves do not change here",
+        breaks="Scheduler._schedule_running: running and the requests themselves have not changed",
     ),
     Mutant(
         name="nothing-is-a-plan-too",
@@ -540,7 +542,7 @@ MUTANTS = [
            "                continue\n"
            "            if self",
         killed_by="test_task_3_the_budget_is_one_for_all",
-        breaks="Scheduler._schedule_running: Who gets nothing is not in the plan",
+        breaks="Scheduler._schedule_running: a request for which no budget or no room was left is not in the plan",
     ),
     Mutant(
         name="who-finds-no-block-uses-up-budget",
@@ -554,8 +556,8 @@ MUTANTS = [
            "                continue\n"
            "            step.plan[request.request_id] = num_new_tokens\n",
         killed_by="test_task_3_who_finds_no_block_gets_nothing_and_costs_nothing",
-        breaks="Scheduler._schedule_running: then step.plan says under its id how many tokens it computes, and they "
-               "are taken off",
+        breaks="Scheduler._schedule_running: step.plan says under its id how many tokens it computes, and they are "
+               "taken off",
     ),
     Mutant(
         name="as-much-as-there-are-blocks-for",
@@ -567,7 +569,7 @@ MUTANTS = [
            "            if num_new_tokens == 0:\n"
            "                continue\n",
         killed_by="test_task_3_who_finds_no_block_gets_nothing_and_costs_nothing",
-        breaks="Scheduler._schedule_running: no smaller chunk is tried then",
+        breaks="Scheduler._schedule_running: no smaller chunk is tried",
     ),
     Mutant(
         name="who-has-spoken-decodes",
@@ -577,7 +579,7 @@ MUTANTS = [
                 "request.num_computed_tokens > 1):\n",
         by="        for request in sorted(self.running, key=lambda request: not request.output_token_ids):\n",
         killed_by="test_task_3_those_with_one_token_to_go_come_first",
-        breaks="Scheduler._schedule_running: but those with one token to go before all others",
+        breaks="Scheduler._schedule_running: requests with one token to go were served before all others",
     ),
     Mutant(
         name="single-by-what-is-to-go",
@@ -588,7 +590,7 @@ MUTANTS = [
            "            return request.num_tokens - request.num_computed_tokens > 1\n"
            "        planned = sorted(step.plan.items(), key=is_chunk)\n",
         killed_by="test_task_3_a_chunk_of_one_token_stands_with_the_single_tokens",
-        breaks="Scheduler._complete: list those that compute one token before those that compute more",
+        breaks="Scheduler._complete: both with requests that compute one token before those that compute more",
     ),
     Mutant(
         name="two-lists-in-two-orders",
@@ -596,7 +598,7 @@ MUTANTS = [
         replace="[self.requests[request_id] for request_id, _ in planned]",
         by="[request for request in self.running if request.request_id in step.plan]",
         killed_by="test_task_3_a_chunk_of_one_token_stands_with_the_single_tokens",
-        breaks="Scheduler._complete: Both num_scheduled_tokens and requests list",
+        breaks="Scheduler._complete: num_scheduled_tokens and requests, both with requests that compute one token",
     ),
     Mutant(
         name="copies-of-blocks-not-of-ids",
@@ -605,7 +607,7 @@ MUTANTS = [
                 "self.kv_cache.block_pool.pending_copies]\n",
         by="        copies = list(self.kv_cache.block_pool.pending_copies)\n",
         killed_by="test_task_3_copies_are_planned_and_then_done_with",
-        breaks="Scheduler._complete: copies are the pairs (source's id, copy's id)",
+        breaks="Scheduler._complete: copies, the pairs (source's id, copy's id)",
     ),
     Mutant(
         name="a-token-for-whoever-has-the-id-now",
@@ -617,8 +619,8 @@ MUTANTS = [
         by="        for request_id, token_id in token_ids.items():\n"
            "            self.requests[request_id].append_output_token(token_id)\n",
         killed_by="test_task_3_a_token_belongs_to_the_request_that_was_planned",
-        breaks="Scheduler.update_from_output: even if it was aborted in the meantime, and another has come under "
-               "its id",
+        breaks="Scheduler.update_from_output: tokens went to the objects in output.requests, never to "
+               "self.requests[id]",
     ),
     Mutant(
         name="one-newcomer-a-step",
@@ -626,7 +628,7 @@ MUTANTS = [
         replace="        while len(self.waiting) and step.budget:\n",
         by="        if len(self.waiting) and step.budget:\n",
         killed_by="test_task_4_there_are_only_so_many_seats",
-        breaks="Scheduler._schedule_waiting: while somebody waits and there is budget",
+        breaks="Scheduler._schedule_waiting: while one waits and budget is left",
     ),
     Mutant(
         name="newcomers-go-to-the-front",
@@ -636,7 +638,7 @@ MUTANTS = [
         by="            self.running.insert(0, request)\n"
            "            step.plan",
         killed_by="test_task_4_every_sequence_of_a_request_takes_a_seat",
-        breaks="Scheduler._schedule_waiting: joins the end of running",
+        breaks="Scheduler._schedule_waiting: an admitted request has left the queue, and is the last in running",
     ),
     Mutant(
         name="what-is-cached-costs-budget",
@@ -662,7 +664,8 @@ MUTANTS = [
         replace="        request.num_cached_tokens = num_cached\n",
         by="",
         killed_by="test_task_4_a_cached_prompt_computes_one_token",
-        breaks="Scheduler._admit: its num_computed_tokens and its num_cached_tokens are what was found in the cache",
+        breaks="Scheduler._admit: its num_computed_tokens and its num_cached_tokens are the number of cached "
+               "tokens that were adopted",
     ),
     Mutant(
         name="cached-is-noted-before-there-is-room",
@@ -671,7 +674,7 @@ MUTANTS = [
         by="        hits, num_cached = self.kv_cache.get_computed_blocks(request)\n"
            "        request.num_cached_tokens = num_cached\n",
         killed_by="test_task_5_cached_blocks_that_are_free_are_no_room",
-        breaks="Scheduler._admit: Returns 0 if there is no room, and nothing has changed then",
+        breaks="Scheduler._admit: nothing has changed then, not even the order of the free blocks",
     ),
     Mutant(
         name="promises-for-the-prompt-alone",
@@ -702,7 +705,7 @@ MUTANTS = [
            "                       - len(self.kv_cache.get_block_ids(request.request_id)) for request in "
            "self.running), 0)\n",
         killed_by="test_task_5_what_one_holds_too_many_is_no_block_for_another",
-        breaks="Scheduler._num_promised_blocks: For each: the blocks for its num_tokens tokens",
+        breaks="Scheduler._num_promised_blocks: For each of them: the blocks for its num_tokens tokens",
     ),
     Mutant(
         name="room-for-the-prompt-alone",
@@ -710,7 +713,7 @@ MUTANTS = [
         replace="        num_new = self._num_blocks_for(request.num_tokens) - len(hits)\n",
         by="        num_new = self._num_blocks_for(request.num_prompt_tokens) - len(hits)\n",
         killed_by="test_task_5_a_prompt_is_admitted_whole_or_not_at_all",
-        breaks="Scheduler._has_room: It needs the blocks of all its num_tokens tokens",
+        breaks="Scheduler._has_room: Its new blocks are those for all its num_tokens tokens",
     ),
     Mutant(
         name="shared-hits-are-not-free-either",
@@ -718,7 +721,7 @@ MUTANTS = [
         replace="sum(block.ref_cnt == 0 for block in hits)\n",
         by="len(hits)\n",
         killed_by="test_task_5_blocks_that_are_shared_need_no_room",
-        breaks="Scheduler._has_room: A hit that stands in the free queue (ref_cnt 0) is about to leave it",
+        breaks="Scheduler._has_room: A hit in the free queue (ref_cnt 0) is about to leave it",
     ),
     Mutant(
         name="nobody-waits-so-nobody-is-left",
@@ -726,7 +729,7 @@ MUTANTS = [
         replace="        return bool(self.requests)\n",
         by="        return len(self.waiting) > 0\n",
         killed_by="test_task_1_an_id_in_use_is_refused",
-        breaks="Scheduler.has_unfinished_requests: Whether anybody waits or runs",
+        breaks="Scheduler.has_unfinished_requests: Whether any request waits or runs",
     ),
     Mutant(
         name="nothing-sampled-nothing-happened",
@@ -737,6 +740,55 @@ MUTANTS = [
            "            return\n"
            "        self.kv_cache.finish_step()\n",
         killed_by="test_task_3_copies_are_planned_and_then_done_with",
-        breaks="Scheduler.update_from_output: The KV cache is told so",
+        breaks="Scheduler.update_from_output: the KV cache was told so",
+    ),
+    Mutant(
+        name="refused-and-has-arrived",
+        story="Lets it wait, counts its blocks, and takes it out again. It has an arrival time now.",
+        replace="        if self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
+        by="        self.waiting.put(request)\n"
+           "        self.waiting.remove(request)\n"
+           "        if self._num_blocks_for(request.num_tokens) > self.num_blocks:\n",
+        killed_by="test_task_1_a_prompt_larger_than_the_pool_is_refused",
+        breaks="Scheduler.add_request: in each case nothing has changed, neither here nor in the request",
+    ),
+    Mutant(
+        name="copies-for-requests-only",
+        story="Without requests there is nothing to copy, it seems. A copy that is still pending is lost.",
+        replace="for source, copy in self.kv_cache.block_pool.pending_copies]\n",
+        by="for source, copy in self.kv_cache.block_pool.pending_copies if planned]\n",
+        killed_by="test_task_3_copies_are_planned_and_then_done_with",
+        breaks="Scheduler._complete: also if no request is in the plan",
+    ),
+    Mutant(
+        name="a-step-without-requests-is-no-step",
+        story="Tells the KV cache only of steps in which a request computed. Copies of others are made again.",
+        replace="        self.kv_cache.finish_step()\n",
+        by="        if output.requests:\n"
+           "            self.kv_cache.finish_step()\n",
+        killed_by="test_task_3_copies_are_planned_and_then_done_with",
+        breaks="Scheduler.update_from_output: even if nothing was sampled or no request was planned",
+    ),
+    Mutant(
+        name="promises-to-the-last-only",
+        story="Assigns in the loop instead of adding. Only the request admitted last is promised its blocks.",
+        replace="        return sum(max(self._num_blocks_for(request.num_tokens)\n"
+                "                       - len(self.kv_cache.get_block_ids(request.request_id)), 0) for request "
+                "in self.running)\n",
+        by="        return sum(max(self._num_blocks_for(request.num_tokens)\n"
+           "                       - len(self.kv_cache.get_block_ids(request.request_id)), 0) for request "
+           "in self.running[-1:])\n",
+        killed_by="test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away",
+        breaks="Scheduler._num_promised_blocks: For each of them: the blocks for its num_tokens tokens",
+    ),
+    Mutant(
+        name="takes-the-hits-and-lets-them-go",
+        story="Holds the hits while it looks for room. There is none, and the hits go to the end of the free queue.",
+        replace="        hits, num_cached = self.kv_cache.get_computed_blocks(request)\n",
+        by="        hits, num_cached = self.kv_cache.get_computed_blocks(request)\n"
+           "        self.kv_cache.block_pool.touch(hits)\n"
+           "        self.kv_cache.block_pool.free_blocks(reversed(hits))\n",
+        killed_by="test_task_5_cached_blocks_that_are_free_are_no_room",
+        breaks="Scheduler._admit: nothing has changed then, not even the order of the free blocks",
     ),
 ]

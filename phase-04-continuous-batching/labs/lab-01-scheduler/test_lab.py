@@ -191,6 +191,7 @@ def must_refuse(scheduler, request, value, bound, rule, moral="check first, then
     """add_request raises a ValueError that names one of ``value`` and one of ``bound``, and nothing changes."""
     call = f"add_request of {request!r}"
     before = (names(scheduler.waiting), list(scheduler.requests.values()), scheduler.running[:])
+    was = f"{request.status.name}, {request.arrival_time}"
     try:
         scheduler.add_request(request)
     except ValueError as error:
@@ -200,6 +201,9 @@ def must_refuse(scheduler, request, value, bound, rule, moral="check first, then
     now = (names(scheduler.waiting), list(scheduler.requests.values()), scheduler.running[:])
     assert now == before, (f"{call} was refused, but (waiting, requests, running) went from {before} to {now}: "
                            f"{moral}")
+    now = f"{request.status.name}, {request.arrival_time}"
+    assert now == was, (f"{call} was refused, but the request's (status, arrival_time) went from {was} to {now}: "
+                        "nothing has changed, neither here nor in the request")
     found = re.findall(r"\w+", message)
     for what, numbers in (("value", value), ("bound", bound)):
         assert not numbers or any(str(number) in found for number in numbers), (
@@ -565,6 +569,27 @@ def test_task_3_copies_are_planned_and_then_done_with(lab, is_sampled):
         f"the step has run and update_from_output(output, {tokens}) was called, but the copy is still pending: "
         "kv_cache.finish_step() says that it is made, whether anything was sampled or not. Made twice, it would "
         "overwrite what was written since")
+    assert_copies_without_requests(bench)
+
+
+def assert_copies_without_requests(bench):
+    """A copy is pending, and no request is left: it is planned all the same, and not pending after the step."""
+    scheduler, pool = bench.scheduler, bench.kv_cache.block_pool
+    parent, child = bench.seat(ask("parent 2", 6, start=50, num_sequences=2)), ask("child 2", 6, start=50)
+    scheduler.fork(parent, child)
+    bench.kv_cache.allocate_slots(child, 1)  # as in a step that was planned and did not run
+    pending = [(source.block_id, copy.block_id) for source, copy in pool.pending_copies]
+    for name in list(scheduler.requests):
+        scheduler.abort_request(name)
+    output = scheduler.schedule()
+    got = output.num_scheduled_tokens, output.copies
+    assert got == ({}, pending), (
+        f"block_pool.pending_copies has the pairs {pending}, and all requests were aborted: (num_scheduled_tokens, "
+        f"copies) of the plan is {got}, expected {({}, pending)}: all pending copies, also if no request is planned")
+    scheduler.update_from_output(output, {})
+    assert list(pool.pending_copies) == [], (
+        f"a step with the copies {pending} and no request has run, and update_from_output(output, {{}}) was called, "
+        "but they are still pending: kv_cache.finish_step() is called after every step")
 
 
 # ---- Task 4: admission
@@ -866,13 +891,21 @@ def test_task_5_a_prompt_is_admitted_whole_or_not_at_all(lab, num_said):
     assert_outputs([a, b], simulation)
 
 
+def free_block_ids(drawn):
+    """The free blocks, in the order in which they will be given out."""
+    return [block.block_id for block in drawn.kv_cache.block_pool.free_block_queue.get_all_free_blocks()]
+
+
 def assert_long_waits(lab, num_cached, cache, why):
     """`long` comes when the first `num_cached` of its 26 tokens lie in free blocks and `runs` holds 2 of 7."""
     first, runs, long = ask("first", num_cached), ask("runs", 4, 8, start=50), ask("long", 26)
     simulation = simulate(lab, first, num_blocks=7, budget=6, cache=cache)
     run(simulation)
+    simulation.add(ask("then", 2, start=90))  # its block is free after those of first
+    run(simulation)
     simulation.add(runs)
     run(simulation, 2)
+    free = free_block_ids(simulation)
     simulation.add(long)
     run(simulation, 1)
     got = names(simulation.scheduler.running), names(simulation.scheduler.waiting)
@@ -882,7 +915,13 @@ def assert_long_waits(lab, num_cached, cache, why):
     got = long.status, long.num_computed_tokens, long.num_cached_tokens
     assert got == (RequestStatus.WAITING, 0, 0), (
         f"long was not admitted, and its (status, num_computed_tokens, num_cached_tokens) are {got}, expected WAITING, "
-        f"0 and 0: who finds no room has not changed, whatever was found of it in the cache{picture(simulation)}")
+        f"0 and 0: a request that finds no room has not changed, whatever was found of it in the cache"
+        f"{picture(simulation)}")
+    got = free_block_ids(simulation)
+    assert got == free, (
+        f"long was not admitted, and runs needed no block, but the free blocks, oldest first, went from {free} to "
+        f"{got}, expected no change: hits that are not adopted stay where they are in the free queue, or they would be "
+        f"reused at another time{picture(simulation)}")
     run(simulation)
     assert_outputs([first, runs, long], simulation)
     assert_all_home(simulation)
@@ -912,19 +951,22 @@ def test_task_5_blocks_that_are_shared_need_no_room(lab):
 @pytest.mark.points(2)
 @pytest.mark.parametrize("num_said", [0, 8])
 def test_task_5_blocks_that_a_running_prompt_still_needs_are_not_given_away(lab, num_said):
-    bench = Bench(lab, num_blocks=7, budget=8)
-    bench.seat(ask("grows", 9))
-    half = with_output(ask("half", 20 - num_said, start=50), num_said)
-    bench.seat(half, num_computed=12)  # its last 8 tokens need 2 blocks, and 1 is free
-    bench.scheduler.add_request(ask("small", 2, start=90))
-    output = bench.scheduler.schedule()
-    got = output.num_scheduled_tokens.get("grows")
-    assert got == 1, f"grows runs, and its block has room for the next token: schedule() gave it {got}, expected 1"
-    said = f" (the last {num_said} are output)" if num_said else ""
-    assert "small" not in output.num_scheduled_tokens, (
-        f"1 of 7 blocks is free. half runs, has 8 of its 20 tokens to go{said} and needs 2 blocks for them, so it "
-        f"could not go on in this step; small, who waits, was given the last block: {output.num_scheduled_tokens}. "
-        "Blocks that the running ones need for the tokens they have are not free for others")
+    for half_is_first in (False, True):
+        bench = Bench(lab, num_blocks=7, budget=8)
+        half = with_output(ask("half", 20 - num_said, start=50, priority=Priority.LOW), num_said)
+        for request in (half, ask("grows", 9)) if half_is_first else (ask("grows", 9), half):
+            bench.seat(request, num_computed=12 if request is half else None)
+        bench.scheduler.add_request(ask("small", 2, start=90))  # half needs 2 blocks for its last 8; 1 is free
+        output = bench.scheduler.schedule()
+        got = output.num_scheduled_tokens.get("grows")
+        assert got == 1, f"grows runs, and its block has room for the next token: schedule() gave it {got}, expected 1"
+        said = f" (the last {num_said} are output)" if num_said else ""
+        running = "half and grows" if half_is_first else "grows and half"
+        assert "small" not in output.num_scheduled_tokens, (
+            f"{running} run, in this order; 1 of 7 blocks is free. half has 8 of its 20 tokens to go{said} and needs 2 "
+            f"blocks for them, so it could not go on in this step; small, which waits, was given the last block: "
+            f"{output.num_scheduled_tokens}. The blocks that *all* running requests need for the tokens they have are "
+            "not free for others")
 
 
 @pytest.mark.points(1)

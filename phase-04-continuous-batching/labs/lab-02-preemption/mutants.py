@@ -16,8 +16,8 @@ MUTANTS = [
         replace="        if not step.preempted:\n            self._schedule_waiting(step)\n",
         by="        self._schedule_waiting(step)\n",
         killed_by="test_task_3_a_step_that_preempted_admits_nobody",
-        breaks=("Scheduler.schedule: A step that preempted somebody (step.preempted) admits nobody",
-                "module: A step that preempted admits nobody"),
+        breaks=("Scheduler.schedule: A step that preempted a request (step.preempted) admits none",
+                "module: A step that preempted admits no request"),
     ),
     Mutant(
         name="decoders-behind-a-prompt",
@@ -25,7 +25,7 @@ MUTANTS = [
         replace="sorted(self.running, key=lambda request: request.num_tokens - request.num_computed_tokens > 1):\n",
         by="list(self.running):\n",
         killed_by="test_task_1_those_with_one_token_to_go_come_first",
-        breaks="Scheduler._schedule_running: but those with one token to go before all others",
+        breaks="Scheduler._schedule_running: requests with one token to go were served before all others",
     ),
     Mutant(
         name="serves-one-that-has-just-lost-its-blocks",
@@ -33,7 +33,7 @@ MUTANTS = [
         replace="            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:\n",
         by="            if num_new_tokens == 0:\n",
         killed_by="test_task_3_the_later_one_gives_way_and_comes_back",
-        breaks=("Scheduler._schedule_running: does not run any more (request.status): it is passed over",
+        breaks=("Scheduler._schedule_running: lost its blocks earlier in this step does not run any more",
                 "invariant 4: A request is in the plan only if it has slots"),
     ),
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS = [
                 "                continue\n",
         by="            if slots is None:\n                self._make_room(request, num_new_tokens, step)\n",
         killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
-        breaks=("Scheduler._schedule_running: Who gets nothing is not in the plan",
+        breaks=("Scheduler._schedule_running: a request that got nothing is not in the plan",
                 "invariant 4: A request is in the plan only if it has slots"),
     ),
     # ---- Task 2
@@ -63,7 +63,7 @@ MUTANTS = [
         replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         by="        self.kv_cache.free(request)\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
-        breaks=("Scheduler.preempt: so nothing of it counts as computed (num_computed_tokens is 0)",
+        breaks=("Scheduler.preempt: nothing of it counts as computed (num_computed_tokens is 0)",
                 "invariant 2: and nothing of it counts as computed"),
     ),
     Mutant(
@@ -83,7 +83,7 @@ MUTANTS = [
         replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         by="        request.num_computed_tokens = 0\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
-        breaks=("Scheduler.preempt: It holds no block (kv_cache.free)",
+        breaks=("Scheduler.preempt: it holds no block (kv_cache.free)",
                 "invariant 2: A request that waits holds no block"),
     ),
     Mutant(
@@ -92,7 +92,7 @@ MUTANTS = [
         replace="        request.status = RequestStatus.PREEMPTED\n",
         by="",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
-        breaks="Scheduler.preempt: Its status is PREEMPTED",
+        breaks="Scheduler.preempt: its status is PREEMPTED",
     ),
     Mutant(
         name="stays-in-running",
@@ -110,7 +110,7 @@ MUTANTS = [
         by="        self.waiting.put(request)\n",
         killed_by="test_task_2_a_preempted_request_waits_in_front_of_its_equals_and_keeps_its_age",
         breaks=("Scheduler.preempt: in front of its equals",
-                "invariant 6: and stands in front of its equals"),
+                "invariant 6: and waits in front of its equals"),
     ),
     Mutant(
         name="starts-to-age-anew",
@@ -127,7 +127,7 @@ MUTANTS = [
         replace="        self.kv_cache.free(request)\n        request.num_computed_tokens = 0\n",
         by="        request.num_computed_tokens = 0\n        self.kv_cache.free(request)\n",
         killed_by="test_task_2_it_finds_its_own_blocks_again",
-        breaks="Scheduler.preempt: kv_cache.free reads num_computed_tokens",
+        breaks="Scheduler.preempt: what was computed of it can be found again, its half-filled last block too",
     ),
     Mutant(
         name="does-not-count-on-the-request",
@@ -136,7 +136,7 @@ MUTANTS = [
         replace="        request.num_preemptions += 1\n",
         by="",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
-        breaks="Scheduler.preempt: Its own num_preemptions and the scheduler's are one more",
+        breaks="Scheduler.preempt: its own num_preemptions and the scheduler's are one more",
     ),
     Mutant(
         name="bills-what-it-found-again",
@@ -144,7 +144,7 @@ MUTANTS = [
         replace="        request.num_cached_tokens = num_cached_tokens\n",
         by="",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
-        breaks="Scheduler._resume: num_cached_tokens, which goes on the bill, is what it was before",
+        breaks="Scheduler._resume: num_cached_tokens, which usage reports, is what it was before",
     ),
     Mutant(
         name="adds-what-it-found-again",
@@ -152,7 +152,7 @@ MUTANTS = [
         replace="        request.num_cached_tokens = num_cached_tokens\n",
         by="        request.num_cached_tokens += num_cached_tokens\n",
         killed_by="test_task_2_what_it_finds_again_is_not_counted_again",
-        breaks="Scheduler._resume: num_cached_tokens, which goes on the bill, is what it was before",
+        breaks="Scheduler._resume: num_cached_tokens, which usage reports, is what it was before",
     ),
     Mutant(
         name="resumes-from-nothing",
@@ -168,7 +168,7 @@ MUTANTS = [
         replace="        num_new_tokens = super()._admit(request, step)\n",
         by="        super()._admit(request, step)\n        num_new_tokens = 0\n",
         killed_by="test_task_2_all_its_tokens_are_computed_again_and_it_goes_on",
-        breaks="Scheduler._resume: as the base does (super()._admit), and with its answer",
+        breaks="Scheduler._resume: the base's answer: the number of tokens that it computes now",
     ),
     # ---- Task 3
     Mutant(
@@ -178,7 +178,7 @@ MUTANTS = [
         by="        return self.running[0]\n",
         killed_by="test_task_3_the_later_one_gives_way_and_comes_back",
         breaks=("Scheduler._choose_victim: The running request that would be served last",
-                "invariant 3: Who gives way is the one that would be served last"),
+                "invariant 3: The request that would be served last gives way"),
     ),
     Mutant(
         name="the-latest-gives-way-whatever-its-priority",
@@ -187,7 +187,7 @@ MUTANTS = [
         by="        return self.running[-1]\n",
         killed_by="test_task_3_the_lowest_priority_gives_way_not_the_latest",
         breaks=("Scheduler._choose_victim: The running request that would be served last",
-                "invariant 3: Who gives way is the one that would be served last"),
+                "invariant 3: The request that would be served last gives way"),
     ),
     Mutant(
         name="the-lowest-priority-whatever-its-age",
@@ -212,7 +212,7 @@ MUTANTS = [
         by="            others = [other for other in reversed(self.running) if other is not request]\n"
            "            victim = max(others or [request], key=self.waiting.order)\n",
         killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
-        breaks="Scheduler._make_room: The victim may be request itself",
+        breaks="Scheduler._make_room: False if request itself was a victim",
     ),
     Mutant(
         name="gives-way-and-goes-on",
@@ -220,7 +220,7 @@ MUTANTS = [
         replace="            if victim is request:\n                return False\n",
         by="            if victim is request:\n                break\n",
         killed_by="test_task_3_who_asks_may_be_the_one_to_give_way",
-        breaks="Scheduler._make_room: there is nobody left to make room for: return False",
+        breaks="Scheduler._make_room: False if request itself was a victim",
     ),
     Mutant(
         name="does-not-say-whom-it-preempted",
@@ -228,7 +228,7 @@ MUTANTS = [
         replace="            step.preempted.append(victim)\n",
         by="",
         killed_by="test_task_3_the_plan_says_who_was_preempted",
-        breaks="Scheduler._make_room: All victims are in step.preempted, in that order",
+        breaks="Scheduler._make_room: all victims are in step.preempted, in the order in which they gave way",
     ),
     Mutant(
         name="an-empty-list-is-no-room",
@@ -253,7 +253,7 @@ MUTANTS = [
         replace="        step.budget += step.plan.pop(victim.request_id)\n",
         by="        step.plan.pop(victim.request_id)\n",
         killed_by="test_task_4_the_victims_tokens_return_to_the_budget",
-        breaks="Scheduler._take_back: its tokens are in the budget again, for those who come after",
+        breaks="Scheduler._take_back: its tokens are in the budget again, for the requests that come after",
     ),
     Mutant(
         name="looks-at-the-budget-again-when-room-was-made",
@@ -262,8 +262,7 @@ MUTANTS = [
         by="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n"
            "            step.plan[request.request_id] = num_new_tokens\n",
         killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
-        breaks=("Scheduler._schedule_running: who asked for room has slots for as many tokens as it asked for, and "
-                "computes no more",
+        breaks=("Scheduler._schedule_running: room was made computes as many tokens as it asked for, and no more",
                 "invariant 4: A request is in the plan only if it has slots"),
     ),
     Mutant(
@@ -273,7 +272,7 @@ MUTANTS = [
         by="            if victim is request:\n                return False\n"
            "            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
         killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
-        breaks="Scheduler._schedule_running: They are for those who come after",
+        breaks="Scheduler._schedule_running: what came back into the budget is for those after it",
     ),
     Mutant(
         name="unwritten-blocks-stay-findable",
@@ -282,7 +281,7 @@ MUTANTS = [
                 "self.kv_cache.get_block_ids(victim.request_id)[first:])\n",
         by="",
         killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
-        breaks=("Scheduler._take_back: And the blocks that it was to write in this step are not findable",
+        breaks=("Scheduler._take_back: of the blocks that it was to write in this step, none is findable",
                 "invariant 5: Every block in the index of the prefix cache has been written, or is written in this "
                 "step"),
     ),
@@ -294,7 +293,7 @@ MUTANTS = [
         by="            self.preempt(victim)\n            if victim.request_id in step.plan:\n"
            "                self._take_back(victim, step)\n",
         killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
-        breaks="Scheduler._make_room: is taken back (_take_back) before it is preempted",
+        breaks="Scheduler._make_room: was taken back (_take_back) before it was preempted",
     ),
     Mutant(
         name="forgets-all-of-the-victims-blocks",
@@ -302,7 +301,7 @@ MUTANTS = [
         replace="[first:])\n",
         by="[:])\n",
         killed_by="test_task_4_what_the_victim_had_computed_stays_findable",
-        breaks="Scheduler._take_back: What lies before them stays findable",
+        breaks="Scheduler._take_back: what lies before them stays findable",
     ),
     Mutant(
         name="forgets-the-last-block-only",
@@ -310,7 +309,7 @@ MUTANTS = [
         replace="[first:])\n",
         by="[first:][-1:])\n",
         killed_by="test_task_4_of_a_chunk_no_block_is_findable",
-        breaks="Scheduler._take_back: Those are the blocks from that of position num_computed_tokens on",
+        breaks="Scheduler._take_back: they are all from that of position num_computed_tokens on",
     ),
     Mutant(
         name="one-victim-is-enough",
@@ -318,7 +317,7 @@ MUTANTS = [
         replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         by="        if self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
         killed_by="test_task_4_several_may_have_to_give_way_to_one",
-        breaks="Scheduler._make_room: Preempt one victim after the other, until allocate_slots gives slots",
+        breaks="Scheduler._make_room: One victim after the other gives way (_choose_victim, preempt), until",
     ),
     # ---- Task 5
     Mutant(
@@ -327,7 +326,7 @@ MUTANTS = [
         replace="        if self._has_outgrown(request.num_tokens):\n",
         by="        if self._has_outgrown(request.num_tokens + num_new_tokens):\n",
         killed_by="test_task_5_who_is_in_the_middle_of_its_prompt_has_not_outgrown_the_pool",
-        breaks="Scheduler._make_room: The new ones are not added: they are among num_tokens",
+        breaks="Scheduler._make_room: the new tokens are among num_tokens",
     ),
     Mutant(
         name="outgrown-means-alone",
@@ -335,7 +334,7 @@ MUTANTS = [
         replace="        if self._has_outgrown(request.num_tokens):\n",
         by="        if len(self.running) == 1:\n",
         killed_by="test_task_5_samples_that_share_the_pool_outgrow_it_together",
-        breaks="Scheduler._make_room: if the whole pool could not hold the num_tokens tokens of request",
+        breaks="Scheduler._make_room: if the whole pool cannot hold the num_tokens tokens of request any more",
     ),
     Mutant(
         name="preempts-for-what-can-never-fit",
@@ -344,8 +343,8 @@ MUTANTS = [
                 "            self._end_outgrown(request, step)\n            return False\n",
         by="",
         killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
-        breaks=("Scheduler._make_room: nobody gives way: _end_outgrown, and return False",
-                "invariant 7: Nobody is preempted for it"),
+        breaks=("Scheduler._make_room: no request gave way, and request has ended (_end_outgrown)",
+                "invariant 7: No request is preempted for it"),
     ),
     Mutant(
         name="tries-what-can-never-fit-for-ever",
@@ -353,8 +352,8 @@ MUTANTS = [
         replace=END_OUTGROWN,
         by="",
         killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
-        breaks=("Scheduler._schedule_waiting: So it ends (_end_outgrown), instead of standing in front of all "
-                "others for ever",
+        breaks=("Scheduler._schedule_waiting: So it ends (_end_outgrown) instead of blocking the queue for "
+                "ever",
                 "invariant 7: What can never fit ends at once"),
     ),
     Mutant(
@@ -390,7 +389,7 @@ MUTANTS = [
         replace="        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)\n",
         by="        request.status = RequestStatus.FINISHED_KV_CACHE_FULL\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
-        breaks="Scheduler._end_outgrown: its blocks have come home",
+        breaks="Scheduler._end_outgrown: and holds no blocks",
     ),
     Mutant(
         name="ends-it-without-a-word",
@@ -398,7 +397,7 @@ MUTANTS = [
         replace="        step.finished.append(request)\n",
         by="        pass\n",
         killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
-        breaks="Scheduler._end_outgrown: it is in step.finished, so that whoever waits for it is told",
+        breaks="Scheduler._end_outgrown: it is in step.finished, so that its caller is told",
     ),
     Mutant(
         name="admits-nobody-after-an-end",
@@ -406,7 +405,7 @@ MUTANTS = [
         replace="        if not step.preempted:\n",
         by="        if not step.preempted and not step.finished:\n",
         killed_by="test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody",
-        breaks="Scheduler.schedule: then those who wait are admitted (_schedule_waiting)",
+        breaks="Scheduler.schedule: then waiting ones are admitted (_schedule_waiting)",
     ),
     Mutant(
         name="takes-more-if-there-are-slots",
@@ -420,7 +419,7 @@ MUTANTS = [
            "            step.plan[request.request_id] = num_new_tokens\n"
            "            step.budget -= num_new_tokens\n",
         killed_by="test_task_4_who_made_room_computes_what_it_asked_for",
-        breaks="Scheduler._schedule_running: and computes no more",
+        breaks="Scheduler._schedule_running: computes as many tokens as it asked for, and no more",
     ),
     Mutant(
         name="passes-over-the-last-victim-only",
@@ -428,7 +427,7 @@ MUTANTS = [
         replace="            if request.status is not RequestStatus.RUNNING or num_new_tokens == 0:\n",
         by="            if request in step.preempted[-1:] or num_new_tokens == 0:\n",
         killed_by="test_task_3_all_who_gave_way_are_passed_over",
-        breaks="Scheduler._schedule_running: does not run any more (request.status): it is passed over",
+        breaks="Scheduler._schedule_running: lost its blocks earlier in this step does not run any more",
     ),
     Mutant(
         name="the-round-ends-with-who-gives-way-itself",
@@ -447,7 +446,7 @@ MUTANTS = [
                 "        self.waiting.requeue(request)\n",
         by="        self.waiting.requeue(request)\n",
         killed_by="test_task_2_preempt_takes_the_blocks_and_leaves_the_output",
-        breaks="Scheduler.preempt: Its own num_preemptions and the scheduler's are one more",
+        breaks="Scheduler.preempt: its own num_preemptions and the scheduler's are one more",
     ),
     Mutant(
         name="forgets-the-bill",
@@ -474,7 +473,7 @@ MUTANTS = [
         by="        request.status = RequestStatus.WAITING\n"
            "        num_new_tokens = super()._admit(request, step)\n",
         killed_by="test_task_2_who_finds_no_room_stays_as_it_was",
-        breaks="Scheduler._resume: If there was no room (0), nothing has changed",
+        breaks="Scheduler._resume: if there was no room, nothing has changed",
     ),
     Mutant(
         name="looks-at-half-the-order",
@@ -491,7 +490,7 @@ MUTANTS = [
         replace="            step.preempted.append(victim)\n",
         by="            step.preempted.insert(0, victim)\n",
         killed_by="test_task_3_all_who_gave_way_are_passed_over",
-        breaks="Scheduler._make_room: All victims are in step.preempted, in that order",
+        breaks="Scheduler._make_room: all victims are in step.preempted, in the order in which they gave way",
     ),
     Mutant(
         name="goes-without-and-keeps-its-blocks",
@@ -512,7 +511,7 @@ MUTANTS = [
         replace="        if self._has_outgrown(request.num_tokens):\n",
         by="        if self._has_outgrown(request.num_tokens + 1):\n",
         killed_by="test_task_3_room_may_be_made_without_a_new_block",
-        breaks="Scheduler._make_room: if the whole pool could not hold the num_tokens tokens of request",
+        breaks="Scheduler._make_room: if the whole pool cannot hold the num_tokens tokens of request any more",
     ),
     Mutant(
         name="one-token-comes-back",
@@ -530,7 +529,7 @@ MUTANTS = [
         replace="        first = victim.num_computed_tokens // self.kv_cache.block_size\n",
         by="        first = (victim.num_computed_tokens - 1) // self.kv_cache.block_size\n",
         killed_by="test_task_4_what_the_victim_had_computed_stays_findable",
-        breaks="Scheduler._take_back: the blocks from that of position num_computed_tokens on",
+        breaks="Scheduler._take_back: they are all from that of position num_computed_tokens on",
     ),
     Mutant(
         name="begins-at-the-next-block",
@@ -538,7 +537,7 @@ MUTANTS = [
         replace="        first = victim.num_computed_tokens // self.kv_cache.block_size\n",
         by="        first = self._num_blocks_for(victim.num_computed_tokens)\n",
         killed_by="test_task_4_blocks_that_will_not_be_written_are_not_findable",
-        breaks="Scheduler._take_back: the blocks from that of position num_computed_tokens on",
+        breaks="Scheduler._take_back: they are all from that of position num_computed_tokens on",
     ),
     Mutant(
         name="ended-by-its-length",
@@ -567,5 +566,76 @@ MUTANTS = [
            "        request.status = RequestStatus.FINISHED_KV_CACHE_FULL\n",
         killed_by="test_task_5_who_was_preempted_with_a_token_too_many_does_not_block_the_queue",
         breaks="Scheduler._end_outgrown: It may run, or wait after a preemption",
+    ),
+    Mutant(
+        name="every-one-has-the-whole-budget",
+        story="Forgets to take off what it has given.",
+        replace="            step.plan[request.request_id] = num_new_tokens\n"
+                "            step.budget -= num_new_tokens\n",
+        by="            step.plan[request.request_id] = num_new_tokens\n",
+        killed_by="test_task_1_those_who_run_come_first_with_one_budget_for_all",
+        breaks="Scheduler._schedule_running: and they are taken off step.budget",
+    ),
+    Mutant(
+        name="all-to-go-or-nothing",
+        story="Gives no chunks: a prompt waits until the budget has room for all of it.",
+        replace="            num_new_tokens = min(request.num_tokens - request.num_computed_tokens, step.budget)\n",
+        by="            num_new_tokens = request.num_tokens - request.num_computed_tokens\n"
+           "            if num_new_tokens > step.budget:\n"
+           "                continue\n",
+        killed_by="test_task_1_those_with_one_token_to_go_come_first",
+        breaks="Scheduler._schedule_running: each got all its tokens to go, or what was left of step.budget",
+    ),
+    Mutant(
+        name="a-count-of-0-is-none",
+        story="`before or after`: a request that had found nothing reports its own blocks as cached.",
+        replace="        request.num_cached_tokens = num_cached_tokens\n",
+        by="        request.num_cached_tokens = num_cached_tokens or request.num_cached_tokens\n",
+        killed_by="test_task_2_it_finds_its_own_blocks_again",
+        breaks="Scheduler._resume: is what it was before, even if that was 0",
+    ),
+    Mutant(
+        name="a-victim-in-reserve",
+        story="Lets two give way where one is enough.",
+        replace="        while self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
+        by="        while len(step.preempted) < 2 or self.kv_cache.allocate_slots(request, num_new_tokens) is None:\n",
+        killed_by="test_task_3_the_plan_says_who_was_preempted",
+        breaks="Scheduler._make_room: there are no more than needed",
+    ),
+    Mutant(
+        name="makes-room-and-does-not-say-so",
+        story="The slots are made, and the answer is None: the request computes nothing in this step.",
+        replace="            if victim is request:\n                return False\n        return True\n",
+        by="            if victim is request:\n                return False\n",
+        killed_by="test_task_3_the_plan_says_who_was_preempted",
+        breaks="Scheduler._make_room: True if request has slots for its new tokens",
+    ),
+    Mutant(
+        name="ended-and-planned",
+        story="Says that there is room for a request that has just ended.",
+        replace="            self._end_outgrown(request, step)\n            return False\n",
+        by="            self._end_outgrown(request, step)\n            return True\n",
+        killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+        breaks="Scheduler._make_room: False if request has ended",
+    ),
+    Mutant(
+        name="forgets-the-first-block-only",
+        story="No request finds the others while the first is missing. As soon as one computes the first again, the "
+              "next finds blocks after it that were never written.",
+        replace="[first:])\n",
+        by="[first:first + 1])\n",
+        killed_by="test_task_4_of_a_chunk_no_block_is_findable",
+        breaks="Scheduler._take_back: of the blocks that it was to write in this step, none is findable",
+    ),
+    Mutant(
+        name="tells-only-of-those-that-ran",
+        story="A request that waited after a preemption ends, and its caller never hears of it.",
+        replace="        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)\n"
+                "        step.finished.append(request)\n",
+        by="        if request.status is RequestStatus.RUNNING:\n"
+           "            step.finished.append(request)\n"
+           "        self.finish(request, RequestStatus.FINISHED_KV_CACHE_FULL)\n",
+        killed_by="test_task_5_the_plan_says_who_outgrew_the_pool",
+        breaks="Scheduler._end_outgrown: so that its caller is told, whether it ran or waited",
     ),
 ]

@@ -305,6 +305,9 @@ def test_task_2_it_finds_its_own_blocks_again(lab, cache):
         step    0   1   2   3   4   5
         a       7   ●   ●   {"2" if cache == WHOLE_BLOCKS else "●"}   ●   ●
         """, f"a was preempted with 10 tokens, 9 of them computed. Nobody took its blocks; {rule}")
+    assert a.num_cached_tokens == 0, (
+        f"a computed its whole prompt, so its num_cached_tokens was 0. It was preempted, came back and found its own "
+        f"blocks; now it is {a.num_cached_tokens}, expected 0, which is a number like any other\n{server}")
     assert_outputs(server, a)
 
 
@@ -644,6 +647,7 @@ def test_task_4_of_a_chunk_no_block_is_findable(lab):
     kv_cache = server.kv_cache
     low = seat(server, Request("low", range(16), SamplingParams(max_tokens=4), LOW), 4)
     seat(server, Request("high", range(100, 106), SamplingParams(max_tokens=4), HIGH), 4)
+    written = kv_cache.get_block_ids("low") + kv_cache.get_block_ids("high")
     output = plan(server)
     got = planned(output)
     assert got == ({"high": 2}, ["low"], []), (
@@ -655,6 +659,11 @@ def test_task_4_of_a_chunk_no_block_is_findable(lab):
         f"low lost its blocks in the step in which it was to fill 3 of them. One with the same text now finds "
         f"{num_found} tokens in the cache, expected 4: what was computed before. All blocks from that of position "
         "num_computed_tokens on are unwritten, not only the last")
+    indexed = [block.block_id for block in kv_cache.block_pool.blocks if block.block_hash is not None]
+    assert indexed == written, (
+        f"low lost its blocks in the step in which it was to fill 3 of them. In the index are the blocks {indexed}, "
+        f"expected {written}, the only full ones that are written: low's first and high's first. A block that stays in "
+        "the index is found as soon as another request has computed what comes before it")
 
 
 @pytest.mark.points(2)
@@ -758,18 +767,23 @@ def test_task_5_who_outgrows_the_pool_ends_with_its_output_and_preempts_nobody(l
 
 @pytest.mark.points(1)
 def test_task_5_the_plan_says_who_outgrew_the_pool(lab):
-    server = Server(lab, 2)
-    a = server.arrive("a", 7, 100)
-    for _ in range(2):
-        server.step()
-    output = server.scheduler.schedule()
-    got = (ids(output.finished), ids(output.preempted), output.num_scheduled_tokens)
-    assert got == (["a"], [], {}), (f"a has 9 tokens, the pool has 8 slots: (finished, preempted, "
-                                    f"num_scheduled_tokens) of the plan is {got}, expected (['a'], [], {{}})")
-    got = (server.scheduler.has_unfinished_requests(), server.kv_cache.block_pool.get_usage(), a.status.name)
-    assert got == (False, 0.0, "FINISHED_KV_CACHE_FULL"), (
-        f"(has_unfinished_requests, usage of the pool, status of a) is {got}, expected (False, 0.0, "
-        "'FINISHED_KV_CACHE_FULL')")
+    for waits in (False, True):
+        server = Server(lab, 2)
+        a = server.arrive("a", 7, 100)
+        for _ in range(2):
+            server.step()
+        if waits:
+            server.scheduler.preempt(a)
+        output = server.scheduler.schedule()
+        got = (ids(output.finished), ids(output.preempted), output.num_scheduled_tokens)
+        where = "waits after a preemption" if waits else "runs"
+        assert got == (["a"], [], {}), (
+            f"a {where} and has 9 tokens, the pool has 8 slots: (finished, preempted, num_scheduled_tokens) of the "
+            f"plan is {got}, expected (['a'], [], {{}})")
+        got = (server.scheduler.has_unfinished_requests(), server.kv_cache.block_pool.get_usage(), a.status.name)
+        assert got == (False, 0.0, "FINISHED_KV_CACHE_FULL"), (
+            f"(has_unfinished_requests, usage of the pool, status of a) is {got}, expected (False, 0.0, "
+            "'FINISHED_KV_CACHE_FULL')")
 
 
 @pytest.mark.points(2)

@@ -12,7 +12,7 @@ import statistics
 
 import pytest
 
-from course.gauges import cheapest, deferring, listed, num_lines, num_objects
+from course.gauges import cheapest, deferring, flush, listed, num_lines, num_objects
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Priority, Request, SamplingParams
 from mini_vllm.scheduler import Scheduler
@@ -335,7 +335,7 @@ def assert_holds(queue, num_requests):
 
 
 def counted_queue(lab):
-    """A queue in which 1000 requests wait, whose comparisons are counted; its clock, and those requests."""
+    """A queue in which 300 requests wait, whose comparisons are counted; its clock, and those requests."""
     rng = random.Random(44)
     queue, clock = make_queue(lab, rate=0.125, now_s=1000.0)
     requests = [request(f"r{i}", rng.choice(PRIORITIES), Counting(rng.randrange(8000) / 8)) for i in range(NUM_WAITING)]
@@ -577,11 +577,42 @@ def test_task_4_a_removed_request_can_be_put_again_or_come_back(lab):
     got = len(queue), drain(queue)
     assert got == (3, ["b", "c", "a"]), (f"a, b, c are equals; a left and was put, left and came back, left and was "
                                          f"put: (length, order of get()) is {got}, expected (3, ['b', 'c', 'a'])")
+    put_all(queue, *(request(name, NORMAL, 0.0) for name in "abc"))
+    queue.requeue(queue.get())
+    quick = deferring(queue, "put", "remove")
+    for i in range(40):
+        each = request(f"gone {i}", LOW, 0.0)
+        quick.put(each)
+        quick.remove(each)
+    flush(quick)
+    got = drain(queue)
+    assert got == ["a", "b", "c"], (
+        f"a, b, c are equals; a was served and came back, before its equals. Then 40 others were put and removed, one "
+        f"by one: get() gave {got}, expected ['a', 'b', 'c']. When the heap is rebuilt, each keeps its place")
+
+
+def assert_empty_again_and_again(lab):
+    """Of those that are put and removed while no other request waits, few dead entries are left."""
+    queue, _ = make_queue(lab)
+    before = num_objects(queue, but=(Request,))
+    quick = deferring(queue, "put", "remove")
+    for i in range(150):
+        each = request(f"aborted {i}", LOW, i / 8)
+        quick.put(each)
+        quick.remove(each)
+    flush(quick)
+    after = num_objects(queue, but=(Request,))
+    assert after <= before + 300, (
+        f"150 requests came and were removed, one by one, and no other waited: the queue was made of {before} objects "
+        f"before, and of {after} after. An entry is 4 or 5. Rebuild the heap when there are more than 8 more dead "
+        "entries than living ones (up to 16 is fine), also when none is living")
+    assert len(queue) == 0, f"150 requests came and were removed, but len(queue) is {len(queue)}"
 
 
 @pytest.mark.points(1)
 @pytest.mark.inside("what a queue is made of is seen only where it is")
 def test_task_4_dead_entries_do_not_pile_up(lab):
+    assert_empty_again_and_again(lab)
     queue, clock = make_queue(lab)
     put_all(queue, *(request(f"first {i}", HIGH) for i in range(3)))  # these stay in front, so nobody passes the dead
     before = num_objects(queue, but=(Request,))
