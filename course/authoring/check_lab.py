@@ -13,6 +13,7 @@ from course.authoring import empty_files
 from course.authoring.check_surface import check_names
 from course.core.failure_messages import NOT_RUN
 from course.lab.answers import parse_answers, questions_of
+from course.lab.bare_starter import bare_starter
 from course.lab.contract import contract_of, parts_of, task_docstrings
 from course.lab.graded_tests import GradedTest, graded_tests
 from course.lab.hints import LEVELS, parse_hints
@@ -236,10 +237,13 @@ def _check_bare(lab: Lab, solution: str) -> list[str]:
     if not lab.bare:
         problems.append(f"{name} has no `bare` list: which sentences does a bare starter keep?")
     texts = {place: re.sub(r"\s+", " ", docstring) for place, docstring in task_docstrings(solution).items()}
+    bare = re.sub(r"\s+", " ", bare_starter(lab)).lower()
     for quote in lab.bare:
         place, _, words = quote.partition(": ")
         if words not in texts.get(place, ""):
             problems.append(f"{name}: bare: {words!r} is not said by the docstring of a task {place}")
+        elif words.lower() not in bare:
+            problems.append(f"{name}: bare: {quote!r} keeps nothing: {place} is not in the bare starter")
     command = f"course reset {lab.number} --bare"
     if command not in lab.readme.read_text(encoding="utf-8"):
         problems.append(f"{lab.relative(lab.readme)} does not offer `{command}`")

@@ -249,3 +249,10 @@ def test_a_real_lab_with_a_broken_starter_is_named(tmp_path):
     replace(copy.starter, "def touch(self, blocks: Sequence[KVCacheBlock])", "def touch(self, block: KVCacheBlock)")
     _, problems = read_lab(copy)
     assert "the signature of BlockPool.touch is (self, block: KVCacheBlock)" in problems[0]
+
+
+def test_a_bare_quote_of_a_helper_that_the_bare_starter_drops_is_named(lab1):
+    replace(lab1.solution, "def double", "def _double")
+    replace(lab1.folder / "lab.json", "double", "_double")
+    _, problems = read_lab(lab1)
+    assert any("'_double: it is even' keeps nothing: _double is not in the bare" in problem for problem in problems)
