@@ -166,7 +166,8 @@ def run(arguments: argparse.Namespace) -> None:
             print_stall(arguments.model, **quick(num_rounds=1, num_tokens=120))
         case "quiz":
             from measure.quiz import print_quiz
-            print_quiz(arguments.model, arguments.questions, arguments.show, **quick(seeds=(0,), max_tokens=8))
+            print_quiz(arguments.model, arguments.questions, arguments.show,
+                       **quick(seeds=(0,), max_tokens=8, first_seeds=(0,)))
 
 
 def shorten(arguments: argparse.Namespace) -> None:

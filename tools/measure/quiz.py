@@ -1,11 +1,13 @@
-"""How many of 80 easy questions a chat model answers right, by how it is sampled: every question with seeds 0, 1, 2.
+"""How many of 80 easy questions a chat model answers right, by how it is sampled: every question with seeds 0 to 4.
 
-    the model's defaults        ``LLM.get_default_sampling_params()``, which the command line uses too
-    temperature 0.2, top-p 0.9  given by hand: what the makers of SmolLM2 advise
-    temperature 0.8             what the command line used for every model before
+    the model's defaults        ``LLM.get_default_sampling_params()``, which the command line uses, too
+    greedy                      the most likely token every time; one answer, whatever the seed
+    temperature 0.2, top-p 0.9  what the makers of SmolLM2 advise
+    temperature 0.8             what the command line once used for every model
 
 A question is asked as a chat of its own, in the words of ``quiz.json`` and no others. Settings that come to the same
-are asked once: the same seed gives the same answers. ``quiz_score`` says when an answer is right.
+are asked once: the same seed gives the same answers. ``quiz_score`` says when an answer is right, and when it loops.
+The first question is asked with twenty seeds: it is what a newcomer asks.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from measure.quiz_score import Question, Scorer, read_questions
+from measure.quiz_score import Question, Scorer, is_looping, read_questions
 from mini_vllm.llm import LLM
 from mini_vllm.request import SamplingParams
 
-SEEDS = (0, 1, 2)
-MAX_TOKENS = 48
-DEFAULTS, BY_HAND, BEFORE = "the model's defaults", "temperature 0.2, top-p 0.9", "temperature 0.8"
+SEEDS = (0, 1, 2, 3, 4)
+FIRST_QUESTION_SEEDS = range(20)
+#: Long enough for a loop to show.
+MAX_TOKENS = 96
+DEFAULTS, GREEDY, ADVISED, BEFORE = "the model's defaults", "greedy", "temperature 0.2, top-p 0.9", "temperature 0.8"
 
 
 class Quiz:
@@ -33,6 +37,7 @@ class Quiz:
 
     def answers(self, params: SamplingParams) -> list[str]:
         """To all questions, served together; with the same parameters again, those that came before."""
+        params = replace(params, seed=0) if params.temperature == 0 else params  # nothing is drawn
         key = repr(params)
         if key not in self._answers:
             chats = [[{"role": "user", "content": question.text}] for question in self.questions]
@@ -46,16 +51,20 @@ class Quiz:
     def are_right(self, params: SamplingParams) -> list[bool]:
         return [self._scorer.is_right(*pair) for pair in zip(self.questions, self.answers(params))]
 
+    def num_looping(self, params: SamplingParams) -> int:
+        return sum(map(is_looping, self.answers(params)))
+
 
 def settings_of(llm: LLM) -> dict[str, SamplingParams]:
-    return {DEFAULTS: llm.get_default_sampling_params(), BY_HAND: SamplingParams(temperature=0.2, top_p=0.9),
-            BEFORE: SamplingParams(temperature=0.8)}
+    return {DEFAULTS: llm.get_default_sampling_params(), GREEDY: SamplingParams(temperature=0.0),
+            ADVISED: SamplingParams(temperature=0.2, top_p=0.9), BEFORE: SamplingParams(temperature=0.8)}
 
 
 def print_quiz(model: str, num_questions: int | None, show: bool, seeds: Sequence[int] = SEEDS,
-               max_tokens: int | None = None) -> None:
-    """A row a setting, as each is done; with ``show`` all answers come first. ``max_tokens``: of an answer."""
+               max_tokens: int | None = None, first_seeds: Sequence[int] | None = None) -> None:
+    """A row per setting, as each is done; with ``show`` all answers come first. ``max_tokens``: of an answer."""
     max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
+    first_seeds = FIRST_QUESTION_SEEDS if first_seeds is None else first_seeds
     questions = read_questions(num_questions)
     llm = LLM(model)
     if llm.tokenizer.chat_template is None:
@@ -68,26 +77,25 @@ def print_quiz(model: str, num_questions: int | None, show: bool, seeds: Sequenc
     if show:
         for name, runs in all_runs.items():
             _print_answers(quiz, name, runs)
-    print(f"{f'right of {len(questions)}, by seed':<30}" + "".join(f"{seed:>6}" for seed in seeds) + f"{'in all':>10}",
-          flush=True)
-    totals = {name: _print_row(quiz, name, runs) for name, runs in all_runs.items()}
-    print(f"\nThe defaults have {_compare(totals[DEFAULTS], totals[BY_HAND])} {BY_HAND}, and\n"
-          f"{_compare(totals[DEFAULTS], totals[BEFORE])} {BEFORE}.")
+    print(f"{f'right of {len(questions)}, by seed':<30}" + "".join(f"{seed:>5}" for seed in seeds)
+          + f"{'right':>9}{'looping':>9}", flush=True)
+    shares = {name: _print_row(quiz, name, runs) for name, runs in all_runs.items()}
+    first, question = Quiz(llm, questions[:1]), questions[0].text
+    num_right = {name: sum(sum(first.are_right(replace(setting, max_tokens=max_tokens, seed=seed)))
+                           for seed in first_seeds) for name, setting in settings.items()}
+    told = [f"{name} {right:.1f} % right, {looping:.1f} % looping, “{question}” right for {num_right[name]} of "
+            f"{len(first_seeds)} seeds" for name, (right, looping) in shares.items()]
+    print(f"\nIn short: {model}, {len(questions)} easy questions: {'; '.join(told)}")
 
 
-def _print_row(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> int:
-    """Returns how many are right in all."""
+def _print_row(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> tuple[float, float]:
+    """Returns how many percent are right, and how many loop."""
     num_right = [sum(quiz.are_right(run)) for run in runs]
-    in_all = sum(num_right)
-    print(f"{name:<30}" + "".join(f"{number:>6}" for number in num_right)
-          + f"{in_all:>10}   {in_all / len(quiz.questions) / len(runs):.0%}", flush=True)
-    return in_all
-
-
-def _compare(number: int, other: int) -> str:
-    if number == other:
-        return "as many right as"
-    return f"{abs(number - other)} {'more' if number > other else 'fewer'} right than"
+    num_answers = len(quiz.questions) * len(runs)
+    shares = 100 * sum(num_right) / num_answers, 100 * sum(map(quiz.num_looping, runs)) / num_answers
+    print(f"{name:<30}" + "".join(f"{number:>5}" for number in num_right) + f"{shares[0]:>7.1f} %{shares[1]:>7.1f} %",
+          flush=True)
+    return shares
 
 
 def _print_answers(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> None:

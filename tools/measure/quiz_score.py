@@ -5,6 +5,8 @@ digits or in words. It may stand anywhere in the text, but it does not count
 
     in a clause that says no     "not Paris", "Paris is not the capital"; in "not Rome, but Paris" it does
     in a list of answers         "Rome, Paris or Berlin": beside it stands the answer to another question, and only that
+
+An answer loops if it ends in one phrase, three times in a row.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ NEGATIONS = frozenset({"not", "no", "never", "cannot", "neither", "nor", "none"}
 ARTICLES = frozenset({"a", "an", "the"})
 
 Words = tuple[str, ...]
+#: A phrase of up to this many words that an answer repeats at its end. A single word must come more often.
+MAX_PHRASE_WORDS, NUM_REPEATS, NUM_SINGLE_REPEATS = 24, 3, 6
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,16 @@ class Clause:
 
     def is_only(self, words: Words) -> bool:
         return tuple(word for word in self.words if word not in ARTICLES) == words
+
+
+def is_looping(text: str) -> bool:
+    """Whether ``text`` ends in a phrase that comes three times in a row; one word, six times."""
+    words = text.split()
+    for length in range(1, MAX_PHRASE_WORDS + 1):
+        times = NUM_SINGLE_REPEATS if length == 1 else NUM_REPEATS
+        if len(words) >= times * length and words[-times * length:] == words[-length:] * times:
+            return True
+    return False
 
 
 class Scorer:

@@ -8,7 +8,7 @@ import pytest
 
 from measure import quiz
 from measure.__main__ import main, make_parser
-from measure.quiz_score import QUESTIONS_FILE, Question, Scorer, as_words, read_questions, split_clauses
+from measure.quiz_score import QUESTIONS_FILE, Question, Scorer, as_words, is_looping, read_questions, split_clauses
 from mini_vllm.conftest import make_talker
 from mini_vllm.llm import LLM
 from mini_vllm.request import SamplingParams
@@ -138,32 +138,34 @@ def asked(monkeypatch):
     return calls
 
 
-def test_every_setting_is_asked_with_three_seeds_and_has_its_row(shallow, tmp_path, monkeypatch, capsys, asked):
+def test_every_setting_is_asked_with_five_seeds_and_has_its_row(shallow, tmp_path, monkeypatch, capsys, asked):
     monkeypatch.setattr(quiz, "MAX_TOKENS", 3)
+    monkeypatch.setattr(quiz, "FIRST_QUESTION_SEEDS", range(2))
     talker = make_talker(shallow, tmp_path)
     (talker / "generation_config.json").write_text('{"temperature": 0.5, "top_k": 9}')
     assert run(monkeypatch, "--model", str(talker), "--questions", "4") == 0
-    params = [setting for setting, _ in asked]
-    expected = [dict(temperature=0.5, top_k=9), dict(temperature=0.2, top_p=0.9), dict(temperature=0.8)]
-    assert params == [SamplingParams(**each, max_tokens=3, seed=seed) for each in expected for seed in (0, 1, 2)]
-    assert all(chats == [[{"role": "user", "content": each.text}] for each in read_questions(4)] for _, chats in asked)
+    params = [setting for setting, chats in asked if len(chats) == 4]
+    drawn = [dict(temperature=0.5, top_k=9), dict(temperature=0.2, top_p=0.9), dict(temperature=0.8)]
+    expected = [SamplingParams(**each, max_tokens=3, seed=seed) for each in drawn for seed in range(5)]
+    assert [each for each in params if each.temperature] == expected
+    assert [each for each in params if not each.temperature] == [SamplingParams(temperature=0.0, max_tokens=3, seed=0)]
+    chats = [[{"role": "user", "content": each.text}] for each in read_questions(4)]
+    assert all(given in (chats, chats[:1]) for _, given in asked)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("talker: 4 easy questions, answers of at most 3 tokens")
     assert lines[1] == "the model's defaults: temperature 0.5, top-k 9"
-    assert lines[3].split() == "right of 4, by seed 0 1 2 in all".split()
-    assert [line.split()[-5:] for line in lines[4:7]] == [["0", "0", "0", "0", "0%"]] * 3
-    assert [line[:30].rstrip() for line in lines[4:7]] == [quiz.DEFAULTS, quiz.BY_HAND, quiz.BEFORE]
-    assert " ".join(lines[8:]) == ("The defaults have as many right as temperature 0.2, top-p 0.9, and "
-                                   "as many right as temperature 0.8.")
-    assert max(map(len, lines[1:])) < 80
+    assert lines[3].split() == "right of 4, by seed 0 1 2 3 4 right looping".split()
+    assert [line[:30].rstrip() for line in lines[4:8]] == [quiz.DEFAULTS, quiz.GREEDY, quiz.ADVISED, quiz.BEFORE]
+    assert max(map(len, lines[1:8])) < 80
 
 
-def test_the_table_counts_and_compares(shallow, tmp_path, monkeypatch, capsys):
+def test_the_table_counts_right_and_looping_answers_and_the_first_question(shallow, tmp_path, monkeypatch, capsys):
     def chat(self, chats, params):
-        """Knows all at a temperature of 0.2, two thirds at 0.8; with seed 2 one less."""
+        """Knows all at a temperature of 0.2, two thirds at 0.8; with seed 2 one less. Greedy, it repeats itself."""
         answers = {question.text: question.answers[0] for question in read_questions()}
         num_known = (6 if params.temperature == 0.2 else 4) - (params.seed == 2)
-        return [Output(answers[chat[0]["content"]] if index < num_known else "No idea.")
+        unknown = "I have no idea. " * 3 if params.temperature == 0 else "No idea."
+        return [Output(answers[chat[0]["content"]] if index < num_known else unknown)
                 for index, chat in enumerate(chats)]
 
     class Output:
@@ -176,20 +178,33 @@ def test_the_table_counts_and_compares(shallow, tmp_path, monkeypatch, capsys):
     talker = str(make_talker(shallow, tmp_path))
     assert run(monkeypatch, "--model", talker, "--questions", "6", "--show") == 0
     text = capsys.readouterr().out
-    rows = {line[:30].rstrip(): line[30:].split() for line in text.splitlines() if line.endswith("%")}
-    assert rows == {quiz.DEFAULTS: ["4", "4", "3", "11", "61%"], quiz.BY_HAND: ["6", "6", "5", "17", "94%"],
-                    quiz.BEFORE: ["4", "4", "3", "11", "61%"]}
-    assert "have 6 fewer right than temperature 0.2, top-p 0.9, and\nas many right as temperature 0.8." in text
-    assert text.count("right  What is the capital of France?\n       Paris\n") == 9
-    assert text.count("WRONG  How many days are there in a week?\n       No idea.\n") == 7
+    rows = {line[:30].rstrip(): line[30:].split() for line in text.splitlines() if line.endswith(" %")}
+    assert rows == {quiz.DEFAULTS: ["4", "4", "3", "4", "4", "63.3", "%", "0.0", "%"],
+                    quiz.GREEDY: ["4", "4", "4", "4", "4", "66.7", "%", "33.3", "%"],
+                    quiz.ADVISED: ["6", "6", "5", "6", "6", "96.7", "%", "0.0", "%"],
+                    quiz.BEFORE: ["4", "4", "3", "4", "4", "63.3", "%", "0.0", "%"]}
+    assert "greedy 66.7 % right, 33.3 % looping, “What is the capital of France?” right for 20 of 20 seeds" in text
+    assert text.count("right  What is the capital of France?\n       Paris\n") == 20
+    assert text.splitlines()[-1].startswith("In short: ")
 
 
 def test_settings_that_come_to_the_same_are_asked_once(shallow, tmp_path, monkeypatch, capsys, asked):
     monkeypatch.setattr(quiz, "MAX_TOKENS", 2)
+    monkeypatch.setattr(quiz, "FIRST_QUESTION_SEEDS", range(1))
     talker = make_talker(shallow, tmp_path)
     (talker / "generation_config.json").write_text('{"temperature": 0.2, "top_p": 0.9}')
-    assert run(monkeypatch, "--model", str(talker), "--questions", "1") == 0
-    assert len(asked) == 6 and capsys.readouterr().out.count("0%") == 3
+    assert run(monkeypatch, "--model", str(talker), "--questions", "2") == 0
+    assert len([chats for _, chats in asked if len(chats) == 2]) == 11, "two drawn settings by five seeds, and greedy"
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("The balcony of the balcony of the balcony of the", True), ("no no no no no no", True), ("no no no no no", False),
+    ("It is Paris. It is Paris.", False), ("A rose is a rose is a rose.", False), ("", False),
+    (" ".join(f"word{number}" for number in range(24)) + " " * 3, False),
+    ((" ".join(f"word{number}" for number in range(24)) + " ") * 3, True),
+    ((" ".join(f"word{number}" for number in range(25)) + " ") * 3, False)])
+def test_an_answer_loops_if_it_ends_in_one_phrase_three_times(text, expected):
+    assert is_looping(text) is expected
 
 
 @pytest.mark.parametrize("words, complaint", [
