@@ -81,17 +81,23 @@ class Course:
             left_out = [other.lab.number for other in rows[:rows.index(row)] if other.state is not State.PASSED]
             if left_out:
                 self.console.print(Text(f"  Still open before it: {', '.join(left_out)}", style="dim"))
-            phase = row.lab.folder.parent.parent / "README.md"
-            if row.state is State.NOT_STARTED and phase.is_file():
-                is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
-                what = "the phase; it says what to leave for later" if is_new else "what it names for this lab"
-                self._say_where("first ", row.lab.relative(phase), what)
-            duration = f"about {row.lab.minutes} minutes" if row.lab.minutes else ""
-            self._say_where("read  ", row.lab.relative(row.lab.readme), duration)
+            if row.state is State.NOT_STARTED:
+                self._say_what_comes_first(row, rows)
+            self._say_where("read  ", row.lab.relative(row.lab.readme))
             self._say_where("edit  ", row.lab.relative(row.lab.starter))
             self._say_where("check ", f"course test {row.lab.number}", "or: course watch")
             self._say_where("stuck?", f"course hint {row.lab.number}")
         return 0
+
+    def _say_what_comes_first(self, row: LabProgress, rows: list[LabProgress]) -> None:
+        """The phase's primer, for its first lab; else the phase's page."""
+        phase = row.lab.folder.parent.parent
+        is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
+        if is_new and (phase / "primer.md").is_file():
+            self._say_where("first ", row.lab.relative(phase / "primer.md"), "half an hour; skip what you know")
+        elif (phase / "README.md").is_file():
+            what = "the phase; it says what to leave for later" if is_new else "what it names for this lab"
+            self._say_where("first ", row.lab.relative(phase / "README.md"), what)
 
     def _say_where(self, when: str, where: str, note: str = "") -> None:
         print_side_by_side(self.console, [f"  {when} {escape(where)}", f"({note})" if note else ""], indent=" " * 9)
@@ -101,7 +107,8 @@ class Course:
         if row is None:
             return "Every lab passes. Well done. All of them together: course run --strict"
         if row.state is State.NOT_STARTED:
-            return f"Next: lab {row.lab.number}, {row.lab.title}."
+            duration = f" (about {row.lab.minutes} minutes)" if row.lab.minutes else ""
+            return f"Next: lab {row.lab.number}, {row.lab.title}{duration}."
         if row.broken:
             return f"Next: lab {row.lab.number}, {row.lab.title}. {row.broken.message.splitlines()[0]}"
         next_task = f"Next: task {row.next_task} of lab {row.lab.number}, {row.lab.title}."

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-#: A script that a reader pastes into a shell, and right below it what it prints.
+#: A script that a reader pastes into a shell, and right below it what it prints, folded away or not.
 SCRIPT = re.compile(r"```\npython - <<'END'\n(?P<text>((?!```).)*?)\nEND\n```\n\n"
-                    r"```\n(?P<printed>((?!```).)*?)\n```\n", re.S)
+                    r"(<details><summary>[^<]*</summary>\n\n)?```\n(?P<printed>((?!```).)*?)\n```\n", re.S)
 #: What depends on the machine.
 MEASURED = re.compile(r" *[\d.]+ +(?=ms|tokens/s|times as)")
 PAGES = sorted(ROOT.glob("phase-*/**/*.md"))

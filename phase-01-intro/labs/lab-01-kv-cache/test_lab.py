@@ -83,8 +83,9 @@ def largest_difference(got, expected):
 def check_attends(got, queries, keys, values):
     """What stays the same, or is small, must be right first."""
     assert is_close(got, attention_in_slow_motion(queries, keys, values)), \
-        f"causal_attention of {len(queries)} queries over {len(keys)} keys is off by more than 1e-5: whatever else " \
-        "it does, it must attend"
+        f"causal_attention of {len(queries)} queries over {len(keys)} keys is off by " \
+        f"{largest_difference(got, attention_in_slow_motion(queries, keys, values)):.1g}: per head, weights = " \
+        "softmax(q . k / sqrt(head_dim)) over the keys that a query sees, then the weighted sum of the values"
 
 
 def rows(first, count, num_heads=4, head_dim=8):
@@ -559,6 +560,17 @@ def as_pair(counts):
     return (counts.linear, counts.attention)
 
 
+def why_off(got, counted, shape, sent):
+    """Which of the two numbers is off, and what it may be made of. ``sent``: what the steps send."""
+    width = shape.width
+    if got.attention != counted.attention:
+        return f"attention is off by {got.attention - counted.attention}: the steps send {sent}"
+    return (f"attention agrees, and linear is off by {got.linear - counted.linear}: the steps send {sent}. Which "
+            f"matrices does a token go through, and for how many tokens of a call is the head applied? (width × width is "
+            f"{width * width}, width × ffn_dim {width * shape.ffn_dim}, width × vocab_size {width * shape.vocab_size}; "
+            f"{shape.num_layers} layers)")
+
+
 @pytest.mark.points(4)
 def test_task_5_formula_without_cache_equals_the_counter(lab):
     for num_prompt, num_new in [(1, 1), (5, 1), (1, 7), (4, 9)]:
@@ -567,8 +579,8 @@ def test_task_5_formula_without_cache_equals_the_counter(lab):
         got = lab.multiply_adds_without_cache(model.shape, num_prompt, num_new)
         assert as_pair(got) == as_pair(model.counts), \
             f"multiply_adds_without_cache for {num_prompt} + {num_new} tokens gave (linear, attention) = " \
-            f"{as_pair(got)}, the model counted {as_pair(model.counts)}: the steps send {num_prompt} up to " \
-            f"{num_prompt + num_new - 1} tokens"
+            f"{as_pair(got)}, the model counted {as_pair(model.counts)}: " \
+            + why_off(got, model.counts, model.shape, f"{num_prompt} up to {num_prompt + num_new - 1} tokens")
 
 
 @pytest.mark.points(4)
@@ -579,8 +591,9 @@ def test_task_5_formula_with_cache_equals_the_counter(lab):
         got = lab.multiply_adds_with_cache(model.shape, num_prompt, num_new)
         assert as_pair(got) == as_pair(model.counts), \
             f"multiply_adds_with_cache for {num_prompt} + {num_new} tokens gave (linear, attention) = " \
-            f"{as_pair(got)}, the model counted {as_pair(model.counts)}: the steps send {num_prompt} tokens and then " \
-            f"{num_new - 1} times 1, each against all keys so far"
+            f"{as_pair(got)}, the model counted {as_pair(model.counts)}: " \
+            + why_off(got, model.counts, model.shape, f"{num_prompt} tokens and then {num_new - 1} times 1, each "
+                      "against all keys so far")
 
 
 @pytest.mark.points(1)

@@ -66,6 +66,8 @@ class OnePiece:
         return NUM_SLOTS - len(self.slots())
 
     def why_not(self) -> str:
+        if self._reserved:
+            return "all of them are reserved"
         return f"the largest hole has {self._allocator.largest_hole}"
 
 
@@ -143,6 +145,7 @@ def serve(memory: OnePiece | Pages, visitors: Sequence[Visitor]) -> Film:
 
 def show(film: Film, title: str, console: Console) -> None:
     console.print(f"[bold]{title}[/]")
+    told = ""
     for moment, slots, remark in film.rows[:NUM_ROWS_SHOWN]:
         row = Text(f"{moment:>3} ")
         for slot in range(NUM_SLOTS):
@@ -150,8 +153,9 @@ def show(film: Film, title: str, console: Console) -> None:
             row.append(visitor.letter if visitor else "·",
                        f"black on {COLOURS[visitor.number % len(COLOURS)]}" if visitor else "dim")
         console.print(row, soft_wrap=True)
-        if remark:
+        if remark and remark != told:
             console.print(Text(f"    {remark}", "bold"), soft_wrap=True)
+        told = remark
     console.print("    …\n")
 
 

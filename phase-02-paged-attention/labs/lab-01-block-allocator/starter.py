@@ -246,8 +246,8 @@ class BlockPool:
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Take blocks out of the index, in use or free; they stay with their owners or where they are in the queue.
 
-        A block that is not indexed is left alone, and an id may come twice. Nothing is given out, so ``num_evictions``
-        stays as it is.
+        ``block_ids`` may be any iterable. A block that is not indexed is left alone, and an id may come twice. Nothing
+        is given out, so ``num_evictions`` stays as it is.
         Raises ValueError for what ``_check_ids`` refuses, with caching off too; nothing changes then.
         """
         raise NotImplementedError("Task 8: BlockPool.evict_blocks")
@@ -261,7 +261,10 @@ class BlockPool:
         raise NotImplementedError("Task 8: BlockPool.reset_prefix_cache")
 
     def _check_mine(self, block: KVCacheBlock, caller: str) -> None:
-        """Raise RuntimeError unless ``block`` may have owners here. Given: call it first."""
+        """Raise RuntimeError unless ``block`` may have owners here. Given: call it first.
+
+        ``caller`` is the name of your method, for the message.
+        """
         if block.is_null:
             raise RuntimeError(f"{caller}: block {block.block_id} is the null block, which has no owners")
         if not 0 <= block.block_id < self.num_blocks or self.blocks[block.block_id] is not block:

@@ -829,7 +829,8 @@ def test_task_8_each_twin_and_the_hash_zero_count_as_content(lab):
         after = f"blocks 1, 2, 3 were cached under 111, 111 and 0 and freed; after get_new_blocks(1) gave block {i},"
         got = (pool.get_cached_block(111), pool.get_cached_block(0))
         assert got == expected, (f"{after} get_cached_block() of 111 and of 0 is {all_shown(got)}, expected "
-                                 f"{all_shown(expected)}")
+                                 f"{all_shown(expected)}: a block given out again is not found any more, and 0 is a "
+                                 "hash like any other (compare with None)")
         assert pool.num_evictions == i, (f"{after} num_evictions is {pool.num_evictions}, expected {i}: {WHO_COUNTS}. "
                                          "A twin counts like any other block, and so does the hash 0")
     hashes = [block.block_hash for block in blocks]
