@@ -139,9 +139,10 @@ def compare(without: Teller, cached: Teller) -> int:
     num_tokens = len(cached.seconds)
     for number in sorted({0, 1, num_tokens // 4, num_tokens // 2, 3 * num_tokens // 4, num_tokens - 1}):
         name = f"token {number + 1:>3}" + (", with the prompt" if number == 0 else "")
-        print(f"  {name:<25} {1000 * without.seconds[number]:>8.1f} {1000 * cached.seconds[number]:>7.1f}")
+        print(f"  {name:<26} {1000 * without.seconds[number]:>8.1f} {1000 * cached.seconds[number]:>7.1f}")
     print(f"\nThe same {num_tokens} tokens, {sum(without.seconds) / sum(cached.seconds):.1f} times as fast with your "
-          "cache. Without it, the longer the\ntext, the longer a token takes. (On a busy machine, one time alone is noise.)")
+          "cache. Without it, the longer\nthe text, the longer a token takes. (On a busy machine, a single time is "
+          "noise.)")
     return 0
 
 

@@ -566,9 +566,9 @@ def why_off(got, counted, shape, sent):
     if got.attention != counted.attention:
         return f"attention is off by {got.attention - counted.attention}: the steps send {sent}"
     return (f"attention agrees, and linear is off by {got.linear - counted.linear}: the steps send {sent}. Which "
-            f"matrices does a token go through, and for how many tokens of a call is the head applied? (width × width is "
-            f"{width * width}, width × ffn_dim {width * shape.ffn_dim}, width × vocab_size {width * shape.vocab_size}; "
-            f"{shape.num_layers} layers)")
+            "matrices does a token go through, and for how many tokens of a call is the head applied? (width × width "
+            f"is {width * width}, width × ffn_dim {width * shape.ffn_dim}, width × vocab_size "
+            f"{width * shape.vocab_size}; {shape.num_layers} layers)")
 
 
 @pytest.mark.points(4)
