@@ -20,7 +20,7 @@ def write(folder, content):
     return folder
 
 
-OF_SMOLLM2 = {"temperature": 0.2, "top_p": 0.9, "frequency_penalty": 0.3}
+OF_SMOLLM2 = {"temperature": 0.0, "frequency_penalty": 0.5}
 ALL = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.1}
 
 
