@@ -42,6 +42,7 @@ SHORTENED = {
     "mini-vllm bench serve": "--quick --part rates",
     "mini-vllm bench gpu": "--quick",
     "mini-vllm serve": "--port 0",
+    "mini-vllm demo live": "--no-open",
     "course serve": "--port 0",
     "python tools/fuzz": "--seconds 1",
     "python tools/measure": "--quick",
@@ -57,6 +58,7 @@ SCRIPTS: dict[str, list[tuple[str, str]]] = {
     "mini-vllm chat": [(EDITOR_IS_READY, "What is the capital of France?\r"), (EDITOR_IS_READY, "\x04")],
     "course watch": [("Watching", "\x03")],
     "mini-vllm serve": [("Ctrl-C stops", "\x03")],
+    "mini-vllm demo live": [("Ctrl-C stops", "\x03")],
     "course serve": [("Ctrl-C stops", "\x03")],
 }
 #: Command → its exit status, where that is not 0: a lab that does not pass is told to the shell.

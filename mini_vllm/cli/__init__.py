@@ -25,6 +25,7 @@ COMMANDS = ("demo", "generate", "chat", "serve", "bench", "trace", "pull", "doct
 EXAMPLES = """\
 try first:
   mini-vllm demo blocks                      see blocks
+  mini-vllm demo live                        in a browser
   mini-vllm generate "Once upon a time"      tells a tale
   mini-vllm pull smollm2 && mini-vllm chat   a chat model
   mini-vllm doctor                           this machine
@@ -78,7 +79,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command")
 
     show = commands.add_parser("demo", help="see it at work",
-                               description="A tale as it is decoded, then three requests that share a beginning.")
+                               description="See the engine at work: a tale as it is decoded and three requests that "
+                               "share a beginning (tale), block tables step by step (blocks), or a page in your "
+                               "browser (live).")
     demo.add_options(show)
     show.set_defaults(run=_demo, parser=show)
 

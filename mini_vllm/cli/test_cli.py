@@ -182,7 +182,7 @@ def test_alone_the_command_shows_its_help_and_what_to_try_first(capsys):
     assert main([]) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and captured.out.startswith("usage: mini-vllm")
-    assert captured.out.count("\n  mini-vllm ") == 4
+    assert captured.out.count("\n  mini-vllm ") == 5
     assert max(map(len, captured.out.splitlines())) <= 60
 
 

@@ -1,13 +1,19 @@
-"""What ``make demo`` shows: ``tale``, real decoding; and ``blocks``, the KV cache manager alone."""
+"""``mini-vllm demo``: ``tale``, real decoding, which ``make demo`` shows; ``blocks``, the KV cache manager alone; and
+``live``, the server's page over a small pool."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TRY_NEXT = (
     ("mini-vllm demo blocks", "sharing, step by step"),
+    ("mini-vllm demo live", "sharing, in your browser"),
     ("mini-vllm demo --trace run.svg", "this run as a picture"),
     ('mini-vllm generate "The king said"', "a prompt of yours"),
     ("course", "the first lab"),
@@ -15,26 +21,43 @@ TRY_NEXT = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=["tale", "blocks"], default="tale",
-                        help="tale: real decoding (default); blocks: where tokens live, one change at a time")
+    parser.add_argument("what", nargs="?", choices=["tale", "blocks", "live"], default="tale",
+                        help="tale: real decoding (default); blocks: where tokens live, one change at a time; live: a "
+                        "page in your browser that shows the engine at work")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="record every step of the tale: as a picture if "
                         "FILE ends in .svg or .png, else for `mini-vllm trace FILE`")
+    parser.add_argument("--port", type=int, metavar="N", help="port of the live page (default: any free one)")
+    parser.add_argument("--no-open", action="store_true", help="only print the address of the live page")
 
 
 def run_demo(arguments: argparse.Namespace, started_s: float) -> int:
-    """Raises ValueError, which says why, if the run cannot be recorded where ``--trace`` says."""
+    """Raises ValueError, which says why, for options that do not fit this demo or cannot be used."""
+    _check_options(arguments)
     from rich.console import Console
     console = Console(highlight=False, soft_wrap=True)
     if arguments.what == "blocks":
-        if arguments.trace is not None:
-            raise ValueError(f"--trace {arguments.trace}: only the tale is computed in steps that can be recorded")
         from mini_vllm.demo.blocks import show_blocks
         show_blocks(console)
-        return 0
-    from mini_vllm.demo.tale import tell_a_tale
-    tell_a_tale(console, started_s, arguments.trace)
+    elif arguments.what == "live":
+        from mini_vllm.demo.live import show_live
+        show_live(console, arguments.port or 0, is_opened=not arguments.no_open)
+    else:
+        from mini_vllm.demo.tale import tell_a_tale
+        tell_a_tale(console, started_s, arguments.trace)
+        _print_what_to_try(console)
+    return 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    if arguments.trace is not None and arguments.what != "tale":
+        raise ValueError(f"--trace {arguments.trace}: only the tale is computed in steps that can be recorded")
+    if arguments.what != "live" and (arguments.port is not None or arguments.no_open):
+        option = "--no-open" if arguments.port is None else f"--port {arguments.port}"
+        raise ValueError(f"{option}: only `demo live` starts a server")
+
+
+def _print_what_to_try(console: Console) -> None:
     console.print("\n[bold]To try next[/bold]" + ("" if os.environ.get("VIRTUAL_ENV") else
                                                  ", after [bold]source .venv/bin/activate[/bold]") + ":")
     for command, about in TRY_NEXT:
         console.print(f"  {command:<35} {about}", markup=False)
-    return 0

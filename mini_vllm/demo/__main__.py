@@ -2,6 +2,7 @@
 
     python -m mini_vllm.demo           real decoding
     python -m mini_vllm.demo blocks    the KV cache manager alone, every change of its state on the screen
+    python -m mini_vllm.demo live      the server's page in a browser, over a pool that fits on the screen
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
     feed       the engine's listener: it tells everybody who watches
     watcher    one of them, in its event loop
     look       colours, letters and sizes, taken from the pictures
+    small_pool a pool that fits on the screen, with two prompts that share blocks in it
     files      the page's files, by name
     stream     the events on their way to a page
     routes     all of it by its address: the page, its events, pause, step and restart

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from mini_vllm.server.live import look
+from mini_vllm.server.live import look, small_pool
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -14,7 +14,8 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 HEADERS = {"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
            "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
-MADE = {"palette.js": look.script, "palette.css": look.style_sheet}
+#: Files that are written when they are asked for.
+MADE = {"palette.js": look.script, "palette.css": look.style_sheet, "small_pool.js": small_pool.script}
 
 
 def page_file(name: str) -> Response | None:

@@ -10,7 +10,7 @@ import pytest
 from mini_vllm.engine_config import EngineConfig
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.app import make_app
-from mini_vllm.server.live.files import FOLDER, page_file
+from mini_vllm.server.live.files import FOLDER, MADE, page_file
 from mini_vllm.server.live.stream import event_stream
 from mini_vllm.server.models.model_registry import ModelShelf
 from mini_vllm.server.settings import ServerSettings
@@ -51,7 +51,7 @@ def test_the_page_is_whole_and_takes_nothing_from_elsewhere(folder):
     async def script(ask, shelf, name):
         page = await ask("GET", "/")
         assert page.status_code == 200 and "default-src 'none'" in page.headers["content-security-policy"]
-        names = {path.name for path in FOLDER.iterdir()} | {"palette.js", "palette.css"}
+        names = {path.name for path in FOLDER.iterdir()} | set(MADE)
         used = set(re.findall(r'/live/page/([\w.]+)"', page.text))
         for file in names:
             answer = await ask("GET", f"/live/page/{file}")
@@ -131,7 +131,7 @@ def test_a_restart_does_not_end_requests_unless_it_may(folder):
         while not shelf.num_in_flight(name):
             await asyncio.sleep(0)
         refused = await ask("POST", "/live/restart", {"model": name, "num_blocks": 20})
-        assert refused.status_code == 409 and "1 requests in flight" in refused.json()["error"]["message"]
+        assert refused.status_code == 409 and "1 request in flight" in refused.json()["error"]["message"]
         done = await ask("POST", "/live/restart", {"model": name, "num_blocks": 20, "abort_running": True})
         assert done.json()["sizes"]["num_blocks"] == 20 and (await answer).status_code == 503
 

@@ -102,7 +102,8 @@ class ModelShelf:
         place, before = self._place(name), self._place(name).config
         config = replace(before, **changes)
         if place.num_leases and not abort_running:
-            raise ModelBusyError(f"{name} has {place.num_leases} requests in flight; wait, or abort them")
+            many, them = ("1 request", "it") if place.num_leases == 1 else (f"{place.num_leases} requests", "them")
+            raise ModelBusyError(f"{name} has {many} in flight; wait, or abort {them}")
         place.let_go()
         place.configure(config)
         try:

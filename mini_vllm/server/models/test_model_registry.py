@@ -315,7 +315,7 @@ def test_a_restart_waits_for_nobody_and_breaks_nothing_unless_told(folders):
         async with shelf.lease(a) as loaded_model:
             outputs = loaded_model.engine.generate([1, 2], GREEDY)
             await anext(outputs)
-            with pytest.raises(ModelBusyError, match="1 requests in flight"):
+            with pytest.raises(ModelBusyError, match="1 request in flight"):
                 await shelf.restart(a, num_blocks=50)
             for changes in ({"num_blocks": 1}, {"max_num_seqs": 0}, {"none_such": 1}):
                 with pytest.raises((ValueError, TypeError)):

@@ -4,8 +4,14 @@ async (told) => {
   const [{ EngineState }, { History }, { Strip }, { Tables }, { Tree }, { Schedule }, { WIDTH }] = await Promise.all(
     ["state", "history", "strip", "tables", "tree", "schedule", "palette"].map(load));
   const make = () => document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  // What the legend of the drawing must explain.
+  const MARKS = ["mark", "kind", "state", "end", "part"];
+  const markOf = (each) => {
+    const marked = each.closest(MARKS.map((name) => `[data-${name}]`).join());
+    return marked ? marked.dataset[MARKS.find((name) => name in marked.dataset)] : "";
+  };
   const shapesOf = (svg) => [...svg.querySelectorAll("*")].filter((each) => each.tagName !== "title").map((each) => ({
-    tag: each.tagName, text: each.tagName === "text" ? each.textContent : "",
+    tag: each.tagName, text: each.tagName === "text" ? each.textContent : "", mark: markOf(each),
     row: each.closest("[data-request], [data-table]")?.getAttribute(each.closest("[data-request]") ? "data-request" : "data-table") ?? "",
     ...Object.fromEntries([...each.attributes].map(({ name, value }) => [name, value])) }));
   const state = new EngineState(told.header), history = new History(state), drawn = [];
@@ -18,11 +24,11 @@ async (told) => {
     history.replay({ ...event, step });
     strip.draw(state, WIDTH);
     tables.draw(state, WIDTH);
+    tree.draw(state);
     state.noteDrawn();
-    drawn.push({ pool: shapesOf(svgs.pool), tables: shapesOf(svgs.tables), label: svgs.pool.getAttribute("aria-label") });
+    drawn.push({ pool: shapesOf(svgs.pool), tables: shapesOf(svgs.tables), tree: shapesOf(svgs.tree), label: svgs.pool.getAttribute("aria-label") });
     state.forget(event);
   });
   schedule.draw(history, 960, told.steps.length);
-  tree.draw(state);
   return { drawn, schedule: shapesOf(svgs.schedule), tree: shapesOf(svgs.tree) };
 }

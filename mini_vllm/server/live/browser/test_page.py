@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from mini_vllm.conftest import make_talker
 from mini_vllm.pictures.palette import PAINTS
 from mini_vllm.server.conftest import KEYS, running, settings_for
+from mini_vllm.server.live.small_pool import PROMPTS
+from mini_vllm.server.live.small_pool import SIZES as SMALL
 
 TALE = ("Once upon a time there was a king who had three sons, and the youngest of them was so kind that all the birds "
         "in the forest knew his name.")
@@ -130,7 +132,8 @@ def test_the_sliders_restart_the_engine_with_other_sizes(page):
     page.locator("#pool-size").fill("2")
     page.locator("#budget").fill("3")
     page.click("#restart")
-    expect(page.locator("#sizes")).to_have_text("Now: 24 blocks of 16 tokens, 24 tokens a step, 16 seats.")
+    expect(page.locator("#sizes")).to_have_text(
+        "Now: 24 blocks of 16 tokens; per step at most 24 tokens of at most 16 requests.")
     expect(page.locator("#pool [data-block]")).to_have_count(25)
     page.locator("#pool-size").fill("17")
     page.click("#restart")
@@ -158,6 +161,120 @@ def test_a_lesson_notices_that_it_was_done(page, lesson):
     expect(card.locator(".progress")).to_have_text(proof)  # it is remembered
 
 
+def test_a_lesson_is_ticked_only_while_it_is_set_up_and_open(page):
+    share, copy = (page.locator(f"#lesson-{lesson}") for lesson in ("share", "copy"))
+    share.locator("summary").click()
+    page.select_option("#speed", "20")
+    for number, end in ((1, " One day a fox"), (2, " One day a wolf")):
+        fill(page, number, TALE + end, 40)
+    page.click("#send-all")  # it is open, but not set up
+    expect(shared(page)).to_have_count(2)
+    expect(pane(page, 2).locator(".note")).to_contain_text("40 new")
+    expect(share).not_to_have_class(re.compile("done"))
+
+    copy.locator("summary").click()
+    set_up(page, "copy")
+    share.locator("summary").click()  # which closes the other: it is set up, but not open
+    expect(copy).not_to_have_attribute("open", "")
+    page.select_option("#speed", "0")
+    page.click("#send-all")
+    expect(pane(page, 1).locator(".note")).to_contain_text("192 new")
+    assert "1" < tile(page, "copies on write")
+    expect(copy).not_to_have_class(re.compile("done"))
+
+    copy.locator("summary").click()
+    page.click("#send-all")
+    expect(copy).to_have_class(re.compile("done"))
+    page.click("#start-over")
+    copy.locator("summary").click()
+    set_up(page, "copy")
+    page.click("#as-started")  # another engine: no lesson is set up now
+    expect(page.locator("#said")).to_contain_text("Restarted")
+    pane(page, 1).get_by_role("button", name="Fork").click()
+    expect(pane(page, 1).locator(".note")).to_contain_text("new")
+    expect(copy).not_to_have_class(re.compile("done"))
+
+
+def test_a_lesson_that_is_set_up_again_keeps_its_tick(page):
+    card = page.locator("#lesson-copy")
+    card.locator("summary").click()
+    for _ in range(2):
+        set_up(page, "copy")
+        page.select_option("#speed", "0")
+        page.click("#send-all")
+        expect(card).to_have_class(re.compile("done"))
+        expect(card.locator(".progress")).to_contain_text("Done. Before step")
+    set_up(page, "copy")
+    expect(card).to_have_class(re.compile("done"))
+    expect(card.locator(".mark")).to_have_text("✓")
+    page.reload()
+    expect(card).to_have_class(re.compile("done"))
+    page.click("#start-over")
+    expect(card).not_to_have_class(re.compile("done"))
+
+
+def set_up(page, lesson):
+    page.locator(f"#lesson-{lesson}").get_by_role("button", name="Set it up").click()
+    expect(page.locator("#said")).to_contain_text("Set up")
+
+
+def tile(page, name):
+    return page.locator("#tiles div").filter(has_text=name).locator("dd").inner_text()
+
+
+def prompts(page):
+    return [page.locator(f"#pane-{number}-prompt").input_value() for number in (1, 2)]
+
+
+def test_the_small_pool_is_one_click_away_and_its_two_prompts_share_blocks(page):
+    fill(page, 1, "A fox", 5)
+    page.click("#small-pool")
+    expect(page.locator("#sizes")).to_contain_text("Now: 96 blocks of 8 tokens")
+    expect(page.locator("#pool [data-block]")).to_have_count(97)
+    expect(page.locator("#said")).to_contain_text("Send all")
+    assert prompts(page) == [*PROMPTS] and page.locator(".pane").count() == 2
+    page.click("#send-all")
+    expect(shared(page)).to_have_count(3)
+    page.click("#as-started")
+    page.click("#restart-anyway")  # both are still running
+    expect(page.locator("#sizes")).to_contain_text("Now: 47 blocks of 16 tokens")
+
+
+@pytest.mark.parametrize("button", ["small-pool", "restart"])
+def test_a_restart_asks_before_it_ends_running_requests(page, button):
+    page.click("#pause")
+    expect(page.locator("#pause")).to_have_text("Resume")
+    fill(page, 1, "A fox", 5)
+    pane(page, 1).get_by_role("button", name="Send").click()
+    expect(page.locator("#queue")).to_contain_text("normal, waited")
+    page.locator("#pool-size").fill("2")
+    for answer in ("restart-not", "restart-anyway"):
+        page.click(f"#{button}")
+        expect(page.locator("#restart-dialog")).to_be_visible()
+        expect(page.locator("#restart-why")).to_have_text(re.compile("1 request in flight"))
+        before = page.locator("#sizes").inner_text()
+        page.click(f"#{answer}")
+        expect(page.locator("#restart-dialog")).to_be_hidden()
+        if answer == "restart-not":
+            expect(page.locator("#said")).to_contain_text("Not restarted: tiny-tales has 1 request in flight")
+            assert page.locator("#sizes").inner_text() == before and prompts(page)[0] == "A fox"
+            expect(page.locator("#queue")).to_contain_text("normal, waited")
+    expect(page.locator("#sizes")).to_contain_text("96 blocks of 8" if button == "small-pool" else "24 blocks of 16")
+    expect(page.locator("#pane-1-prompt")).to_have_value(PROMPTS[0] if button == "small-pool" else "A fox")
+
+
+def test_a_server_with_the_small_pool_opens_ready_to_share(visit):
+    with running(settings_for("tiny-tales", sizes=SMALL)) as server:
+        page = visit(server.url)
+        expect(page.locator("#said")).to_contain_text("Send all")
+        assert prompts(page) == [*PROMPTS]
+        expect(page.locator("#speed")).to_have_value("5")
+        page.click("#send-all")
+        expect(shared(page)).to_have_count(3)
+        expect(page.locator("#pool-sentence")).to_contain_text("96 blocks of 8 tokens")
+        page.context.close()
+
+
 def test_with_keys_the_page_asks_for_one(visit, tmp_path):
     (tmp_path / "keys.toml").write_text(KEYS)
     with running(settings_for("tiny-tales", sizes=SIZES, keys_file=tmp_path / "keys.toml")) as server:
@@ -165,7 +282,7 @@ def test_with_keys_the_page_asks_for_one(visit, tmp_path):
         for key in ("wrong", "bert-has-a-secret", "anna-has-a-secret"):
             expect(page.get_by_role("dialog")).to_be_visible()
             page.get_by_label("Key", exact=True).fill(key)
-            page.get_by_role("button", name="Use it").click()
+            page.get_by_role("button", name="Use this key").click()
         expect(page.locator("#connection")).to_have_text("Watching tiny-tales")
         fill(page, 1, "A fox", 5)
         pane(page, 1).get_by_role("button", name="Send").click()

@@ -1,8 +1,8 @@
-// A pool of thousands of blocks, and the tables of whoever holds them, as coloured cells on a canvas: the browser would
-// look at every shape of an SVG again whenever one changes. The paints are the same as in strip.js.
-import { CELLS, MARGIN, PAINTS, WIDTH } from "./palette.js";
+// A pool of thousands of blocks, and the tables of the requests that hold them, as coloured cells on a canvas: in an SVG,
+// the browser would look at every shape again whenever one changes. The paints are the same as in strip.js.
+import { MARGIN, PAINTS } from "./palette.js";
 import { cut } from "./svg.js";
-import { tell } from "./strip.js";
+import { cellOf, paintOf, tell } from "./strip.js";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let mode = dark.matches ? "dark" : "light"; // to ask each time takes long
@@ -28,10 +28,10 @@ class Sheet {
   }
 
   cell(block, x, y, width, height) {
-    const { context } = this, { kind } = block, isOwned = kind === "used" || kind === "shared";
+    const { context } = this, { kind } = block;
     context.fillStyle = colour("paper");
     context.fillRect(x, y, width, height);
-    context.fillStyle = colour(isOwned && block.owners.length ? this.state.cast.paint(block.owners[0]) : kind === "shared" ? "used" : kind);
+    context.fillStyle = colour(paintOf(block, this.state.cast));
     context.fillRect(x + 0.5, y + 0.5, width - 1, height - 1);
     if (kind === "empty") {
       Object.assign(context, { strokeStyle: colour("line"), lineWidth: 0.5 });
@@ -50,7 +50,7 @@ export class BareStrip extends Sheet {
   draw(state, width) {
     const isNew = this.state !== state || this.width !== width;
     if (isNew) {
-      const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most * Math.max(width / WIDTH, 1));
+      const [wide, high] = cellOf(state, width);
       Object.assign(this, { state, width, wide, high, perRow: Math.max(Math.floor((width - 2 * MARGIN) / wide), 1) });
       this.resize(width, Math.ceil(state.blocks.length / this.perRow) * high + 2);
     }
@@ -88,7 +88,7 @@ export class BareTables extends Sheet {
     return this.numLines * LINE + 6;
   }
 
-  // Who has blocks keeps its place; a new one takes the first that is free. Returns the places that are another's now.
+  // A request keeps its place; a new one takes the first free place. Returns the places that must be drawn again.
   #takeSlots() {
     const { slots, state: { tables } } = this, fresh = new Set(), placed = new Set();
     slots.forEach((requestId, number) => {

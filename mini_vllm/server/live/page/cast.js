@@ -1,4 +1,4 @@
-// Who is who: each request's letter and colour, in the order of appearance, never taken back (pictures/cast.py).
+// Each request's letter and colour, in the order of appearance; they are never reused (pictures/request_colours.py).
 import { LETTERS, NUM_REQUEST_COLOURS } from "./palette.js";
 
 export class Cast {

@@ -8,11 +8,11 @@ export class Columns {
     Object.assign(this, { state, cell, top, drawn: new Map(), scale: null });
     this.group = shape(moving, "g", { "data-panel": "tokens" });
     const budget = state.header.max_num_batched_tokens;
-    textAt(heads, 12, top + 8, "tokens in a step", 10, "ink", { "font-weight": "bold" });
+    textAt(heads, 12, top + 8, "tokens per step", 10, "ink", { "font-weight": "bold" });
     textAt(heads, 12, top + 22, `budget ${budget}`, 10);
     this.most = textAt(heads, left - 6, top + 4, " ", 9, "faint", { "text-anchor": "end" });
-    this.base = shape(moving, "path", { stroke: "line" });
-    this.line = shape(moving, "path", { stroke: "ink", "stroke-dasharray": "4 3", "data-part": "budget" }, "", `a step computes at most ${budget} tokens`);
+    this.base = shape(moving, "path", { stroke: "line", "data-mark": "step" });
+    this.line = shape(moving, "path", { stroke: "ink", "stroke-dasharray": "4 3", "data-part": "budget" }, "", `a step may compute at most ${budget} tokens`);
   }
 
   draw(steps, bottom) {
@@ -34,7 +34,7 @@ export class Columns {
   }
 
   #column(step) {
-    const { cell, top } = this, x = step.place * cell, group = shape(this.group, "g"), paths = new Map();
+    const { cell, top } = this, x = step.place * cell, group = shape(this.group, "g", { "data-mark": "step" }), paths = new Map();
     let y = top + BARS;
     for (const [requestId, { numTokens, numAgain }] of step.cells) {
       const height = numTokens / this.scale * BARS, paint = this.state.cast.paint(requestId);
@@ -44,9 +44,9 @@ export class Columns {
       if (numAgain) paths.set("alarm", (paths.get("alarm") ?? "") + bar(y + Math.max(height - 3, 0), Math.min(height, 2.5)));
     }
     shape(group, "path", { d: `M${x} ${top + BARS + 8}V${this.bottom}`, stroke: "grid", "shape-rendering": "crispEdges" });
-    for (const [paint, d] of paths) shape(group, "path", { d, fill: paint, "data-bars": paint });
-    shape(group, "rect", { x, y: top, width: cell, height: BARS, "fill-opacity": 0 }, "", `step ${step.index}: ${step.numPrompt} prompt, ` +
-      `${step.numAgain} recomputed, ${step.numDecode} decode tokens; ${count(step.numUsed, "block")} in use`);
+    for (const [paint, d] of paths) shape(group, "path", { d, fill: paint, "data-bars": paint, "data-mark": paint === "alarm" ? "recomputed" : null });
+    shape(group, "rect", { x, y: top, width: cell, height: BARS, "fill-opacity": 0 }, "", `step ${step.index}: ${count(step.numPrompt, "prompt token")}, ` +
+      `${step.numAgain} recomputed, ${step.numDecode} decoded; ${count(step.numUsed, "block")} in use`);
     if (step.index % 5 === 0) textAt(group, x + cell / 2, this.bottom + 12, String(step.index), 10, "ink", { "text-anchor": "middle" });
     return group;
   }

@@ -1,17 +1,20 @@
-// How fast the engine goes, pause and step; and its sizes, with a restart. Slow is a paused engine that is stepped by a clock.
+// Speed, pause and step of the engine; its sizes, and restarts. A slow engine is a paused one that the page steps by a clock.
+import { count } from "./svg.js";
+
 const POOLS = [12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4095];
 const BUDGETS = [4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
-const BUSY = 409, TRIES = 8;
+const BUSY = 409, TRIES = 8, ANYWAY = "anyway";
 
 export class Controls {
   constructor(find, desk) {
-    Object.assign(this, { find, desk, isPaused: false, isGoing: false, speed: 0, clock: null });
+    Object.assign(this, { find, desk, isPaused: false, isGoing: false, isRestarting: false, speed: 0, clock: null });
     find("pause").onclick = () => this.go(!this.isPaused, this.speed);
     find("speed").onchange = () => this.go(false, Number(find("speed").value));
-    find("step").onclick = () => this.#do(async () => this.say(await this.#step() ? "" : "There is nothing to compute: send something."));
-    find("restart").onclick = () => this.#restart({ num_blocks: POOLS[find("pool-size").value] + 1, max_num_batched_tokens: BUDGETS[find("budget").value] });
-    find("as-started").onclick = () => this.#restart({ as_started: true });
-    find("restart-anyway").onclick = () => this.#restart(this.refused, true);
+    find("step").onclick = () => this.#do(async () => this.say(await this.#step() ? "" : "There is nothing to compute. Send a request first."));
+    find("restart").onclick = () => this.restartOrAsk({ num_blocks: POOLS[find("pool-size").value] + 1, max_num_batched_tokens: BUDGETS[find("budget").value] });
+    find("as-started").onclick = () => this.restartOrAsk({ as_started: true });
+    find("restart-anyway").onclick = () => find("restart-dialog").close(ANYWAY);
+    find("restart-not").onclick = () => find("restart-dialog").close("");
     for (const [name, values] of [["pool-size", POOLS], ["budget", BUDGETS]]) {
       find(name).max = values.length - 1;
       find(name).oninput = () => this.#showSlider(name, values);
@@ -30,7 +33,7 @@ export class Controls {
     return (await this.desk.server.post("/live/step", { model: this.desk.model.model })).has_computed;
   }
 
-  // Pause, or run: at full speed (0), or so many steps a second.
+  // Pause, or run: at full speed (0), or at this number of steps per second.
   async go(isPaused, speed) {
     Object.assign(this, { speed, isGoing: true });
     this.#show(isPaused);
@@ -53,7 +56,7 @@ export class Controls {
     this.find("said").textContent = text;
   }
 
-  // Somebody else let the engine run, or it is gone.
+  // Another page has resumed the engine, or the engine is gone.
   #stopClock(clock, error) {
     if (clock.signal.aborted) return;
     clock.abort();
@@ -62,7 +65,7 @@ export class Controls {
     if (error.status !== BUSY) this.say(error.message);
   }
 
-  // The server says whether the engine is paused; who runs slowly knows why.
+  // The server says whether the engine is paused. A page that steps it by its clock knows why.
   hear(isPaused) {
     if (!this.clock && !this.isGoing) this.#show(isPaused);
   }
@@ -75,13 +78,13 @@ export class Controls {
     this.find("step").disabled = !isPaused;
   }
 
-  // The sliders stand at what the engine has.
+  // The sliders show the sizes of the engine.
   showSizes({ num_blocks: numBlocks, max_num_batched_tokens: budget, block_size: blockSize, max_num_seqs: numSeats }) {
     for (const [name, values, value] of [["pool-size", POOLS, numBlocks - 1], ["budget", BUDGETS, budget]]) {
       this.find(name).value = values.reduce((best, each, place) => (Math.abs(each - value) < Math.abs(values[best] - value) ? place : best), 0);
       this.#showSlider(name, values, value);
     }
-    this.find("sizes").textContent = `Now: ${numBlocks - 1} blocks of ${blockSize} tokens, ${budget} tokens a step, ${numSeats} seat${numSeats === 1 ? "" : "s"}.`;
+    this.find("sizes").textContent = `Now: ${numBlocks - 1} blocks of ${blockSize} tokens; per step at most ${count(budget, "token")} of at most ${count(numSeats, "request")}.`;
   }
 
   #showSlider(name, values, value = values[this.find(name).value]) {
@@ -89,24 +92,40 @@ export class Controls {
     this.find(name).setAttribute("aria-valuetext", String(value));
   }
 
-  async #restart(changes, mayAbort = false) {
-    this.find("restart-anyway").hidden = true;
+  // Restart with these changes. If requests are running, ask first. Returns whether the engine was restarted.
+  async restartOrAsk(changes) {
+    if (this.isRestarting) return false;
+    this.isRestarting = true;
     this.say("Restarting…");
     try {
-      await this.restart(changes, mayAbort);
+      await this.restart(changes).catch(async (error) => {
+        if (error.status !== BUSY || !await this.#mayEndRequests(error.message)) throw error;
+        await this.restart(changes, true);
+      });
+      return true;
     } catch (error) {
-      if (error.status === BUSY) Object.assign(this, { refused: changes });
-      this.find("restart-anyway").hidden = error.status !== BUSY;
-      this.say(error.message);
+      this.say(`Not restarted: ${error.message}.`);
+      return false;
+    } finally {
+      this.isRestarting = false;
     }
   }
 
-  // What has just been stopped takes a moment to leave, so it is tried some times.
+  #mayEndRequests(why) {
+    const dialog = this.find("restart-dialog");
+    this.find("restart-why").textContent = `${why}.`;
+    dialog.returnValue = "";
+    dialog.showModal();
+    return new Promise((resolve) => { dialog.onclose = () => resolve(dialog.returnValue === ANYWAY); });
+  }
+
+  // A request that was just stopped takes a moment to leave, so this tries several times.
   async restart(changes, mayAbort = false, tries = mayAbort ? 1 : TRIES) {
     try {
       const model = await this.desk.server.post("/live/restart", { model: this.desk.model.model, abort_running: mayAbort, ...changes });
       this.desk.meet(model);
-      this.say("Restarted: the pool is empty, and nothing is cached.");
+      this.desk.lessons.leave();
+      this.say("Restarted. The pool is empty and nothing is cached.");
     } catch (error) {
       if (error.status !== BUSY || tries <= 1) throw error;
       await new Promise((resolve) => { setTimeout(resolve, 150); });

@@ -114,7 +114,7 @@ export class History {
     return this.steps[place - this.steps[0].place]?.index ?? 0;
   }
 
-  // Who is in the last `number` steps, samples of one prompt side by side.
+  // The requests of the last `number` steps, samples of one prompt next to each other.
   shown(number) {
     const steps = this.steps.slice(-number), first = steps[0]?.place ?? 0;
     const placeOf = (requestId) => [this.known.get(leaderOf(requestId, this.known))?.order ?? 0, sampleOf(requestId, this.known) ?? 0];

@@ -1,13 +1,14 @@
-// The lessons on the page: what to do, a button that sets it up, what to look at, and whether it was done.
+// The lessons on the page: what to do, a button that sets a lesson up, what to look at, and whether it was done.
 import { button, make } from "./dom.js";
 import { LESSONS } from "./lessons.js";
 
 const KEPT = "mini_vllm lessons";
 
 export class LessonList {
-  // `setUp(lesson)` restarts the engine with the lesson's sizes, and lays out its panes.
+  // `setUp(lesson)` restarts the engine with the lesson's sizes, lays out its panes, and returns whether that worked.
   constructor(list, setUp) {
     this.done = recall();
+    this.active = null; // the lesson that is set up: only this one can be done, and only while it is open
     this.items = LESSONS.map((lesson, number) => this.#item(list, lesson, number, setUp));
     this.#openNext();
   }
@@ -17,8 +18,7 @@ export class LessonList {
     const progress = make("p", { className: "progress", role: "status" });
     const start = button("Set it up", async () => {
       start.disabled = true;
-      this.#forget(item); // done by the way, perhaps; now it is looked at
-      try { await setUp(lesson); } finally { start.disabled = false; }
+      try { if (await setUp(lesson)) this.#activate(item); } finally { start.disabled = false; }
     }, { className: "main" });
     const details = make("details", { className: "lesson", id: `lesson-${lesson.id}`, name: "lesson" },
       make("summary", {}, mark, " ", make("span", { textContent: lesson.title })),
@@ -26,28 +26,42 @@ export class LessonList {
       make("p", {}, make("strong", { textContent: "Do: " }), lesson.todo), start,
       make("p", {}, make("strong", { textContent: "Look at: " }), lesson.look), progress);
     list.append(details);
-    const item = { lesson, details, mark, progress, watch: lesson.make() };
+    const item = { lesson, details, mark, progress, watch: null };
     if (this.done[lesson.id]) this.#show(item, this.done[lesson.id]);
     return item;
   }
 
-  // Whoever joins in the middle, or begins again with another engine, has seen nothing yet.
+  #activate(item) {
+    this.leave();
+    this.active = item;
+    item.watch = item.lesson.make();
+    if (!this.done[item.lesson.id]) item.progress.textContent = "Set up. It has not happened yet.";
+  }
+
+  // The engine or the model is another one now, so no lesson is set up.
+  leave() {
+    if (this.active && !this.done[this.active.lesson.id]) this.active.progress.textContent = "";
+    this.active = null;
+  }
+
+  // After a gap in the events, the active lesson watches from the beginning.
   reset() {
-    for (const item of this.items) item.watch = item.lesson.make();
+    if (this.active?.watch) this.active.watch = this.active.lesson.make();
   }
 
   notice(moment) {
-    for (const item of this.items) {
-      if (this.done[item.lesson.id]) continue;
-      const told = item.watch.notice(moment);
-      if (told?.done) this.#finish(item, told.done);
-      else if (typeof told === "string" && item.progress.textContent !== told) item.progress.textContent = told;
-    }
+    const item = this.active;
+    if (!item?.watch || !item.details.open) return;
+    const told = item.watch.notice(moment);
+    if (told?.done) this.#finish(item, told.done);
+    else if (typeof told === "string" && !this.done[item.lesson.id] && item.progress.textContent !== told) item.progress.textContent = told;
   }
 
+  // Until it is set up again, the lesson keeps this proof.
   #finish(item, proof) {
+    item.watch = null;
     this.done[item.lesson.id] = proof;
-    try { localStorage.setItem(KEPT, JSON.stringify(this.done)); } catch { /* it is forgotten with the page */ }
+    try { localStorage.setItem(KEPT, JSON.stringify(this.done)); } catch { /* lost when the page is closed */ }
     this.#show(item, proof);
   }
 
@@ -65,13 +79,13 @@ export class LessonList {
 
   startOver() {
     try { localStorage.removeItem(KEPT); } catch { /* nothing was kept */ }
+    this.leave();
     for (const item of this.items) this.#forget(item);
     this.#openNext();
   }
 
   #forget(item) {
     delete this.done[item.lesson.id];
-    item.watch = item.lesson.make();
     item.details.classList.remove("done");
     item.mark.textContent = String(LESSONS.indexOf(item.lesson) + 1);
     item.mark.removeAttribute("aria-label");

@@ -1,4 +1,4 @@
-// Five things to make the engine do. Each lesson listens to the engine's events, and notices by itself when it was done.
+// Five things to make the engine do. Each lesson watches the engine's events and notices when it was done.
 import { leaderOf } from "./cast.js";
 import { count } from "./svg.js";
 
@@ -12,41 +12,41 @@ const letters = (state, ids) => ids.map((each) => state.cast.letter(each)).join(
 
 export const LESSONS = [
   { id: "preempt", title: "Make it preempt",
-    why: "A running request needs one more block, and none is free. So the request that would be served last loses all its blocks, waits, and computes its tokens again later.",
+    why: "A running request needs one more block, and none is free. The request that would be served last loses all its blocks, waits, and computes its tokens again later.",
     todo: "Set it up: a pool of 24 blocks and four long texts. Then send all four.",
-    look: "The pool fills up; a red cross in the schedule is a request that loses its blocks. Later its tokens come again, underlined in red.",
+    look: "The pool fills up. A red cross in the schedule is a request that loses its blocks. Later it computes its tokens again, underlined in red.",
     sizes: { ...SMALL, num_blocks: 25 }, speed: 20, panes: STORIES.map((prompt) => ({ prompt, maxTokens: 128 })),
     make: () => new Preempt() },
   { id: "share", title: "Make it share",
-    why: "Two prompts that begin alike need the same K/V for that beginning. It is computed once; both tables name the same blocks.",
+    why: "Two prompts with the same beginning need the same keys and values for it. The engine computes them once, and both block tables name the same blocks.",
     todo: "Set it up: two panes with the same beginning and different endings. Then send both.",
-    look: "Hatched blocks in the pool have two owners, ×2. In the prefix tree the two requests part where their texts part.",
+    look: "Hatched blocks in the pool have two owners (×2). In the prefix tree, the two requests part where their texts part.",
     sizes: { ...SMALL, num_blocks: 48 }, speed: 5,
     panes: [" One day a fox", " One day a wolf"].map((end) => ({ prompt: TALE + end, maxTokens: 96 })),
     make: () => new Share() },
   { id: "copy", title: "Make it copy on write",
-    why: "A fork shares every block of its prompt, the last, half-filled one too. Whoever writes into a shared block first must have a copy of its own.",
-    todo: "Set it up: one pane that asks for four continuations. Then send it. Or press “Fork” in any pane.",
-    look: "For one step, arrows in the pool run from the shared block to its copies. Pause first, and step, to catch it.",
+    why: "The samples of a fork share every block of their prompt, including the last one, which is only partly full. Before a sample writes into a shared block, it gets a copy.",
+    todo: "Set it up: one pane that asks for four samples. Then send it. The “Fork” button of any pane does the same.",
+    look: "For one step, red arrows in the pool lead from the shared block to its copies. To catch that step, pause before you send, then press “Step”.",
     sizes: { ...SMALL, num_blocks: 48 }, speed: 5, panes: [{ prompt: `${TALE} Then one day`, maxTokens: 48, n: 4 }],
     make: () => new Copy() },
   { id: "evict", title: "Make it evict",
-    why: "A request that ends leaves its blocks free, but what they hold can still be found. It is lost only when a block is given out again: the one that has been free longest.",
-    todo: "Set it up: a pool of 16 blocks, one seat, four different stories. Then send all four: they run one after the other.",
-    look: "Pale blocks with # are free and still found. Watch one turn into the colour of a new request: its content is gone, and leaves the tree.",
+    why: "When a request ends, its blocks are free, but their contents stay cached. They are lost only when a block is handed out again. The block that has been free longest goes first.",
+    todo: "Set it up: a pool of 16 blocks, one running request at a time, four different stories. Then send all four.",
+    look: "Blocks with # and a dashed border are free and still cached. Watch one take the colour of a new request: its old contents are gone and leave the prefix tree.",
     sizes: { ...SMALL, num_blocks: 17, max_num_seqs: 1 }, speed: 20, panes: STORIES.map((prompt) => ({ prompt, maxTokens: 72 })),
     make: () => new Evict() },
   { id: "starve", title: "Starve low priority, then let aging save it",
-    why: "High requests that come later go first, so a low one could wait for ever. Waiting counts, too: priority − waited × rate. In the end it stands before every fresh high one.",
-    todo: "Set it up: one seat; three panes that keep sending at high priority, and one low. Then send all.",
-    look: "In the queue, the low request's number falls as it waits. When it is below 0, it goes before high ones that have just come.",
+    why: "High-priority requests that arrive later go first, so a low-priority one could wait forever. But waiting counts: the queue is sorted by priority − seconds waited × aging rate. In the end the low-priority request is ahead of every new one.",
+    todo: "Set it up: one running request at a time; three panes that repeat at high priority, and one at low priority. Then send all.",
+    look: "In the queue, the number of the low-priority request falls as it waits. Below 0, it goes ahead of high-priority requests that have just arrived.",
     sizes: { ...SMALL, num_blocks: 48, max_num_seqs: 1, aging_rate: 0.25 }, speed: 0,
     panes: [...STORIES.slice(0, 3).map((prompt) => ({ prompt, priority: "high", maxTokens: 48, again: true })),
       { prompt: STORIES[3], priority: "low", maxTokens: 32 }],
     make: () => new Starve() },
 ];
 
-// Each has notice({event, changes, state, history}), which returns what is to be told so far, or {done} with the proof.
+// Each has notice({event, changes, state, history}), which returns the progress so far as text, or {done} with the proof.
 class Preempt {
   constructor() { this.victims = new Map(); }
 
@@ -60,10 +60,10 @@ class Preempt {
       if (!lost || lost.step === event.step) continue;
       const letter = state.cast.letter(requestId);
       return { done: `In step ${lost.step}, ${letter} lost its ${count(lost.numBlocks, "block")}. In step ${event.step} it was admitted again: ` +
-        `of ${lost.numTokens} tokens ${numBefore} were still in the cache, ${lost.numTokens - numBefore} are computed again.` };
+        `${numBefore} of its ${lost.numTokens} tokens were still cached, ${lost.numTokens - numBefore} had to be computed again.` };
     }
     const [last] = [...this.victims].slice(-1);
-    return last ? `${state.cast.letter(last[0])} was preempted in step ${last[1].step}. Now wait until it is admitted again.` : null;
+    return last ? `${state.cast.letter(last[0])} was preempted in step ${last[1].step}. Wait until it is admitted again.` : null;
   }
 }
 
@@ -74,8 +74,8 @@ class Share {
       if (leaders.size < 2) continue;
       const shared = state.blocks.filter((each) => each.owners.length > 1), [first, second] = block.owners;
       const request = state.requests.get(second);
-      return { done: `Blocks ${shared.map(({ id }) => id).join(", ")} are held by ${letters(state, block.owners)}: ref_cnt ${block.refCnt}. ` +
-        `${state.cast.letter(second)} has ${request?.prompt ?? "?"} prompt tokens, and found ${request?.found ?? "?"} of them with ${state.cast.letter(first)}.` };
+      return { done: `${letters(state, block.owners)} share ${shared.length === 1 ? "block" : "blocks"} ${shared.map(({ id }) => id).join(", ")}: ref_cnt is ${block.refCnt}. ` +
+        `${request?.found ?? "?"} of the ${request?.prompt ?? "?"} prompt tokens of ${state.cast.letter(second)} were in blocks of ${state.cast.letter(first)}.` };
     }
     return null;
   }
@@ -85,10 +85,10 @@ class Copy {
   notice({ event, state }) {
     if (!event.copies.length) return null;
     const [source] = event.copies[0], targets = event.copies.filter(([each]) => each === source).map(([, copy]) => copy);
-    const numOwners = state.blocks[source].refCnt + targets.length; // those who got a copy have left it
-    return { done: `In step ${event.step}, block ${source} had ${count(numOwners, "owner")}. It was copied into ` +
-      `${targets.length === 1 ? "block" : "blocks"} ${targets.join(", ")}, because ${letters(state, targets.flatMap((id) => state.blocks[id].owners))} ` +
-      `write their own tokens; ${state.totals.num_forks} copied so far.` };
+    const numOwners = state.blocks[source].refCnt + targets.length; // samples with a copy no longer own it
+    return { done: `Before step ${event.step}, block ${source} had ${count(numOwners, "owner")}. The step copied it into ` +
+      `${targets.length === 1 ? "block" : "blocks"} ${targets.join(", ")}, where ${letters(state, targets.flatMap((id) => state.blocks[id].owners))} ` +
+      `can write. Copies so far: ${state.totals.num_forks}.` };
   }
 }
 
@@ -97,8 +97,8 @@ class Evict {
     const lost = changes.filter(({ block, before }) => before.refCnt === 0 && before.isCached && block.refCnt > 0 && block.key !== before.key);
     if (!lost.length) return null;
     const { block, before } = lost[0];
-    return { done: `In step ${event.step}, block ${block.id} was free and held “${before.text}”. It was given to ${letters(state, block.owners)}, so nobody finds ` +
-      `that any more; ${count(state.totals.num_evictions, "block")} evicted so far, ${state.numOf("cached")} still cached.` };
+    return { done: `Before step ${event.step}, block ${block.id} was free, and “${before.text}” was cached in it. The step handed it to ${letters(state, block.owners)}, ` +
+      `so that text is no longer cached. Evicted so far: ${count(state.totals.num_evictions, "block")}; still cached: ${state.numOf("cached")}.` };
   }
 }
 
@@ -117,12 +117,12 @@ class Starve {
       const later = state.waiting.filter((each) => state.requests.get(each)?.priority === HIGH && state.requests.get(each).order > request.order);
       if (request.priority !== LOW || passed < MIN_OVERTAKEN || !later.length) continue;
       const waitedS = (event.start_s - request.arrivedS).toFixed(1), rate = state.header.aging_rate;
-      return { done: `${state.cast.letter(requestId)}, low, was overtaken by ${passed} high requests that came after it. After ${waitedS} s it stood at ` +
-        `2 − ${waitedS} × ${rate} = ${(2 - waitedS * rate).toFixed(1)}, and went before ${letters(state, later)}, high, which came later and still wait${later.length === 1 ? "s" : ""}.` };
+      return { done: `${count(passed, "high-priority request")} that arrived after ${state.cast.letter(requestId)} (low priority) went ahead of it. After ${waitedS} s its number was ` +
+        `2 − ${waitedS} × ${rate} = ${(2 - waitedS * rate).toFixed(1)}. So it went ahead of ${letters(state, later)} (high priority), still waiting.` };
     }
     const [best] = [...this.overtaken].sort(([, one], [, other]) => other.size - one.size);
     if (!best || !low.includes(best[0])) return null;
-    return `${state.cast.letter(best[0])}, low, has been overtaken by ${count(best[1].size, "high request")} that came after it. Keep them coming.`;
+    return `${count(best[1].size, "high-priority request")} that arrived after ${state.cast.letter(best[0])} (low priority) went ahead of it. Keep the panes going.`;
   }
 
   #note(requestId) {

@@ -1,15 +1,15 @@
-// The page: panes on one side, the engine on the other, and lessons that listen.
+// The page: panes on one side, the engine on the other, and lessons that watch both.
 import { HATCH } from "./palette.js";
 import { Controls } from "./controls.js";
 import { LessonList } from "./lesson_list.js";
 import { Numbers } from "./numbers.js";
 import { Pane } from "./pane.js";
 import { Server } from "./server.js";
+import { PROMPTS, QUESTIONS, SIZES, SPEED } from "./small_pool.js";
 import { View } from "./view.js";
 
 const find = (id) => document.getElementById(id);
-const PROMPTS = ["Once upon a time there was a king who had three sons, and the youngest of them", "A fox and a wolf lived together in the deep dark forest"];
-const QUESTIONS = ["What is a block table?", "Why does a KV cache save time?"];
+const HINT = "Press “Send all”: the two prompts begin alike, so their requests share blocks.";
 
 class Desk {
   constructor() {
@@ -18,9 +18,11 @@ class Desk {
     this.numbers = new Numbers(find("tiles"), find("queue"), find("sentence"));
     this.controls = new Controls(find, this);
     this.panes = [];
-    this.joined = promised(); // kept when a snapshot has come
+    this.joined = promised(); // kept when a snapshot arrives
     this.lessons = new LessonList(find("lessons"), (lesson) => this.setUp(lesson));
     find("start-over").onclick = () => this.lessons.startOver();
+    find("small-pool").onclick = () => this.showSmallPool();
+    find("small-pool").title = `Restarts the engine with ${SIZES.num_blocks - 1} blocks of ${SIZES.block_size} tokens, and fills in two prompts that share blocks`;
     find("add-pane").onclick = () => this.openPane().prompt.focus();
     find("send-all").onclick = () => { this.controls.say(""); this.panes.forEach((pane) => pane.send()); };
     find("stop-all").onclick = () => this.panes.forEach((pane) => pane.stop());
@@ -42,11 +44,12 @@ class Desk {
   // Follow one model until another is chosen.
   async watch(name) {
     this.watching?.abort();
+    this.lessons.leave();
     const watching = this.watching = new AbortController();
     find("connection").textContent = `Loading ${name}…`;
     this.meet(await this.server.post("/live/model", { model: name }));
-    if (!this.panes.length) for (const prompt of this.model.has_chat_template ? QUESTIONS : PROMPTS) this.openPane({ prompt });
-    for await (const message of this.server.events(name, watching.signal, () => { find("connection").textContent = "No connection; trying again."; })) {
+    if (!this.panes.length) this.#welcome();
+    for await (const message of this.server.events(name, watching.signal, () => { find("connection").textContent = "Connection lost. Trying again…"; })) {
       this.#hear(message);
     }
   }
@@ -96,20 +99,50 @@ class Desk {
     pane.element.remove();
   }
 
-  // A lesson's engine and its panes; what runs is stopped first.
+  // The first two panes. In a small pool the engine is slow enough to watch, unless another page has paused it.
+  #welcome() {
+    this.#openTwoPanes();
+    if (["num_blocks", "block_size"].some((name) => this.model.sizes[name] !== SIZES[name])) return;
+    if (!this.model.is_paused) this.joined.promise.then(() => this.controls.go(false, SPEED)); // once this page listens: when the last page leaves, a paused engine goes on
+    this.controls.say(HINT);
+  }
+
+  #openTwoPanes() {
+    for (const prompt of this.model.has_chat_template ? QUESTIONS : PROMPTS) this.openPane({ prompt });
+  }
+
+  // A lesson's engine and its panes. The requests of this page are stopped first. Returns whether that worked.
   async setUp(lesson) {
-    for (const pane of [...this.panes]) pane.close();
-    this.joined = promised();
-    try {
-      await this.controls.restart(lesson.sizes);
-      await this.joined.promise; // what the new engine does before the page hears of it, no lesson would notice
-    } catch (error) {
-      this.controls.say(`${error.message}. The lesson was not set up.`);
-      return;
-    }
+    for (const pane of this.panes) pane.stop();
+    if (!await this.#restart(lesson.sizes)) return false;
+    this.#closePanes();
     for (const settings of lesson.panes) this.openPane(settings);
-    await this.controls.go(false, lesson.speed);
-    this.controls.say("Set up. Now press “Send all”.");
+    await this.#ready(lesson.speed, "Set up. Press “Send all” now.");
+    return true;
+  }
+
+  // A pool that fits on the screen, and two prompts that share blocks in it.
+  async showSmallPool() {
+    if (!await this.#restart(SIZES)) return;
+    this.#closePanes();
+    this.#openTwoPanes();
+    await this.#ready(SPEED, HINT);
+  }
+
+  async #restart(sizes) {
+    this.joined = promised();
+    if (!await this.controls.restartOrAsk(sizes)) return false;
+    await this.joined.promise; // until then no lesson would notice what the new engine does
+    return true;
+  }
+
+  #closePanes() {
+    for (const pane of [...this.panes]) pane.close();
+  }
+
+  async #ready(speed, hint) {
+    await this.controls.go(false, speed);
+    this.controls.say(hint);
     find("send-all").focus();
   }
 }

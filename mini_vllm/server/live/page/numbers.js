@@ -1,4 +1,4 @@
-// What is said in numbers: tokens a second, hit rate, blocks, the queue; and one sentence for who cannot see.
+// The numbers: tokens per second, hit rate, blocks, the queue; and one sentence for screen readers.
 import { chip, make } from "./dom.js";
 import { count } from "./svg.js";
 
@@ -45,7 +45,7 @@ export class Numbers {
     if (told.textContent !== value) told.textContent = value;
   }
 
-  // Who waits, the next one first, and how priority and waiting add up.
+  // The waiting requests, next one first, and how priority and waiting time add up.
   #drawQueue(state) {
     const rate = state.header.aging_rate ?? 0.1, waiting = state.waiting.slice(0, 8);
     const rows = waiting.map((requestId) => {
@@ -60,15 +60,15 @@ export class Numbers {
       chip(state.cast.letter(requestId), state.cast.paint(requestId)),
       ` ${name}, waited ${waited} s: ${base} − ${waited} × ${rate} = `, make("strong", { textContent: effective }))));
     if (state.waiting.length > waiting.length) this.queue.append(make("li", { textContent: `and ${state.waiting.length - waiting.length} more` }));
-    if (!rows.length) this.queue.append(make("li", { className: "none", textContent: "nobody waits" }));
+    if (!rows.length) this.queue.append(make("li", { className: "none", textContent: "No request is waiting." }));
   }
 
   #say(state, numRunning, numUsed, hitRate, isPaused) {
     const now = performance.now(), isStep = isPaused && state.step !== this.saidStep;
     if (now - this.saidAt < SAY_EVERY_MS && !isStep) return;
-    const text = `${state.step === null ? "No step yet" : `Step ${state.step}`}: ${count(numRunning, "request")} run${numRunning === 1 ? "s" : ""}, ` +
-      `${state.waiting.length} wait${state.waiting.length === 1 ? "s" : ""}; ${numUsed} of ${state.header.num_blocks - 1} blocks in use, ` +
-      `${state.numOf("shared")} shared, ${state.numOf("cached")} free and cached. Hit rate ${hitRate}.${isPaused ? " Paused." : ""}`;
+    const text = `${state.step === null ? "No step yet" : `Step ${state.step}`}: ${count(numRunning, "request")} running, ` +
+      `${state.waiting.length} waiting; ${numUsed} of ${state.header.num_blocks - 1} blocks in use, ` +
+      `${state.numOf("shared")} shared, ${state.numOf("cached")} free but still cached. Hit rate ${hitRate}.${isPaused ? " Paused." : ""}`;
     if (text === this.said) return;
     Object.assign(this, { said: text, saidAt: now, saidStep: state.step });
     this.sentence.textContent = text;

@@ -1,9 +1,9 @@
-// One pane: a prompt, what it is asked with, and what comes of it. It talks to /v1 as any client would.
+// One pane: a prompt, its settings and its output. It uses /v1 as any client would.
 import { button, chip, make } from "./dom.js";
 import { count } from "./svg.js";
 
 const PRIORITIES = ["high", "normal", "low"];
-// What a prompt goes on with when the same beginning is asked for again.
+// Endings for a prompt whose beginning is sent again.
 const ENDINGS = [" But one day a fox", " Now the youngest daughter", " Then an old woman came", " In the forest there", " And the king said"];
 const QUESTIONS = ["Say it in other words.", "Tell me more about it.", "Why is that so?", "Give an example."];
 
@@ -38,12 +38,12 @@ export class Pane {
       make("label", { htmlFor: this.prompt.id, textContent: isChat ? "Message" : "Text to continue" }), this.prompt,
       make("div", { className: "row" },
         make("label", { htmlFor: this.priority.id, textContent: "Priority" }), this.priority,
-        make("label", { htmlFor: this.maxTokens.id, textContent: "Tokens" }), this.maxTokens,
-        make("label", { htmlFor: this.again.id, textContent: "Keep sending" }), this.again),
+        make("label", { htmlFor: this.maxTokens.id, textContent: "Max tokens" }), this.maxTokens,
+        make("label", { htmlFor: this.again.id, textContent: "Repeat" }), this.again),
       make("div", { className: "row" },
         button("Send", () => this.send(), { className: "main" }),
-        button("Fork (n = 4)", () => this.send(4), { title: "Four continuations of one prompt: they share its blocks, and copy on write" }),
-        button("Same prefix again", () => this.samePrefix(), { title: "The same beginning, and then another ending, in a new pane" }),
+        button("Fork (n = 4)", () => this.send(4), { title: "Asks for four samples of this prompt. They share its blocks, and copy a shared block before they write into it." }),
+        button("Same prefix again", () => this.samePrefix(), { title: "Sends the same beginning with another ending, in a new pane" }),
         this.stopButton),
       this.output, this.note);
     this.defaultN = settings.n;
@@ -60,7 +60,7 @@ export class Pane {
     for (const run of this.runs) run.abort();
   }
 
-  // Again with the same beginning: what is cached of it is found, and what is in use is shared.
+  // A new pane with the same beginning: its cached blocks are found, and those in use are shared.
   samePrefix() {
     const { priority, maxTokens, messages } = this, base = { priority: priority.value, maxTokens: Number(maxTokens.value) };
     const text = this.prompt.value.trimEnd() || this.lastPrompt || "", number = this.numEndings += 1;
@@ -71,15 +71,15 @@ export class Pane {
   }
 
   async send(n = this.defaultN) {
-    const prompt = this.prompt.value;
-    if (!prompt.trim()) { this.note.textContent = "Write a text first."; return; }
+    const prompt = this.prompt.value, isChat = this.desk.model.has_chat_template;
+    if (!prompt.trim()) { this.note.textContent = isChat ? "Write a message first." : "Write a text first."; return; }
     const run = new AbortController();
     this.runs.add(run);
     this.stopButton.disabled = false;
     try {
       do await this.#sendOnce(prompt, n, run.signal); while (this.again.checked && !run.signal.aborted);
     } catch (error) {
-      this.note.textContent = run.signal.aborted ? "Stopped: its blocks have come home." : error.message;
+      this.note.textContent = run.signal.aborted ? "Stopped. It has given its blocks back." : error.message;
     } finally {
       this.runs.delete(run);
       this.stopButton.disabled = !this.runs.size;
@@ -109,7 +109,7 @@ export class Pane {
     if (usage) this.note.textContent = tellUsage(usage);
   }
 
-  // A place for each continuation. Its letter comes when the engine has told of it.
+  // A line for each sample. Its letter is added when the engine reports the request.
   #begin(prompt, n) {
     this.note.textContent = "";
     if (this.desk.model.has_chat_template) this.output.append(make("p", { className: "asked", textContent: prompt }));
@@ -124,7 +124,7 @@ export class Pane {
     return this.texts;
   }
 
-  // Letters for those that the engine has told of.
+  // Letters for the requests that the engine has reported.
   refresh(state) {
     for (const text of this.texts ?? []) {
       if (text.isMet || !text.requestId || !state.cast.numbers.has(text.requestId)) continue;
@@ -136,5 +136,5 @@ export class Pane {
 
 function tellUsage({ prompt_tokens: numPrompt, completion_tokens: numNew, prompt_tokens_details: details }) {
   const numFound = details?.cached_tokens ?? 0;
-  return `${count(numPrompt, "prompt token")}, ${numFound} found in the cache; ${numNew} new`;
+  return `${count(numPrompt, "prompt token")} (${numFound} found in the cache), ${count(numNew, "new token")}`;
 }

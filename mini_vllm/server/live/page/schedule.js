@@ -1,12 +1,13 @@
-// The schedule of the last steps: a row for each request, a column for each step (pictures/request_panel.py), and over it
-// what each step computed (columns.js). All stands where it was drawn, and the whole moves to the left: a step costs a new
-// column, and a longer run in each row.
+// The schedule of the last steps: a row for each request, a column for each step (pictures/request_panel.py), and above
+// them what each step computed (columns.js). Nothing is drawn twice: the whole drawing moves to the left, and a step adds a
+// column and makes the last run of each row longer.
 import { ON_COLOUR } from "./palette.js";
 import { sampleOf } from "./cast.js";
 import { BARS, Columns } from "./columns.js";
 import { drawBox, drawEach, drawEar, drawEnd, drawLine, drawPearls } from "./marks.js";
 import { count, cut, resize, shape, textAt, textWidth } from "./svg.js";
 
+const ARROWS = ["↑ ", "", "↓ "]; // high, normal and low priority
 const CELL = 18, LEFT = 132, RIGHT = 10, TOP = 8, ROWS = TOP + BARS + 8;
 
 export class Schedule {
@@ -29,7 +30,7 @@ export class Schedule {
     this.window.setAttribute("width", wide - LEFT);
     this.window.setAttribute("height", high);
     this.step.setAttribute("y", bottom + 12);
-    resize(this.svg, wide, high, steps.length ? `The last ${count(steps.length, "step")}, to step ${steps.at(-1).index}: ` +
+    resize(this.svg, wide, high, steps.length ? `The last ${count(steps.length, "step")}, up to step ${steps.at(-1).index}: ` +
       count(rows.length, "request") : "No step has been computed yet");
   }
 
@@ -65,7 +66,7 @@ export class Schedule {
       this.#drawFirst(drawn, requestId, runs);
       for (const end of ends.slice(drawn.numEnds)) {
         drawEnd(drawn.group, (end.place + (end.isThere ? 1 : 0)) * CELL + 1.5, 2, this.row - 4, end.status,
-          `step ${end.index}: ${this.letter(requestId)} ends (${end.status})`);
+          `step ${end.index}: ${this.letter(requestId)} ended (${end.status})`);
       }
       drawn.numEnds = ends.length;
     });
@@ -78,12 +79,12 @@ export class Schedule {
     const size = Math.min(this.row - 3, 16), middle = this.row / 2, font = Math.min(this.row - 2, 11), { known } = this.history;
     const request = known.get(requestId), letter = this.letter(requestId), sample = sampleOf(requestId, known);
     shape(drawn.head, "rect", { x: 12, y: middle - size / 2, width: size, height: size, rx: 2.5, fill: this.state.cast.paint(requestId), stroke: "line",
-      "stroke-width": 0.75 });
+      "stroke-width": 0.75, "data-mark": "request" });
     textAt(drawn.head, 12 + size / 2, middle + 0.26 * size, letter, letter.length > 1 ? size * 0.5 : size * 0.72, ON_COLOUR,
       { "text-anchor": "middle", "font-weight": "bold", "pointer-events": "none" });
     const name = (sample === null ? request : known.get(requestId.replace(/#\d+$/u, "#0")))?.name || requestId;
-    const told = ["↑ ", "", "↓ "][request?.priority ?? 1] + (sample === null ? "" : `#${sample + 1} `) + name;
-    textAt(drawn.head, 34, middle + 0.36 * font, cut(told, font, LEFT - 44), font, "ink", {}, `${requestId}: ${name}; ` +
+    const told = ARROWS[request?.priority ?? 1] + (sample === null ? "" : `#${sample + 1} `) + name;
+    textAt(drawn.head, 34, middle + 0.36 * font, cut(told, font, LEFT - 42), font, "ink", {}, `${requestId}: ${name}; ` +
       `${request?.prompt ?? "?"} prompt tokens, ${request?.found ?? 0} found in the cache; priority ${["high", "normal", "low"][request?.priority ?? 1]}`);
     return drawn;
   }
@@ -138,7 +139,7 @@ export class Schedule {
     for (const d of lines) shape(this.forks, "path", { d, stroke: "line", "stroke-width": 1.5, "data-part": "fork" });
   }
 
-  // What a pointer is told of a run is written when it comes: until then it grows.
+  // The title of a run is written when a pointer arrives: until then the run grows.
   #tell(target) {
     const run = target.parentElement?.run;
     if (!run) return;
@@ -151,9 +152,9 @@ export class Schedule {
 function describe(run, letter) {
   if (run.numTokens) {
     const each = run.first === run.last ? "" : " each";
-    return `${count(run.numTokens, "token")}${each} of ${letter}, ${run.numBefore} computed before` +
-      (run.numAgain ? `, ${run.numAgain}${each} recomputed` : "") + (run.isSampled && run.kind !== "decode" ? ", one more is sampled" : "");
+    return `${letter} computes ${count(run.numTokens, "token")}${each} after ${run.numBefore} computed earlier` +
+      (run.numAgain ? `; ${run.numAgain}${each} computed again` : "") + (run.isSampled && run.kind !== "decode" ? "; then a token is sampled" : "");
   }
-  return letter + { forked: " gets its first token, from a prompt computed by another", waiting: " waits", idle: " runs, but gets no token",
-    preempted: " is preempted" }[run.kind];
+  return letter + { forked: " gets its first token from a prompt that another sample computed", waiting: " is waiting",
+    idle: " is running, but computes nothing", preempted: " is preempted" }[run.kind];
 }

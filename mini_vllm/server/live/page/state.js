@@ -1,12 +1,12 @@
-// How the engine stands, replayed from its events: blocks, block tables, keys, requests (pictures/pool_state.py).
+// The state of the engine, replayed from its events: blocks, block tables, keys, requests (pictures/pool_state.py).
 import { Cast } from "./cast.js";
 
 export class EngineState {
   constructor(header) {
     this.header = header;
     this.cast = new Cast();
-    // A block: its id, reference count, whether its content can be found, its key and its parent's, how it reads, and
-    // the requests whose tables name it. `kind` is what it is painted as.
+    // A block: its id, reference count, whether its contents are cached, its key and its parent's, its text, and the
+    // requests whose tables name it. `kind` is how it is painted.
     this.blocks = Array.from({ length: header.num_blocks }, (_, id) => (
       { id, refCnt: 0, isCached: false, key: null, parent: null, text: "", owners: [], isKept: false, kind: id ? "empty" : "null" }));
     this.counts = { null: 1, empty: header.num_blocks - 1, used: 0, shared: 0, cached: 0, kept: 0 };
@@ -19,18 +19,18 @@ export class EngineState {
     this.nowS = 0;
     this.step = null;
     this.treeVersion = 0;
-    // What is another than it was last drawn: blocks by their id, tables by their request.
+    // What has changed since it was last drawn: blocks by their id, tables by their request.
     this.changedBlocks = new Set();
     this.changedTables = new Set();
   }
 
-  // All has been drawn.
+  // Everything has been drawn.
   noteDrawn() {
     this.changedBlocks.clear();
     this.changedTables.clear();
   }
 
-  // What was so before the events that follow.
+  // The state before the events that follow.
   applyBase(base) {
     this.apply({ tokens: {}, sampled: [], waiting: [], preempted: [], finished: {}, copies: [], step: null, ...base });
     for (const [requestId, [most, found]] of Object.entries(base.computed ?? {})) {
@@ -40,7 +40,7 @@ export class EngineState {
     }
   }
 
-  // One event. Returns the blocks that changed, each with what it was: [{block, before}].
+  // One event. Returns the blocks that changed, each with its former state: [{block, before}].
   apply(event) {
     const touched = new Map();
     const touch = (block) => {
@@ -70,7 +70,7 @@ export class EngineState {
     return changes;
   }
 
-  // After all have looked at an event: those who have ended are forgotten.
+  // To be called when an event has been drawn and noticed: requests that have ended are forgotten.
   forget(event) {
     for (const requestId of Object.keys(event.finished)) {
       this.requests.delete(requestId);

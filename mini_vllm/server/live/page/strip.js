@@ -1,7 +1,16 @@
 // The blocks of the pool side by side: each in the colour of its owner, hatched, pale or blank (pictures/strip.py).
-// Only what changed is touched: a cell is made anew when its block is another than it was drawn.
+// Only changes are drawn: a cell is made again when its block differs from what was drawn.
 import { CELLS, MARGIN, ON_COLOUR, WIDTH } from "./palette.js";
 import { hatch, resize, shape, textAt } from "./svg.js";
+
+// A cell with a number is at least MIN_NUMBERED wide, one with a letter at least MIN_LETTERED.
+export const MIN_NUMBERED = 32, MIN_LETTERED = 16;
+
+// Width and height of a cell: the more blocks, the smaller.
+export function cellOf(state, width) {
+  const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most * Math.max(width / WIDTH, 1));
+  return [wide, high];
+}
 
 export class Strip {
   constructor(svg) {
@@ -24,8 +33,7 @@ export class Strip {
 
   #begin(state, width) {
     Object.assign(this, { state, width, signs: [], cells: [], copies: [] });
-    const [, wide, high] = CELLS.find(([most]) => state.blocks.length <= most * Math.max(width / WIDTH, 1));
-    this.cell = [wide, high];
+    const [wide, high] = this.cell = cellOf(state, width);
     this.perRow = Math.max(Math.floor((width - 2 * MARGIN) / wide), 1);
     this.height = Math.ceil(state.blocks.length / this.perRow) * high + 6;
     this.svg.replaceChildren();
@@ -40,17 +48,11 @@ export class Strip {
 
   #drawCell(block, number) {
     const [x, y] = this.place(number), [wide, high] = this.cell;
-    const isBare = wide <= 14, group = isBare ? document.createDocumentFragment() : document.createElementNS(this.svg.namespaceURI, "g");
+    const group = document.createElementNS(this.svg.namespaceURI, "g"), old = this.cells[number];
     drawBlock(group, block, this.state.cast, x, y, wide, high);
-    const made = isBare ? [...group.children] : [group];
-    const old = this.cells[number];
-    if (old) {
-      old[0].replaceWith(...made);
-      for (const rest of old.slice(1)) rest.remove();
-    } else {
-      this.panel.append(...made);
-    }
-    this.cells[number] = made;
+    if (old) old.replaceWith(group);
+    else this.panel.append(group);
+    this.cells[number] = group;
   }
 
   // A line under both blocks, and an arrow into the copy.
@@ -73,7 +75,7 @@ export class Strip {
     }
   }
 
-  // In a large pool, what a pointer is told of a block is written when it comes.
+  // In a large pool, the title of a block is written when a pointer arrives.
   #tellLate(target) {
     const id = target.dataset?.block;
     if (id === undefined) return;
@@ -85,7 +87,7 @@ export class Strip {
 export function drawBlock(parent, block, cast, x, y, wide, high) {
   const gap = wide > 11 ? 2 : wide > 6 ? 1 : 0.4, width = wide - gap, height = high - gap;
   fillBlock(parent, block, cast, x, y, width, height, width >= 14 ? tell(block, cast) : "");
-  const ink = ["used", "shared", "kept"].includes(block.kind) ? ON_COLOUR : "faint", quiet = { "pointer-events": "none" };
+  const ink = ["used", "shared", "kept"].includes(block.kind) ? ON_COLOUR : "faint", quiet = { "pointer-events": "none", ...haloOf(block, cast) };
   if (width >= 30) {
     textAt(parent, x + 4, y + 11, String(block.id), 9, ink, quiet);
     if (block.refCnt > 1) {
@@ -100,24 +102,35 @@ export function drawBlock(parent, block, cast, x, y, wide, high) {
   }
 }
 
-// The colour of a block's owner, or what stands for the lack of one; hatched if it has several.
+// The colour of a block's first owner; without an owner, that of its kind.
+export function paintOf({ kind, owners }, cast) {
+  if (kind !== "used" && kind !== "shared") return kind;
+  return owners.length ? cast.paint(owners[0]) : "used";
+}
+
+// Attributes that make a text readable on hatching.
+export function haloOf(block, cast) {
+  if (block.kind !== "shared") return {};
+  return { stroke: paintOf(block, cast), "stroke-width": 3.5, "stroke-linejoin": "round", "paint-order": "stroke" };
+}
+
+// Hatched if the block has several owners.
 export function fillBlock(parent, block, cast, x, y, width, height, title = "") {
-  const { kind } = block, isOwned = kind === "used" || kind === "shared";
-  const fill = isOwned && block.owners.length ? cast.paint(block.owners[0]) : kind === "shared" ? "used" : kind;
+  const { kind } = block;
   shape(parent, "rect", {
-    x: x + 0.5, y: y + 0.5, width: width - 1, height: height - 1, rx: width > 10 ? 2 : null, fill,
+    x: x + 0.5, y: y + 0.5, width: width - 1, height: height - 1, rx: width > 10 ? 2 : null, fill: paintOf(block, cast),
     stroke: width > 10 || kind === "empty" ? "line" : null, "stroke-width": width > 10 ? null : 0.5,
     "stroke-dasharray": kind === "cached" && width > 10 ? "3 2" : null, "data-block": block.id, "data-state": kind }, "", title);
   if (kind === "shared") hatch(parent, x + 1, y + 1, width - 2, height - 2);
 }
 
-// What a pointer is told of a block.
+// What is shown when a pointer is over a block.
 export function tell(block, cast) {
-  const free = { null: "the null block, never given out", cached: "free, its content can still be found", empty: "free" };
-  const text = block.text ? `, holds “${block.text}”` : "";
+  const free = { null: "the null block, which is never handed out", cached: "free; its contents are still cached", empty: "free, with nothing cached" };
+  const text = block.text ? `; it contains “${block.text}”` : "";
   if (block.kind in free) return `block ${block.id}: ${free[block.kind]}${text}`;
-  if (block.kind === "kept") return `block ${block.id}: in nobody's table, held for a copy; ref_cnt ${block.refCnt}`;
-  const owners = block.owners.map((owner) => cast.letter(owner)).join(", ") || "somebody";
+  if (block.kind === "kept") return `block ${block.id}: in no block table, held until it is copied; ref_cnt ${block.refCnt}`;
+  const owners = block.owners.map((owner) => cast.letter(owner)).join(", ") || "a request that is not shown";
   return `block ${block.id}: held by ${owners}; ref_cnt ${block.refCnt}${text}`;
 }
 

@@ -38,7 +38,7 @@ function clean(text) {
 }
 
 export function hatch(parent, x, y, width, height) {
-  return shape(parent, "rect", { x, y, width, height, fill: "url(#mv-hatch)", "pointer-events": "none" });
+  return shape(parent, "rect", { x, y, width, height, fill: "url(#mv-hatch)", "pointer-events": "none", "data-mark": "shared" });
 }
 
 export function textAt(parent, x, y, text, size, fill = "faint", more = {}, title = "") {
@@ -67,10 +67,26 @@ export function shorten(text, most = 24) {
   return letters.length <= most ? text : letters.slice(0, most - 10).join("") + "…" + letters.slice(-9).join("");
 }
 
+// How wide a text is in the font of the drawings, which depends on the installed fonts.
+const pencil = document.createElement("canvas").getContext("2d");
+export function measuredWidth(text, size, isBold = false) {
+  pencil.font = `${isBold ? "bold " : ""}${size}px Helvetica, Arial, sans-serif`;
+  return pencil.measureText(text).width;
+}
+
+// Attributes that make a text narrower if it would be wider than its place.
+export function fitted(text, size, room, isBold = false) {
+  return measuredWidth(text, size, isBold) <= room ? {} : { textLength: room, lengthAdjust: "spacingAndGlyphs" };
+}
+
 // As much of the beginning as fits.
-export function cut(text, size, room) {
-  const letters = [...text], most = Math.floor(room / (0.53 * size));
-  return letters.length <= most ? text : letters.slice(0, most - 1).join("").trimEnd() + "…";
+export function cut(text, size, room, isBold = false) {
+  const letters = [...text];
+  if (measuredWidth(text, size, isBold) <= room) return text;
+  let number = letters.length;
+  const beginning = () => letters.slice(0, number).join("").trimEnd() + "…";
+  while (number > 1 && measuredWidth(beginning(), size, isBold) > room) number -= 1;
+  return beginning();
 }
 
 export function count(number, noun) {

@@ -1,10 +1,12 @@
-// Block tables: a row for each request, its blocks in the order of its text, wherever they lie (pictures/tables.py).
+// Block tables: a row for each request, its blocks in the order of its text (pictures/tables.py).
 import { MARGIN, ON_COLOUR, WIDTH } from "./palette.js";
-import { count, cut, resize, shape, shorten, textAt, textWidth } from "./svg.js";
-import { fillBlock, tell } from "./strip.js";
+import { count, cut, measuredWidth, resize, shape, shorten, textAt } from "./svg.js";
+import { fillBlock, haloOf, tell } from "./strip.js";
 
 // With more entries than this, words would take too much room.
 const MAX_WORDS = 72;
+// In a narrower drawing, the blocks of a request are under its name, not to the right of it.
+const MIN_BESIDE = 520, HEAD = 122;
 
 export class Tables {
   constructor(svg) {
@@ -41,11 +43,11 @@ export class Tables {
 
   // Entries that are as they were stay; from one that is wider or narrower than it was, all after it move.
   #drawRow(requestId, table, old) {
-    const row = old ?? this.#beginRow(requestId), left = MARGIN + 122;
-    let x = left, y = 0;
+    const row = old ?? this.#beginRow(requestId), [left, top] = this.width < MIN_BESIDE ? [MARGIN, 32] : [MARGIN + HEAD, 0];
+    let x = left, y = top;
     table.forEach((id, index) => {
       const block = this.state.blocks[id], words = this.#words(block);
-      const width = words ? Math.max(44, textWidth(words, 10) * 0.87 + 10) : 44;
+      const width = words ? Math.max(44, measuredWidth(words, 10) + 10) : 44;
       if (x + width > this.width - MARGIN && x > left) { x = left; y += 34; }
       const sign = `${id} ${x} ${y} ${block.kind} ${block.refCnt} ${block.owners[0]} ${words}`;
       if (row.entries[index]?.sign !== sign) {
@@ -63,7 +65,7 @@ export class Tables {
   #words(block) {
     if (!this.hasWords || !block.text) return "";
     const copy = this.state.copies.find(([, target]) => target === block.id);
-    return copy ? `copy of ${copy[0]} to come` : shorten(block.text, 44);
+    return copy ? `will be copied from ${copy[0]}` : shorten(block.text, 44);
   }
 
   // Left of the blocks: whose they are.
@@ -71,8 +73,9 @@ export class Tables {
     const { cast, requests } = this.state, group = shape(this.svg, "g", { "data-table": requestId });
     const name = requests.get(requestId)?.name || requestId;
     fillBlock(group, { id: 0, kind: "used", refCnt: 1, owners: [requestId], text: "" }, cast, MARGIN, 6, 18, 18);
+    group.lastChild.dataset.mark = "request";
     textAt(group, MARGIN + 9, 19, cast.letter(requestId), 11, ON_COLOUR, { "text-anchor": "middle", "font-weight": "bold" });
-    textAt(group, MARGIN + 24, 13, cut(name, 12, 100), 11, "ink", { "font-weight": "bold" }, name);
+    textAt(group, MARGIN + 24, 13, cut(name, 11, (this.width < MIN_BESIDE ? this.width - MARGIN : HEAD) - 32, true), 11, "ink", { "font-weight": "bold" }, name);
     const row = { group, entries: [], y: null, num: null, count: textAt(group, MARGIN + 24, 25, " ", 9) };
     this.rows.set(requestId, row);
     return row;
@@ -95,14 +98,15 @@ export class Tables {
 function drawEntry(parent, block, cast, x, y, width, words) {
   const before = parent.childElementCount, quiet = { "pointer-events": "none" };
   fillBlock(parent, block, cast, x, y, width, 31, tell(block, cast));
-  textAt(parent, x + 5, y + 11, block.id + (block.refCnt > 1 ? `  ×${block.refCnt}` : ""), 9, ON_COLOUR, { "font-weight": "bold", ...quiet });
+  textAt(parent, x + 5, y + 11, block.id + (block.refCnt > 1 ? `  ×${block.refCnt}` : ""), 9, ON_COLOUR,
+    { "font-weight": "bold", ...haloOf(block, cast), ...quiet });
   let bar = null;
   if (words) {
-    shape(parent, "rect", { x: x + 3, y: y + 14, width: width - 6, height: 14, fill: "paper", rx: 2, ...quiet });
+    shape(parent, "rect", { x: x + 3, y: y + 14, width: width - 6, height: 14, fill: "paper", rx: 2, "data-mark": "text", ...quiet });
     textAt(parent, x + 5, y + 24.5, words, 10, "ink", quiet);
   } else {
-    shape(parent, "rect", { x: x + 4, y: y + 18, width: width - 8, height: 8, fill: "paper", rx: 1 });
-    bar = { element: shape(parent, "rect", { x: x + 4, y: y + 18, width: 0, height: 8, fill: "ink", rx: 1 }), most: width - 8, part: 0 };
+    shape(parent, "rect", { x: x + 4, y: y + 18, width: width - 8, height: 8, fill: "paper", rx: 1, "data-mark": "full" });
+    bar = { element: shape(parent, "rect", { x: x + 4, y: y + 18, width: 0, height: 8, fill: "ink", rx: 1, "data-mark": "full" }), most: width - 8, part: 0 };
   }
   return { elements: [...parent.children].slice(before), bar };
 }

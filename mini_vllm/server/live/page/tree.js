@@ -1,11 +1,11 @@
 // The prefix tree: a node is a block and the tokens it stands for, hung under the block before it (pictures/tree.py).
 import { MARGIN, ON_COLOUR, TREE_GAP, TREE_LINE, TREE_MAX_LINE } from "./palette.js";
-import { count, resize, shape, textAt, textWidth } from "./svg.js";
-import { fillBlock, tell } from "./strip.js";
+import { count, fitted, resize, shape, textAt, textWidth } from "./svg.js";
+import { fillBlock, haloOf, tell } from "./strip.js";
 
-// A larger tree is cut: nobody could read it, and it changes in every step.
+// A larger tree is cut: it would be unreadable, and it changes in every step.
 const MAX_NODES = 80;
-// One of more nodes than this is drawn anew only after so long.
+// A tree with more than MAX_AT_ONCE nodes is drawn at most every EVERY_MS.
 const MAX_AT_ONCE = 40, EVERY_MS = 500;
 
 export class Tree {
@@ -22,10 +22,10 @@ export class Tree {
     this.svg.replaceChildren();
     Object.assign(this, { right: 0, numDrawn });
     this.#drawNode(root, MARGIN, 4, row);
-    const left = number - numDrawn, label = `${count(number, "block")} can be found`;
+    const left = number - numDrawn, label = `The prefix tree has ${count(number, "block")}`;
     const height = Math.max(numRows, 1) * row + 4;
-    if (left) textAt(this.svg, MARGIN, height + 10, `and ${count(left, "block")} more, not drawn`, 11, "faint", { "data-part": "left-out" });
-    resize(this.svg, Math.ceil(this.right) + MARGIN, height + (left ? 18 : 0), label + (left ? `, ${numDrawn} are drawn` : ""));
+    if (left) textAt(this.svg, MARGIN, height + 10, `${count(left, "more block")} not drawn`, 11, "faint", { "data-part": "left-out" });
+    resize(this.svg, Math.ceil(this.right) + MARGIN, height + (left ? 18 : 0), label + (left ? `; ${numDrawn} are drawn` : ""));
   }
 
   // The node, and to its right its children.
@@ -35,10 +35,10 @@ export class Tree {
     for (const child of node.children) {
       const below = top + child.row * high + toMiddle;
       shape(this.svg, "path", { d: `M${right} ${middle}C${right + 14} ${middle} ${right + 8} ${below} ${right + TREE_GAP} ${below}`,
-        stroke: "line", fill: "none" });
+        stroke: "line", fill: "none", "data-mark": "edge" });
     }
     if (node.block === null) {
-      shape(this.svg, "rect", { x: x + 0.5, y: middle - 11.5, width: node.width - 1, height: 23, rx: 11, fill: "null", stroke: "line" });
+      shape(this.svg, "rect", { x: x + 0.5, y: middle - 11.5, width: node.width - 1, height: 23, rx: 11, fill: "null", stroke: "line", "data-mark": "root" });
       textAt(this.svg, x + node.width / 2, middle + 4, "root", 11, "ink", { "text-anchor": "middle" });
     } else {
       this.#drawBox(node, x, y, high - 11);
@@ -51,9 +51,9 @@ export class Tree {
     fillBlock(this.svg, block, cast, x, y, node.width, height, tell(block, cast));
     const owners = block.owners.slice(0, 4).map((owner) => cast.letter(owner)).join("");
     const head = [String(block.id), owners, block.refCnt > 1 ? `×${block.refCnt}` : ""].filter(Boolean).join("  ");
-    textAt(this.svg, x + 5, y + 11, head, 9, block.refCnt ? ON_COLOUR : "faint", { "font-weight": "bold", ...quiet });
-    shape(this.svg, "rect", { x: x + 3, y: y + 15, width: node.width - 6, height: height - 18, fill: "paper", rx: 2 });
-    node.lines.forEach((line, number) => textAt(this.svg, x + 5, y + 26 + number * TREE_LINE, line, 10, "ink", quiet));
+    textAt(this.svg, x + 5, y + 11, head, 9, block.refCnt ? ON_COLOUR : "faint", { "font-weight": "bold", ...haloOf(block, cast), ...quiet });
+    shape(this.svg, "rect", { x: x + 3, y: y + 15, width: node.width - 6, height: height - 18, fill: "paper", rx: 2, "data-mark": "text" });
+    node.lines.forEach((line, number) => textAt(this.svg, x + 5, y + 26 + number * TREE_LINE, line, 10, "ink", { ...fitted(line, 10, node.width - 10), ...quiet }));
   }
 }
 

@@ -1,13 +1,14 @@
 // All drawings of the engine. Events only change the state; what changed is drawn once, before the next frame.
 import { BareStrip, BareTables } from "./bare.js";
 import { History } from "./history.js";
+import { LEGENDS, poolLegend, showLegend } from "./legend.js";
 import { Schedule } from "./schedule.js";
 import { EngineState } from "./state.js";
-import { Strip } from "./strip.js";
+import { cellOf, MIN_LETTERED, MIN_NUMBERED, Strip } from "./strip.js";
 import { Tables } from "./tables.js";
 import { Tree } from "./tree.js";
 
-// A larger pool, and tables with more entries, have cells without letters.
+// The cells of a larger pool, and of tables with more entries, have no letters.
 const MAX_CELLS = 640, MAX_ENTRIES = 400;
 
 export class View {
@@ -16,6 +17,8 @@ export class View {
     Object.assign(this, { strip: new Strip(find("pool")), tables: new Tables(find("tables")), tree: new Tree(find("tree")),
       bareStrip: new BareStrip(find("bare-pool")), bareTables: new BareTables(find("bare-tables")),
       schedule: new Schedule(find("schedule")), state: null, history: null });
+    for (const [name, entries] of Object.entries(LEGENDS)) showLegend(find(`${name}-legend`), entries);
+    this.#showPoolLegend(false);
   }
 
   begin({ header, base, events }) {
@@ -26,7 +29,7 @@ export class View {
     for (const event of events) { this.take(event); this.state.forget(event); }
   }
 
-  // Returns what changed, for those who listen.
+  // Returns what changed, for the lessons.
   take(event) {
     const { state, history } = this;
     const changes = state.apply(event);
@@ -36,9 +39,11 @@ export class View {
 
   draw() {
     const { state } = this;
-    const width = Math.max(this.find("pool").closest("section").clientWidth - 26, 280); // asked once: each time, the browser lays out anew
+    const width = Math.max(this.find("pool").closest("section").clientWidth - 26, 280); // asked once: each time, the browser does its layout again
     const numEntries = [...state.tables.values()].reduce((sum, table) => sum + table.length, 0);
-    this.#choose("pool", state.blocks.length > MAX_CELLS, this.bareStrip, this.strip).draw(state, width);
+    const [cellWidth] = cellOf(state, width);
+    this.#choose("pool", state.blocks.length > MAX_CELLS || cellWidth < MIN_LETTERED, this.bareStrip, this.strip).draw(state, width);
+    this.#showPoolLegend(cellWidth >= MIN_NUMBERED);
     this.#choose("tables", numEntries > MAX_ENTRIES, this.bareTables, this.tables).draw(state, width);
     this.schedule.draw(this.history, width);
     this.tree.draw(state);
@@ -48,16 +53,24 @@ export class View {
     this.#showOrSay("tables", "no-tables", numEntries);
   }
 
-  // Shapes, or only cells. The one that was not drawn lately does not know what changed, so it begins anew.
+  #showPoolLegend(isLarge) {
+    if (this.isLarge === isLarge) return;
+    this.isLarge = isLarge;
+    showLegend(this.find("pool-legend"), poolLegend(isLarge));
+  }
+
+  // Shapes, or only cells, each with its legend. The drawing that is hidden misses changes, so it will begin again.
   #choose(name, isBare, bare, shapes) {
     const [chosen, other] = isBare ? [bare, shapes] : [shapes, bare];
     this.find(name).toggleAttribute("hidden", isBare);
     this.find(`bare-${name}`).hidden = !isBare;
+    this.find(`${name}-legend`).hidden = isBare;
+    this.find(`bare-${name}-legend`).hidden = !isBare;
     other.state = null;
     return chosen;
   }
 
-  // A picture of nothing is a sentence.
+  // Instead of an empty picture there is a sentence.
   #showOrSay(picture, sentence, hasSomething) {
     this.find(picture).parentElement.hidden = !hasSomething;
     this.find(sentence).hidden = Boolean(hasSomething);
