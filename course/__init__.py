@@ -3,7 +3,7 @@
 In a notebook or a script:
 
     lab = course.load("2.1")           the block allocator: yours once lab 2.1 passes, the engine's until then
-    parts = course.load_parts()        the parts of an ``LLMEngine``, each yours where its lab passes
+    parts = course.load_parts()        the parts of an ``LLMEngine``, each yours once its lab passes
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def load(number: str) -> types.ModuleType:
-    """The module of a lab, and a line that says whose it is. Raises LabError if there is no such lab."""
-    from course.student import my_labs  # here, so that the name costs nobody else an import
+    """Load the module of a lab, and print whose it is. Raise LabError if there is no such lab."""
+    from course.student import my_labs  # imported late, so that other users of this package do not pay for it
     return my_labs.load(number)
 
 
 def load_parts() -> EngineParts:
-    """An engine's parts, each the student's own where a lab that gives it passes, and a line that says whose."""
+    """Load an engine's parts, each the student's own if a lab that provides it passes, and print whose they are."""
     from course.student import my_labs
     return my_labs.load_parts()

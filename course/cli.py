@@ -1,4 +1,4 @@
-"""The ``course`` command: its arguments."""
+"""The arguments of the ``course`` command."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _check_command(argv: list[str]) -> None:
-    """Raise LabError for a command that does not exist, with the nearest that does."""
+    """Raise LabError for a command that does not exist, with the nearest one that does."""
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         near = nearest(argv[0], COMMANDS)
         guess = f" Did you mean `course {near}`?" if near else ""
@@ -95,7 +95,7 @@ def _check_command(argv: list[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit status; what the user can mend is told without a traceback."""
+    """Run one command, and return its exit status. Errors that the user can fix are shown without a traceback."""
     return run_command(partial(_main, list(sys.argv[1:] if argv is None else argv)))
 
 
@@ -113,7 +113,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _what_is_wrong(error: OSError | ModuleNotFoundError) -> str:
-    """A file by its name, a package by how to get it. Raises the error if it is our own fault."""
+    """Describe an error: a file by its name, a missing package by how to install it. Raise it if it is our own bug."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     package = (getattr(error, "name", None) or "").split(".")[0]

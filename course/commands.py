@@ -1,4 +1,4 @@
-"""What the ``course`` command does: where you are, what is next, and how your work does."""
+"""The ``course`` commands: where you are, what is next, and how your work is doing."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from course.student.serve_command import OwnServer
 from course.student.status_table import status_table
 from course.student.watch_saves import SavedMeanwhile, Saves
 
-#: What ``course status --json`` says of itself.
+#: The note on the origin of the results in ``course status --json``.
 SELF_REPORTED = ("self-reported: run by the student, on the student's machine, with the student's copy of the tests; "
                  "to grade, use `course grade`")
 
 
 class Course:
-    """The commands, over one project folder."""
+    """The commands for one project folder."""
 
     def __init__(self, root: Path | None = None, console: Console | None = None) -> None:
         self.root = root or find_root()
@@ -67,7 +67,7 @@ class Course:
         return 0
 
     def _rows(self, is_quiet: bool = False) -> list[LabProgress]:
-        """How far each lab is. Those changed since their last test are tested first: that may take a while."""
+        """Return how far each lab is. Labs changed since their last test are tested first, which may take a while."""
         changed = [lab.number for lab in self.labs if self.progress.remembered(lab).is_outdated]
         if changed and not is_quiet:
             self.console.print(Text(f"Testing what has changed: {', '.join(changed)} …", style="dim"))
@@ -90,7 +90,7 @@ class Course:
         return 0
 
     def _say_what_comes_first(self, row: LabProgress, rows: list[LabProgress]) -> None:
-        """The phase's primer, for its first lab; else the phase's page."""
+        """Name the page to read first: the phase's primer for its first lab, else the phase's page."""
         phase = row.lab.folder.parent.parent
         is_new = all(other.state is State.NOT_STARTED for other in rows if other.lab.phase == row.lab.phase)
         if is_new and (phase / "primer.md").is_file():
@@ -115,8 +115,10 @@ class Course:
         return f"{next_task} {row.detour}" if row.detour else next_task
 
     def _current(self, rows: list[LabProgress]) -> LabProgress | None:
-        """The lab to work on, one that does not pass: the one you stand in, else the one you saved last or the first
-        after it, else the first of all."""
+        """Return the lab to work on, one that does not pass yet.
+
+        It is the lab of the current folder, else the lab saved last or the first one after it, else the first of all.
+        """
         here = lab_of_path(Path.cwd(), self.labs)
         unfinished = [row for row in rows if row.state is not State.PASSED]
         standing = [row for row in unfinished if row.lab == here]
@@ -126,19 +128,19 @@ class Course:
         return next(iter([*standing, *onwards, *unfinished]), None)
 
     def _lab(self, name: str | None) -> Lab:
-        """The lab a command means: the one named, else the one you stand in, else the one to work on."""
+        """Return the lab that a command is about: the named one, else the current folder's, else the one to work on."""
         if name is not None:
             return find_lab(name, self.labs)
         here = lab_of_path(Path.cwd(), self.labs)
         if here is not None:
             return here
-        row = self._current([self.progress.remembered(lab) for lab in self.labs])  # to choose, nothing need run
+        row = self._current([self.progress.remembered(lab) for lab in self.labs])  # choosing a lab runs no tests
         return row.lab if row else self.labs[-1]
 
     # ---- how is my work
 
     def test(self, names: Sequence[str], task: int | None = None, is_full: bool = False) -> int:
-        """Test labs, or one task of one lab. ``is_full``: every test is shown, not only the task to work on."""
+        """Test labs, or one task of one lab. With ``is_full`` every test is shown, not only the task to work on."""
         if list(names) == ["all"]:
             labs = self.labs
         else:
@@ -152,14 +154,14 @@ class Course:
         return 0 if all(results) else 1
 
     def _test(self, lab: Lab, is_full: bool) -> bool:
-        """Test ``lab``, and once more on the student's own earlier labs if it builds on some. Whether it passes."""
+        """Test ``lab``, and again on the student's own earlier labs if it builds on any. Return whether it passes."""
         has_passed = self._show_test(lab, is_full)
         if has_passed and lab.base is not None:
             self._show_on_own_bases(lab)
         return has_passed
 
     def _show_on_own_bases(self, lab: Lab) -> None:
-        """Tests run on the reference's solutions of earlier labs. The student's own, where they pass, meet here."""
+        """Test ``lab`` on the student's own earlier labs that pass, instead of the reference's solutions."""
         own = {below.number: below.starter for below in bases_of(lab, self.labs) if self._passes(below)}
         if not own:
             return
@@ -179,7 +181,7 @@ class Course:
         self.console.print()
 
     def _show_task(self, lab: Lab, task: int) -> bool:
-        """Test one task of ``lab``. Whether it passes; nothing is remembered."""
+        """Test one task of ``lab``, and return whether it passes. Nothing is stored."""
         tests = [test for test in graded_tests(lab) if test.task == task]
         if not tests:
             tasks = sorted({test.task for test in graded_tests(lab) if test.task is not None})
@@ -196,7 +198,7 @@ class Course:
 
     def _show_test(self, lab: Lab, is_full: bool = False, on_poll: OnPoll = lambda: None,
                    fits_screen: bool = False) -> bool:
-        """Test ``lab`` and show verdicts as they arrive. Whether it passes."""
+        """Test ``lab`` and show verdicts as they arrive. Return whether it passes."""
         lines = VerdictLines(self.console, lab, graded_tests(lab), is_full, fits_screen)
         try:
             row = self.progress.of(lab, anew=True, on_verdict=lines.show, on_poll=on_poll)
@@ -207,7 +209,7 @@ class Course:
         return row.state is State.PASSED
 
     def watch(self, name: str | None = None, saves_of: Callable[[list[Lab]], Saves] = Saves) -> int:
-        """Test the current lab, then whichever lab is saved, until Ctrl-C. A save ends the tests that run."""
+        """Test the current lab, then whichever lab is saved, until Ctrl-C. A save ends the running tests."""
         lab = self._lab(name)
         saves = saves_of([lab] if name is not None else self.labs)
         try:
@@ -252,7 +254,7 @@ class Course:
             raise LabError(f"Lab {lab} has no score. Labs that have one: {', '.join(map(str, open_labs))}.")
         return show_board(lab, self.root, self.console)
 
-    # ---- the engine of one's own
+    # ---- the student's own engine
 
     def run(self, wish: RunOptions) -> int:
         if re.fullmatch(r"\d+\.\d+", wish.prompt):
@@ -271,7 +273,7 @@ class Course:
     def _passes(self, lab: Lab) -> bool:
         return self.progress.of(lab).state is State.PASSED
 
-    # ---- for those who write labs
+    # ---- for authors of labs
 
     def sync(self, names: Sequence[str]) -> int:
         sync_starters([find_lab(name, self.labs) for name in names] or self.labs, self.console)

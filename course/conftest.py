@@ -13,7 +13,7 @@ from course.commands import Course
 from course.lab.lab import MARKER, discover
 from course.lab.starters import shipped_starter
 
-settings.register_profile("repeatable", deadline=None, derandomize=True)  # a busy machine fails no test
+settings.register_profile("repeatable", deadline=None, derandomize=True)  # a busy machine must not fail a test
 settings.load_profile("repeatable")
 
 SOLUTION = '''
@@ -89,7 +89,7 @@ HINTS = "# Hints\n" + "".join(
 
 
 def pytest_unconfigure() -> None:
-    """Wait for the fork server of ``test_forked.py``, so that whoever measures this process counts its CPU time."""
+    """Wait for the fork server of ``test_forked.py``, so that measurements of this process include its CPU time."""
     forkserver._forkserver._stop()
 
 
@@ -125,7 +125,7 @@ def lab2(project):
 
 @pytest.fixture
 def terminal():
-    """What the commands of ``course`` print."""
+    """The output of the ``course`` commands."""
     return io.StringIO()
 
 
@@ -137,7 +137,7 @@ def course(project, terminal, monkeypatch):
 
 @pytest.fixture
 def elsewhere(project):
-    """The course as laid down in a folder of its own, so that the command finds it."""
+    """The course as if created by ``course init`` in its own folder, so that the command finds it."""
     (project / MARKER).parent.mkdir()
     (project / MARKER).write_text("{}")
     return project
@@ -145,6 +145,6 @@ def elsewhere(project):
 
 @pytest.fixture
 def forked(monkeypatch):
-    """The labs' tests and engines run in processes that start with the imports done, which is most of the work."""
+    """Run the labs' tests and engines in processes that start with the imports done, which is most of the work."""
     from course.test_forked import STAND_IN
     monkeypatch.setattr("course.core.child_process.subprocess", STAND_IN)

@@ -1,6 +1,6 @@
-"""Lab 3.5: what an eviction policy is asked about.
+"""Lab 3.5: the calls between the arena and an eviction policy.
 
-Student files import this path; what it does is in ``course.eviction.arena``.
+Student files import this path; the code is in ``course.eviction.arena``.
 """
 
 from course.eviction.arena import Block, IllegalEviction, PrefixCache, Served, Trace, num_hits, play

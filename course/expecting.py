@@ -1,6 +1,6 @@
-"""For the tests of labs: calls that must be refused, and calls that must not be.
+"""For the tests of labs: calls that must raise, and calls that must not.
 
-The labs' tests import this path; what it does is in ``course.testing.expect``.
+The labs' tests import this path; the code is in ``course.testing.expect``.
 """
 
 from course.testing.expect import must_answer as must_answer

@@ -1,6 +1,6 @@
-"""For the tests of labs: what a call costs, and what an object holds.
+"""For the tests of labs: what a call costs, and what an object contains.
 
-The labs' tests import this path; what it does is in ``course.testing.measure``.
+The labs' tests import this path; the code is in ``course.testing.measure``.
 """
 
 from course.testing.measure import (

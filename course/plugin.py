@@ -1,9 +1,9 @@
 """The pytest plugin: which file ``test_lab.py`` tests, points, time limits, and failures a student can read.
 
-    pytest phase-02-paged-attention/labs                      the solutions, and each starter that has been edited
-    pytest phase-02-paged-attention/labs --impl starter       every starter
-    pytest phase-02-paged-attention/labs/lab-01-block-allocator --impl my_version.py
-    pytest phase-02-paged-attention/labs --impl ~/anas-course --grade-json ana.json    each lab in a process of its own
+pytest phase-02-paged-attention/labs the solutions, and each starter that has been edited pytest
+phase-02-paged-attention/labs --impl starter every starter pytest phase-02-paged-attention/labs/lab-01-block-allocator
+--impl my_version.py pytest phase-02-paged-attention/labs --impl ~/anas-course --grade-json ana.json each lab in its own
+process
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from course.grading.grade_file.grade_json import GradingRun
 
 MAX_OUTPUT_CHARACTERS = 4_000
-#: A message is a sentence that was shortened already, and the place where it happened.
+#: A message consists of a sentence, which was already shortened, and the place where the error happened.
 MAX_MESSAGE_CHARACTERS = 2_000
-#: After this many tests that never ended or flooded their output, the rest of that lab's tests are not run.
+#: After this many tests of a lab that never ended or flooded their output, the rest are not run.
 MAX_STUCK_TESTS = 2
-#: What the grader's own process may take, whatever a file makes it compute.
+#: The memory limit of the grader's own process, whatever a file makes it compute.
 SANDBOXED_MEMORY_BYTES = 4 << 30
-#: How long it may take to find out what an exception says, in CPU time.
+#: How long reading the text of an exception may take, in CPU time.
 TELLING_LIMIT_S = 2.0
 
 _impl_key = pytest.StashKey[Impl]()
@@ -73,23 +73,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="grade what --impl names: each lab runs in a process of its own, a test that did not run "
                          "earns nothing, the scores are written as JSON. The files are trusted not to forge them")
     group.addoption("--report", metavar="FILE", help="write a line of JSON when a lab's test starts and when it ends")
-    # A mutant has one test to die by; the others need not run on it.
+    # A mutant must fail one given test; the others need not run on it.
     group.addoption("--only", action="append", default=[], metavar="IMPL=TEST", help=argparse.SUPPRESS)
-    # The runner goes on in a new process after one that it had to kill; this tells the new one of the old.
+    # After killing a process the runner continues in a new one; this passes the count of stuck tests to it.
     group.addoption("--already-stuck", type=int, default=0, help=argparse.SUPPRESS)
-    # The file under test runs in a sandbox of this level, and the tests here.
+    # The file under test runs in a sandbox of this level; the tests run here.
     group.addoption("--sandbox-level", metavar="LEVEL", help=argparse.SUPPRESS)
-    # The descriptor by which sandboxes are asked for: this process gives up whatever else it could do.
+    # The descriptor through which sandboxes are requested: this process gives up all other rights.
     group.addoption("--broker", type=int, metavar="FD", help=argparse.SUPPRESS)
-    # Further tests of a lab, from outside of its folder.
+    # Further tests of a lab, from outside its folder.
     group.addoption("--hidden-tests", metavar="LAB=FILE", help=argparse.SUPPRESS)
-    # Only the tests of these names.
+    # Run only the tests with these names.
     group.addoption("--graded-test", action="append", default=[], metavar="TEST", help=argparse.SUPPRESS)
-    # What a student's file may write, in bytes.
+    # How many bytes a student's file may write.
     group.addoption("--file-limit", type=int, help=argparse.SUPPRESS)
 
 
-#: The markers of the labs' tests; course/AUTHORING.md has them for authors.
+#: The markers of the labs' tests; course/AUTHORING.md documents them for authors.
 MARKERS = ("points(n): what the test is worth",
            "inside(reason): what it judges by can only be measured where the file runs",
            "task(n): the task it belongs to, where the name does not say")
@@ -104,8 +104,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.getoption("--sandbox-level") is not None:
             limit_memory(SANDBOXED_MEMORY_BYTES)
     if config.getoption("--report") is not None:
-        # A process that reports is out of a terminal's reach. Begun from the background, it would ignore SIGINT, and a
-        # file that sends it to itself would earn more there than elsewhere.
+        # A process that reports cannot be reached from a terminal. Started in the background, it would ignore SIGINT,
+        # and a file that sends SIGINT to itself would earn more there than elsewhere.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(LabSession(config), "lab-session")
 
@@ -113,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class LabSession:
     """The labs' part of one pytest run; with pytest-xdist, of each of its processes.
 
-    A worker finds out what came of a test and fastens the score to the report; the process that prints reads it there.
+    A worker determines the result of a test and attaches the score to the report; the printing process reads it there.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -126,7 +126,7 @@ class LabSession:
         self.only: dict[str, str] = dict(pair.split("=", 1) for pair in config.getoption("--only"))
         self.file_limit: int | None = config.getoption("--file-limit")
         self.time_limit_s: float = config.getoption("--time-limit")
-        #: Tests that do not lie in their lab's folder → the number of their lab.
+        #: Tests outside their lab's folder → the number of their lab.
         self.hidden: dict[Path, str] = hidden_tests(config.getoption("--hidden-tests"))
         #: Where the files under test run.
         self.files = sandbox_sessions(config.getoption("--sandbox-level"), config.getoption("--broker"),
@@ -135,12 +135,12 @@ class LabSession:
         self.stuck: dict[Impl, set[str]] = {}
         self.num_stuck_before: int = config.getoption("--already-stuck")
         self.points = Points()
-        #: What the collected tests test, once for each of them.
+        #: What the collected tests test, one entry per test.
         self.chosen: list[Impl] = []
         self.has_named_files = False
         report = config.getoption("--report")
         self.report = None if report is None else self.files.make_report(report)
-        #: The place of the current test among those that are reported, and what came of it so far.
+        #: The index of the current test among the reported ones, and its result so far.
         self.index = -1
         self.end: dict[str, Any] | None = None
         xml = config.getoption("xmlpath", None)
@@ -149,10 +149,10 @@ class LabSession:
         self.tested = Tested(self.choice, config.rootpath)
 
     def _start_grading(self, path: str | None) -> GradingRun | None:
-        """What ``--grade-json`` asks for. Raises UsageError if it does not go with the other options."""
+        """Start the grading that ``--grade-json`` asks for. Raise UsageError if it conflicts with the other options."""
         if path is None:
             return None
-        from course.grading.grade_file.grade_json import GradingRun  # a run that does not grade needs none of that
+        from course.grading.grade_file.grade_json import GradingRun  # only a grading run needs it
         grading = GradingRun(self.config, self.config.invocation_params.dir / path, self.points, self.time_limit_s)
         self.config.pluginmanager.register(grading, "grading-run")
         if "auto" in self.choice.wanted:
@@ -163,7 +163,7 @@ class LabSession:
         return grading
 
     def pytest_sessionstart(self) -> None:
-        """In the grader: before anything else is loaded, this process gives up what it does not need."""
+        """Give up, in the grader, all rights that this process does not need, before anything else is loaded."""
         self.files.shut_in([str(self.config.rootpath), *(str(path.parent) for path in self.hidden)])
 
     # ---- what is tested
@@ -182,7 +182,7 @@ class LabSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pycollect_makeitem(self) -> Generator[None, object, object]:
-        """Count the cases of a test while all are there: ``-k`` and ``::name[case]`` leave some out later."""
+        """Count the cases of a test while all are present: ``-k`` and ``::name[case]`` remove some later."""
         made = yield
         for items in _by_impl(made if isinstance(made, list) else []).values():
             for item in items:
@@ -190,13 +190,19 @@ class LabSession:
         return made
 
     def _collect_hidden(self, session: pytest.Session) -> list[pytest.Item]:
-        """Not by their paths, as pytest would: it lists every folder above them, and those are nobody's business."""
+        """Collect the hidden tests without pytest's search by path, which would list every folder above them.
+
+        These folders must not be read.
+        """
         modules = [pytest.Module.from_parent(session, path=path) for path in self.hidden]
         return [item for module in modules for item in session.genitems(module)]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """An empty parameter set becomes a skipped test; a lab without a joint is left out instead."""
+        """Add the hidden tests, and deselect tests that have nothing to test.
+
+        pytest would turn an empty parameter set into a skipped test; a lab without a counterpart is left out instead.
+        """
         items += self._collect_hidden(session)
         wanted = self.config.getoption("--graded-test")
         if wanted:
@@ -218,7 +224,7 @@ class LabSession:
             items[:] = self.grading.fold(items, _impl_key)
 
     def _has_no_impl(self, item: pytest.Item) -> bool:
-        if "lab" not in getattr(item, "fixturenames", ()):  # most tests of the project, and quickly said
+        if "lab" not in getattr(item, "fixturenames", ()):  # true of most tests of the project, and fast to check
             return False
         lab = self.lab_of(item.path)
         return lab is not None and not self.tested.impls(lab)
@@ -231,7 +237,7 @@ class LabSession:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """The controller collects nothing itself. It hears from every worker what was collected, the same each time."""
+        """Begin in the controller, which collects nothing itself: every worker reports the same collected tests."""
         names: dict[Lab, list[str]] = {}
         for name in ids:
             lab = self.lab_of(self.config.rootpath / name.split("::")[0])
@@ -241,11 +247,11 @@ class LabSession:
                     if any(f"[{_in_ids(impl)}]" in name or f"[{_in_ids(impl)}-" in name for name in names[lab]))
 
     def _begin(self, impls: Iterable[Impl]) -> None:
-        """Note what can be earned, and say once which files are tested. Raises UsageError if a file does not fit."""
+        """Record what can be earned, and print once which files are tested. Raise UsageError if a file does not fit."""
         impls = list(dict.fromkeys(impls))
         self.tested.expect(impls, self.points)
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or hasattr(self.config, "workerinput"):  # the controller speaks for its workers
+        if terminal is None or hasattr(self.config, "workerinput"):  # the controller prints for its workers
             return
         self.tested.refuse_what_does_not_fit(impls)
         if not self.has_named_files:
@@ -256,7 +262,7 @@ class LabSession:
     # ---- loading
 
     def load(self, impl: Impl) -> types.ModuleType:
-        """The module under test. A file that failed once fails the same way, at once, for every later test."""
+        """Load the module under test. If loading failed once, it fails the same way for every later test, at once."""
         module: types.ModuleType = self.files.load(impl)
         return module
 
@@ -268,7 +274,7 @@ class LabSession:
         return lab_of_path(path, self.labs)
 
     def _seconds(self, item: pytest.Item) -> float:
-        """How long the test may compute; 0 for one that is of no lab."""
+        """Return how long the test may compute; 0 for a test of no lab."""
         impl = item.stash.get(_impl_key, None)
         return impl.lab.test_limit_s(self.time_limit_s) if impl is not None else 0
 
@@ -279,7 +285,7 @@ class LabSession:
         if _impl_key in item.stash:
             self.files.begin(item.stash[_impl_key], self._seconds(item),
                              item.module.__name__, _is_inside(item))  # type: ignore[attr-defined]
-        if self.file_limit is not None and _impl_key in item.stash:  # a process that can be spared
+        if self.file_limit is not None and _impl_key in item.stash:  # this process is expendable
             kill_when_computing(self._seconds(item) * self.files.cpu_factor)
         with self.files.time_limit(self._seconds(item)):
             return (yield)
@@ -288,12 +294,12 @@ class LabSession:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         if _impl_key not in item.stash:
             return (yield)
-        with self.files.time_limit(self._seconds(item)), tamed():  # what an exception says is found out in time, too
+        with self.files.time_limit(self._seconds(item)), tamed():  # the limit includes reading the exception's text
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """In the grader a test that believes numbers of the sandbox is tried on wrong solutions, too."""
+        """Run an inside test. Because it trusts the sandbox's numbers, the grader also tries it on wrong solutions."""
         if not _is_inside(pyfuncitem):
             return None
         names = [name for name in pyfuncitem.funcargs if name in pyfuncitem._fixtureinfo.argnames]
@@ -303,7 +309,10 @@ class LabSession:
         return has_run or None
 
     def _refuse_after_stuck_tests(self, item: pytest.Item) -> None:
-        """A loop that never ends, in a function that most tests use, must not cost the time limit for each of them."""
+        """Raise NotRun if too many tests of this file got stuck before.
+
+        An endless loop in a function that most tests use must not cost the time limit in each of them.
+        """
         impl = item.stash.get(_impl_key, None)
         if impl is None:
             return
@@ -327,7 +336,7 @@ class LabSession:
             with tamed(), time_limit(TELLING_LIMIT_S if error else 0):
                 report = yield
                 message = tell(report, call, impl.path)
-        except KeyboardInterrupt:  # from the keyboard
+        except KeyboardInterrupt:  # the user pressed Ctrl-C
             raise
         except BaseException as trouble:
             report, message = untold(item, call, error, trouble)
@@ -358,19 +367,19 @@ class LabSession:
                                "test": _name(item)})
 
     def _note_end(self, item: pytest.Item, verdict: Verdict) -> None:
-        """What came of the test, or of one step of it: it has passed if every step has."""
+        """Record the result of the test, or of one of its phases: the test passes if every phase does."""
         if self.end is None or self.end["passed"]:
             usage = self.files.usage(item.path in self.hidden)
             self.end = {"event": "end", "index": self.index, "impl": item.stash[_impl_key].label, "test": _name(item),
                         **dataclasses.asdict(verdict), **usage}
 
     def _tell_end(self) -> None:
-        """Exactly once for each test, after its last step."""
+        """Report the result, exactly once per test, after its last phase."""
         if self.report is not None and self.end is not None:
             self.report.write(self.end)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.grading is None:  # which says it at the very end
+        if self.grading is None:  # a grading run prints it at the very end
             for line in self.points.lines():
                 terminalreporter.write_line(line)
 
@@ -389,7 +398,7 @@ class LabSession:
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> types.ModuleType:
-    """The module under test: solution, starter, engine or another file; ``--impl`` chooses."""
+    """The module under test: solution, starter, engine or another file, as ``--impl`` selects."""
     impl = getattr(request, "param", None)
     if not isinstance(impl, Impl):
         pytest.fail("the fixture `lab` is for the test_lab.py of a lab folder", pytrace=False)
@@ -397,7 +406,7 @@ def lab(request: pytest.FixtureRequest) -> types.ModuleType:
 
 
 def _by_impl(items: Iterable[object]) -> dict[Impl, list[pytest.Item]]:
-    """The items that test something, by what they test."""
+    """Group the items that test something by what they test."""
     found: dict[Impl, list[pytest.Item]] = {}
     for item in items:
         impl = getattr(getattr(item, "callspec", None), "params", {}).get("lab")
@@ -407,22 +416,22 @@ def _by_impl(items: Iterable[object]) -> dict[Impl, list[pytest.Item]]:
 
 
 def _in_ids(impl: Impl) -> str:
-    """The label as pytest writes it into the names of tests."""
+    """Return the label as pytest writes it into the names of tests."""
     return impl.label.encode("unicode_escape").decode("ascii")
 
 
 def _is_inside(item: pytest.Item) -> bool:
-    """Whether it believes numbers that are measured beside the file under test."""
+    """Check whether the test trusts numbers that are measured where the file under test runs."""
     return item.get_closest_marker("inside") is not None
 
 
 def _name(item: pytest.Item) -> str:
-    """The test's name, the same for all its cases."""
+    """Return the test's name, which is the same for all its cases."""
     return str(getattr(item, "originalname", item.name))
 
 
 def bases_given(options: list[str], labs: list[Lab], invoked_from: Path) -> dict[str, Path]:
-    """``2.1=folder/starter.py`` → the number of the lab, and that file. Raises UsageError for what is neither."""
+    """Parse ``2.1=folder/starter.py`` into lab number → file. Raise UsageError for anything else."""
     files = {}
     for option in options:
         name, _, path = option.partition("=")
@@ -438,7 +447,7 @@ def bases_given(options: list[str], labs: list[Lab], invoked_from: Path) -> dict
 
 
 def hidden_tests(option: str | None) -> dict[Path, str]:
-    """``2.1=folder/test_hidden.py`` → that file, and the number of its lab."""
+    """Parse ``2.1=folder/test_hidden.py`` into file → lab number."""
     if option is None:
         return {}
     number, _, path = option.partition("=")

@@ -209,7 +209,7 @@ def test_what_is_to_do_does_not_hide_what_fails(course, lab1, terminal):
 
 
 def test_of_a_task_that_was_not_begun_no_failure_is_told(course, lab1, terminal):
-    """Its tests may fail by something else than the unwritten body, which nothing calls yet."""
+    """Check a test that does not fail at the unwritten body, because nothing calls that body yet."""
     lab1.tests.write_text(lab1.tests.read_text().replace("got = lab.double(4)", "got = lab.add(4)"))
     half_done(lab1)
     course.test(["1.1"])
@@ -316,7 +316,7 @@ def test_tests_that_were_not_run_are_told_apart(course, lab1, terminal):
 
 
 def test_ctrl_c_shows_what_is_known_and_exits_130(project, lab1):
-    """The whole way: lines arrive while a test hangs, and Ctrl-C ends it with a sentence."""
+    """Check the whole path: lines arrive while a test hangs, and Ctrl-C ends the command with a sentence."""
     write_starter(lab1, double="while True: pass")
     script = ("import functools, pathlib, signal, sys, course.commands\n"
               "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, if pytest runs in the background\n"
@@ -368,7 +368,7 @@ def test_an_untouched_lab_is_not_started(course, terminal):
 
 
 class ScriptedSaves(Saves):
-    """Saves that happen by script: ``edits`` while the tests wait for one, ``meanwhile`` while tests run."""
+    """Scripted saves: ``edits`` while the command waits for one, ``meanwhile`` while tests run."""
 
     def __init__(self, labs, edits, meanwhile=()):
         super().__init__(labs)
@@ -580,7 +580,7 @@ def test_ctrl_c_ends_all_checks_and_their_processes(project, lab1, lab2):
             os.kill(int(file.read_text()), 0)
 
 
-# ---- the words of the command itself
+# ---- the wording of the command itself
 
 
 def test_every_command_of_the_plan_is_there():
@@ -603,7 +603,7 @@ def test_a_misspelt_command_gets_the_nearest(capsys, typed, guess):
 
 
 def test_without_labs_the_command_says_how_to_get_them(tmp_path):
-    """As installed from a wheel: no labs beside the package, and pytest need not be there."""
+    """Check an installation from a wheel: there are no labs next to the package, and pytest may be missing."""
     ignored = shutil.ignore_patterns("test_*", "conftest.py", "__pycache__")
     shutil.copytree(PROJECT_ROOT / "course", tmp_path / "site" / "course", ignore=ignored)
     (tmp_path / "site" / "mini_vllm").symlink_to(PROJECT_ROOT / "mini_vllm")

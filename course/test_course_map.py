@@ -1,4 +1,4 @@
-"""The maintainer's map, docs/course.md: every link leads to the line that defines its symbol, every folder is named."""
+"""The maintainer's map, docs/course.md: every link leads to the line of its symbol, and every folder is listed."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_every_folder_and_every_module_at_the_top_is_on_the_map():
 
 
 def test_every_marker_is_documented_for_authors():
-    """And none that there is not."""
+    """Check that exactly the existing markers are documented."""
     section = (PACKAGE / "AUTHORING.md").read_text(encoding="utf-8").split("### Markers")[1].split("\n## ")[0]
     documented = set(re.findall(r"^\| `(\w+\(\w+\))` \|", section, re.MULTILINE))
     assert documented == {marker.split(":")[0] for marker in MARKERS}

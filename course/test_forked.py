@@ -1,7 +1,7 @@
-"""A stand-in for ``subprocess.Popen`` whose processes start with the imports done: some suites start dozens of them.
+"""A replacement for ``subprocess.Popen`` whose processes start with the imports done: some suites start dozens of them.
 
-The tests below compare such a process with a real one; own_engine/test_run.py and grade_file/test_grade_file.py run one
-each.
+The tests below compare such a process with a real one; own_engine/test_run.py and grade_file/test_grade_file.py also
+run one real process each.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ from _pytest.config import default_plugins
 
 from course.pytest_run.run_lab import run_lab
 
-#: The modules that may be run → what each of them imports. Of pytest's, the course's plugin is left out, because pytest
-#: rewrites its assertions. On a Mac no engine is forked: Metal does not survive that.
+#: The modules that may be run → their imports. The course's plugin is not preloaded for pytest, because pytest rewrites
+#: its assertions. On a Mac no engine is forked: Metal does not survive a fork.
 IMPORTED = {"pytest": ["pytest", *(f"_pytest.{name}" for name in default_plugins), "unittest",
-                       "course.pytest_run.grade_json", "course.grading.remote_lab.pytest_bridge",
+                       "course.grading.grade_file.grade_json", "course.grading.remote_lab.pytest_bridge",
                        "course.grading.remote_lab.sandbox_files", "course.pytest_run.exception_guard",
                        "course.pytest_run.selection"]}
 if sys.platform == "linux":
     IMPORTED["course.own_engine.process"] = ["course.own_engine.capstone", "course.own_engine.workloads",
                                              "mini_vllm.fast.advice", "mini_vllm.pictures.recorded"]
-#: The server runs no test and computes nothing, and the OpenBLAS of NumPy ends its threads before a fork. A forked
-#: process is therefore as clean as one that Python starts.
+#: The server runs no test and computes nothing, and NumPy's OpenBLAS ends its threads before a fork. So a forked
+#: process is as clean as one that Python starts.
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload([name for names in IMPORTED.values() for name in names] + ["course.test_forked"])
 
 
 def run_module(module, arguments, folder, environment, output, passed):
-    """What ``python -m`` does, in a process that was forked. ``passed`` maps the number of a file to the file."""
-    gc.freeze()  # what the server imported stays: a collection need not go through it
+    """Do what ``python -m`` does, in a forked process. ``passed`` maps descriptor numbers to files."""
+    gc.freeze()  # a collection need not visit the server's imports
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
@@ -55,7 +55,7 @@ def run_module(module, arguments, folder, environment, output, passed):
 
 
 class ForkedPopen:
-    """As ``subprocess.Popen`` for ``python -m`` and a module of ``IMPORTED``."""
+    """Like ``subprocess.Popen``, for ``python -m`` and a module of ``IMPORTED``."""
 
     stdin = stdout = None
 
@@ -68,8 +68,8 @@ class ForkedPopen:
         for file in (output, *passed.values()):
             file.close()
         self.pid = self._process.pid
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            while os.getpgid(self.pid) != self.pid:  # until then, its group could not be ended
+        with contextlib.suppress(ProcessLookupError):  # already ended
+            while os.getpgid(self.pid) != self.pid:  # until then, its group cannot be killed
                 time.sleep(0.001)
 
     @property

@@ -1,4 +1,4 @@
-"""An import never runs upwards: the folders of the course lie in layers, and each knows only what lies below it."""
+"""A lower layer never imports a higher one: the course's folders form layers, and each uses only those below."""
 
 from pathlib import Path
 
@@ -9,20 +9,20 @@ from mini_vllm.tests.layers import RULE, cycles, modules_of
 
 PACKAGE = Path(__file__).parent
 
-#: The units of the package, bottom up. A unit is a module that lies flat in the package, or a folder; those in
-#: ``grading`` are named with it.
+#: The units of the package, bottom up. A unit is a folder, or a module at the top level of the package. Units inside
+#: ``grading`` are named with it, as in ``grading.sandbox``.
 LAYERS = (
     "grading.sandbox.inside", "grading.sandbox", "grading.protocol", "testing", "core", "lab", "eviction", "base",
     "mutants", "expecting", "gauges", "eviction_arena", "exercises", "pytest_run", "grading", "grading.intake",
     "grading.similarity", "grading.export", "grading.remote_lab", "install", "own_engine", "student", "mine",
     "grading.grade_file", "authoring", "grading.class_run", "grading.hostile", "plugin", "commands", "cli", "__init__",
 )
-#: At most so many entries has a folder that can be read like a table of contents.
+#: The most entries of a folder that can still be read like a table of contents.
 MAX_ENTRIES = 20
 
 
 def unit_of(name: str, modules: dict[str, str]) -> str:
-    """The unit that a dotted name of the package belongs to: the longest that is listed."""
+    """Return the unit that a dotted name of the package belongs to: the longest one listed."""
     parts = name.split(".")[1:]
     for end in range(len(parts), 0, -1):
         if ".".join(parts[:end]) in LAYERS:
@@ -52,7 +52,7 @@ def test_there_is_no_cycle(modules):
 
 
 def test_a_folder_reads_like_a_table_of_contents(modules):
-    """Not counted: ``__init__``, the paths that students and labs import, and tests."""
+    """Count the modules except ``__init__``, the paths that students and labs import, and tests."""
     folders: dict[str, list[str]] = {}
     for name, text in modules.items():
         folder, _, entry = name.rpartition(".")
@@ -67,7 +67,7 @@ def test_every_folder_says_what_it_holds():
     assert not silent
 
 
-# ---- the test of the tests
+# ---- tests of these checks
 
 
 def made_up(**texts: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ def console_of(width, height=24, is_terminal=True):
 
 
 def printed(console):
-    """What stands there, without what moves the cursor."""
+    """Return the text on the screen, without the sequences that move the cursor."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
 
 
@@ -87,7 +87,7 @@ def test_next_breaks_no_command_at_60_columns(project):
 
 
 def shown(*tests):
-    """Tests with as many lines told as given; 0 passes."""
+    """Make tests with the given numbers of detail lines; a test with 0 passes."""
     return [ShownTest(Text(f"test {i}"), [Text(f"told {i}.{j}") for j in range(num_told)], passed=num_told == 0)
             for i, num_told in enumerate(tests)]
 
@@ -134,7 +134,7 @@ def test_watch_shows_a_long_failure_within_the_screen(project, lab1, width):
     console = console_of(width)
     course = Course(project, console)
     assert course.watch("1.1", saves_of=lambda labs: ScriptedSaves(labs, edits=[])) == 0
-    lines = printed(console)[:-1].split("\n")  # the last newline is Ctrl-C's
+    lines = printed(console)[:-1].split("\n")  # the last newline belongs to Ctrl-C
     rows = [line[i:i + width] for line in lines for i in range(0, len(line) or 1, width)]
     screen = "\n".join(rows[-24:])
     for part in ("  Task 1 sums\n", "✗ add adds  2 points\n", "ValueError: wrong again", "course test 1.1 --task 1",
@@ -160,7 +160,7 @@ def test_ctrl_c_shows_the_task_that_was_kept(course, lab1, terminal):
     assert "  Task 1 sums\n    ✗ add adds  2 points\n        no\n" in terminal.getvalue()
 
 
-# ---- ASCII, and none
+# ---- ASCII, and no terminal
 
 
 def run_course(folder, *arguments, **options):
@@ -193,7 +193,7 @@ def test_a_command_whose_reader_has_gone_says_nothing(elsewhere, lab1, arguments
     assert (run.returncode, run.stderr) == (READER_GONE, b"")
 
 
-# ---- what no student can be blamed for
+# ---- what is not the student's fault
 
 
 def test_a_model_that_is_not_there_is_nobodys_fault(course):

@@ -126,7 +126,8 @@ def _docstrings_without_a_verb(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    names = {getattr(decorator, "id", getattr(decorator, "attr", "")) for decorator in node.decorator_list}
+    called = [decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list]
+    names = {getattr(decorator, "id", getattr(decorator, "attr", "")) for decorator in called}
     return bool(names & {"property", "cached_property", "setter", "fixture"})
 
 

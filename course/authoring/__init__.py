@@ -1,1 +1,1 @@
-"""For those who write labs: the proof that every lab is in order."""
+"""For authors of labs: proof that every lab is in order."""

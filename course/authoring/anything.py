@@ -1,10 +1,10 @@
-"""A file that passes for anybody's: it has every name, takes every call, and does nothing.
+"""A file that can stand in for any lab's file: it has every name, accepts every call, and does nothing.
 
-``course check`` grades it in every lab, and it must earn nothing: a test that passes on it asserts nothing about what
-the student writes. It is only ever run as a lab's file; nobody imports it.
+``course check`` grades it in every lab, and it must earn nothing: a test that passes on it asserts nothing about the
+student's code. It is only ever run as a lab's file and never imported.
 
-Whatever a test asks for exists, can be called, entered, awaited, iterated (there is nothing in it) and computed with.
-Nothing raises, and nothing goes on for ever. No two things are equal, not even one with itself.
+Everything a test asks for exists and can be called, entered, awaited, iterated (it is empty) and computed with. Nothing
+raises, and nothing runs forever. No two things are equal, and nothing equals itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
-#: Whether what a call gives is a number as well, NaN, and every answer no. ``empty_files`` writes such a file.
+#: Whether the result of a call is also a number, NaN, and every answer is no. ``empty_files`` writes such a file.
 IS_NAN = False
-#: Every thousandth answer is the other one: who waits for it waits in vain, but not for ever.
+#: Every thousandth answer is the opposite one, so that a loop that waits for it ends at some point.
 PATIENCE = 1000
 
 _num_answers = 0
@@ -29,14 +29,17 @@ def _answer() -> bool:
 
 
 def _attribute(name: str) -> Any:
-    """Anything; but by names of Python's own others find out what a thing can do, and they would believe it."""
+    """Return an Anything, except for dunder names, by which other code finds out what an object supports.
+
+    Raise AttributeError for those.
+    """
     if name[:2] == "__" == name[-2:]:
         raise AttributeError(name)
     return Anything()
 
 
 class _Kind(type):
-    """The class of classes: these have every attribute, too."""
+    """The metaclass, which gives classes every attribute as well."""
 
     def __getattr__(cls, name: str) -> Any:
         return _attribute(name)
@@ -58,7 +61,7 @@ class _Kind(type):
 
 
 class Anything(metaclass=_Kind):
-    """What is not there, too."""
+    """An object that has every attribute and supports every operation."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -107,7 +110,7 @@ class Anything(metaclass=_Kind):
     # ---- as a container
 
     def __iter__(self) -> Iterator[Any]:
-        """Nothing; but ``a, b = thing`` gets its two."""
+        """Iterate over nothing, except that ``a, b = thing`` gets its two values."""
         caller = sys._getframe(1)
         operation, number = caller.f_code.co_code[caller.f_lasti:][:2]
         return iter([Anything() for _ in range(number if dis.opname[operation] == "UNPACK_SEQUENCE" else 0)])
@@ -162,7 +165,7 @@ class Anything(metaclass=_Kind):
 
 
 class Number(Anything, float):
-    """The same, as a number; the grader's proxy knows nothing else of it."""
+    """An Anything that is also a number, NaN; the number is all that the grader's proxy sees of it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return float.__new__(cls, "nan")
@@ -190,7 +193,7 @@ for _name in "lt le gt ge".split():
 
 
 def __getattr__(name: str) -> Any:
-    """Whatever else is asked of this file: a class, which can be called and derived from, or a function."""
+    """Return a class, to be called or derived from, for a capitalised name, and a function for any other."""
     if name[:2] == "__" == name[-2:]:
         raise AttributeError(name)
     return Anything if name[0].isupper() else _result

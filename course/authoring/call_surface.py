@@ -1,13 +1,13 @@
-"""Proves that what a lab lists for its file can harm nobody: every entry is called, in every way that a file could.
+"""Prove that the names a lab lists for its file are harmless: call every entry in every way that a file could.
 
-A pytest plugin. The lab's tests run on the solution, whose file asks this process for what it needs. Of each entry of
-the list the first call is remembered. When the test is over, the entry is called again with the same arguments, and
-with each of them replaced by each hostile value: paths, huge numbers, iterators that do not end, callbacks that raise.
-An entry that the solution does not use is called on an object of its class, with as many hostile values as it takes:
-one that was handed out, or that can be reached from such by what is listed.
+This is a pytest plugin. The lab's tests run on the solution, whose file asks this process for what it needs. The first
+call of each entry in the list is recorded. After the test the entry is called again, with the same arguments and with
+each of them replaced by each hostile value: paths, huge numbers, endless iterators, callbacks that raise. An entry that
+the solution does not use is called on an object of its class, with as many hostile values as it takes. That object is
+one that was passed to the file, or one that can be reached from there through listed names.
 
-Meanwhile nothing may be opened, executed, imported or connected to, and no call may take long: ``complaints`` has what
-was found, and is written to the file that the environment variable names.
+During these calls nothing may be opened, executed, imported or connected to, and no call may take long. Violations are
+collected in ``complaints`` and written to the file that the environment variable names.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from course.grading.sandbox.tests_wall import REFUSED
 
 #: Names the file that complaints are written to.
 COMPLAINTS = "COURSE_SURFACE_COMPLAINTS"
-#: What one call may compute, with hostile arguments.
+#: The CPU limit of one call with hostile arguments.
 CALL_S = 2.0
-#: What all of them may take in memory.
+#: The memory limit of all calls together.
 MEMORY_BYTES = 6 << 30
-#: Events beside those that the wall refuses.
+#: Audit events that are forbidden in addition to those that the wall refuses.
 FORBIDDEN = REFUSED | {"open", "exec", "import", "os.listdir", "os.scandir", "socket.__new__", "ctypes.dlopen"}
 #: Modules that Python, NumPy or MLX import when they are first used.
 _LAZY = ("encodings", "unicodedata", "_strptime", "numpy", "mlx", "linecache", "tokenize")
 
 
 def endless() -> Iterator[int]:
-    """As the protocol gives a stranger's iterator: it is cut off at some time, by an error."""
+    """Yield numbers like the protocol does for a foreign iterator: after a maximum it ends with an error."""
     yield from range(MAX_ITERATED)
     raise TooMuch("an iterator without an end")
 
 
 class CallsBack:
-    """A callback that does what it should not: raises, or gives back something odd."""
+    """A callback that misbehaves: it raises, or returns something odd."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -67,7 +67,7 @@ class CallsBack:
 
 
 def hostile_values() -> list[tuple[str, Callable[[], Any]]]:
-    """What a file may hand in, by a name for people; made anew for every call."""
+    """Return the values that a file may pass in: a readable name and a function that makes a new value per call."""
     return [("a path", lambda: "/proc/self/fd/1"), ("a folder", os.getcwd), ("a file", lambda: __file__),
             ("a model's name", lambda: "tiny-tales"), ("10**15", lambda: 10**15),
             ("-(10**15)", lambda: -10**15), ("1e308", lambda: 1e308), ("nan", lambda: float("nan")), ("-1", lambda: -1),
@@ -86,7 +86,7 @@ def _nested() -> list[Any]:
 
 
 class Watch:
-    """Notes what Python audits while a call is watched."""
+    """Records Python's audit events during a watched call."""
 
     def __init__(self) -> None:
         self.events: list[str] | None = None
@@ -98,7 +98,7 @@ class Watch:
 
     @staticmethod
     def _is_lazy(event: str, arguments: tuple[Any, ...]) -> bool:
-        """Return whether Python itself loads a module of its own, for the first time."""
+        """Check whether Python itself is loading one of its own modules for the first time."""
         if event == "import":
             return str(arguments[0]).split(".")[0] in _LAZY or str(arguments[0]) in sys.stdlib_module_names
         path = str(arguments[0]) if arguments else ""
@@ -111,20 +111,20 @@ def _site_folders() -> list[str]:
 
 
 class SurfaceCheck:
-    """What was used of a lab's list, and what came of calling it."""
+    """The entries of a lab's list that were used, and the results of calling them."""
 
     def __init__(self) -> None:
         self.watch = Watch()
-        #: Entry → by whose leave it was called, and with what.
+        #: Entry → the permissions under which it was called, the function and its arguments.
         self.calls: dict[str, tuple[GraderPermissions, Any, tuple[Any, ...], dict[str, Any]]] = {}
         self.done: set[str] = set()
-        #: Listed class → an object of it that was handed out.
+        #: Listed class → an object of it that was passed to the file.
         self.objects: dict[str, Any] = {}
         self.lab: SandboxedLab | None = None
         self.complaints: list[str] = []
         self.num_calls = 0
 
-    # ---- what is used
+    # ---- recording
 
     def note_call(self, policy: GraderPermissions, function: Any, positional: tuple[Any, ...], named: dict[str, Any]
                   ) -> None:
@@ -133,7 +133,7 @@ class SurfaceCheck:
             self.calls[entry] = policy, function, positional, named
 
     def entry_of(self, policy: GraderPermissions, function: Any) -> str | None:
-        """By which entry a function may be called; None for one that a test has handed in."""
+        """Return the entry that permits calling a function; None for a function that a test has passed in."""
         owner = getattr(function, "__self__", None)
         if isinstance(function, type):
             names = policy.surface.listed_names(function)
@@ -152,7 +152,7 @@ class SurfaceCheck:
     # ---- calling
 
     def call_all(self) -> None:
-        """Call what was noted since the last time."""
+        """Call the entries that were recorded since the last time."""
         for entry, (policy, function, given, given_named) in list(self.calls.items()):
             for what, positional, named in _variants(given, given_named):
                 self._try(entry, what, functools.partial(_call, policy, function, positional, named))
@@ -182,12 +182,12 @@ class SurfaceCheck:
         return unseen
 
     def _attack(self, entry: str, call: Callable[[list[Any], dict[str, Any]], Any], num_arguments: int) -> None:
-        """Call something with up to as many hostile values as it takes, all of one kind."""
+        """Call something with zero to ``num_arguments`` hostile values, all of one kind."""
         for (what, make), count in itertools.product(hostile_values(), range(num_arguments + 1)):
             self._try(entry, f"{count} times {what}", functools.partial(call, [make() for _ in range(count)], {}))
 
     def _walk(self, lab: SandboxedLab) -> None:
-        """Find the objects that can be reached from those that were handed out, by what is listed."""
+        """Find the objects that can be reached through listed names from those passed to the file."""
         waiting = list(self.objects.values())
         while waiting:
             value = waiting.pop()
@@ -204,13 +204,13 @@ class SurfaceCheck:
             found()
 
     def _try(self, entry: str, what: str, call: Callable[[], Any]) -> None:
-        """Call it, and complain if it opens something or does not end. Whatever it raises is its own affair."""
+        """Make a call, and complain if it opens something or does not end. Exceptions that it raises are ignored."""
         self.num_calls += 1
         self.watch.events, before_s, is_cut_off = [], _cpu_s(), False
         try:
             with time_limit(CALL_S):
                 result = call()
-                if isinstance(result, Iterator):  # a generator has not begun yet
+                if isinstance(result, Iterator):  # a generator has not started yet
                     for _ in itertools.islice(result, MAX_ITERATED):
                         pass
         except TimeLimitExceeded:
@@ -232,14 +232,14 @@ def _read(value: Any, name: str) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """A value, or what lies in a container."""
+    """Return the first elements of a container, or the value itself if it is none."""
     if isinstance(value, dict):
         return list(itertools.islice(value.values(), 10))
     return list(itertools.islice(value, 10)) if isinstance(value, (list, tuple, set)) else [value]
 
 
 def _variants(positional: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """The arguments themselves, and with a hostile value in the place of each."""
+    """Yield the arguments unchanged, and then with each of them replaced by each hostile value."""
     yield "the solution's arguments", list(positional), named
     for what, make in hostile_values():
         for place in range(len(positional)):
@@ -259,7 +259,7 @@ def _call_method(policy: GraderPermissions, value: Any, name: str, positional: l
 
 
 def _num_arguments(function: Any) -> int:
-    """How many arguments something takes by their places."""
+    """Return how many positional arguments ``function`` takes."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         return sum(each.kind in kinds for each in inspect.signature(function).parameters.values())
@@ -278,7 +278,7 @@ _check: SurfaceCheck | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """From now on every call that a file makes here is noted."""
+    """Record every call that a file makes in this process from now on."""
     global _check
     check = _check = SurfaceCheck()
     call, handle, init = Doing._call, Handles.handle, SandboxedLab.__init__

@@ -1,4 +1,4 @@
-"""Proof that every lab's piece fits the engine: the solutions, one at a time and all together, decode as it does."""
+"""Proof that every lab's piece fits: the engine decodes the same with one solution at a time and with all of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from course.own_engine.run import EngineRunResult, run_pieces
 from course.own_engine.spec import CAPSTONE, WORKLOADS, Spec, Tokens
 from course.pytest_run.listeners import OnPoll
 
-#: The workload in which a scheduler that waits comes to a stop, and what the engine says then.
+#: The workload in which a scheduler that waits comes to a stop, and the engine's message in that case.
 TOO_SMALL, STALLED = "preempts", "nothing could be planned"
 
 
 class Reference:
-    """What the reference decodes in each workload: computed once, for all labs."""
+    """The reference's tokens in each workload, computed once for all labs."""
 
     def __init__(self, root: Path, workloads: tuple[str, ...] = (*WORKLOADS, CAPSTONE)) -> None:
         self._root, self._workloads = root, workloads
@@ -27,7 +27,10 @@ class Reference:
         self._is_there = threading.Event()
 
     def decode(self, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
-        """Problems, and what came of it, as of a check. Whoever asks for ``tokens`` waits until it is done."""
+        """Decode all workloads, and return the problems and a summary, like any check.
+
+        Other threads that ask for ``tokens`` wait until this is done.
+        """
         def on_event(event: dict[str, Any]) -> None:
             if event["event"] == "tokens":
                 self._tokens[event["what"]] = event["tokens"]
@@ -49,7 +52,10 @@ class Reference:
 
 def check_alone(lab: Lab, labs: Sequence[Lab], reference: Reference, on_poll: OnPoll = lambda: None
                 ) -> tuple[list[str], str]:
-    """The problems of a lab's solution in the engine, everything else the reference's; and what was proved."""
+    """Check a lab's solution in the engine, with the reference's pieces everywhere else.
+
+    Return the problems, and what was proved.
+    """
     files = {each.number: each.solution for each in (lab, *bases_of(lab, labs))}
     pieces = Pieces([Seat(slot, lab) for slot in lab.parts], files)
     workloads = tuple(name for name in WORKLOADS if not (lab.waits and name == TOO_SMALL))
@@ -66,7 +72,7 @@ def check_alone(lab: Lab, labs: Sequence[Lab], reference: Reference, on_poll: On
 
 def check_together(root: Path, labs: Sequence[Lab], reference: Reference, on_poll: OnPoll = lambda: None
                    ) -> tuple[list[str], str]:
-    """The same of an engine in which every part is a solution; and the capstone."""
+    """Check an engine in which every part is a solution, like ``check_alone`` and with the capstone."""
     pieces = choose(labs, lambda lab: True, lambda lab: lab.solution)
     outcome = _run(root, pieces, (*WORKLOADS, CAPSTONE), reference, on_poll)
     numbers = ", ".join(lab.number for lab in pieces.labs)

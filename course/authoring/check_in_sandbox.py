@@ -1,10 +1,10 @@
-"""The long proof that grading judges as the labs' tests do: what fails in-process fails through the proxy, too.
+"""The long proof that grading agrees with the labs' tests: what fails in-process also fails through the proxy.
 
     python -m course.authoring.check_in_sandbox [LAB ...] [--sandbox LEVEL]
 
-For each lab the solution must pass every test, the starter must fail each by a named task, files in which nothing is
-written must fail every test, and every mutant must fail the test that is known to catch it, while their files run in a
-sandbox.
+While the files of a lab run in a sandbox, the solution must pass every test, the starter must fail each test at a named
+task, files in which nothing is written must fail every test, and every mutant must fail the test that is known to catch
+it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from course.lab.mutants import Mutant
 from course.pytest_run.listeners import Verdicts
 from course.pytest_run.pytest_process import Child
 
-#: Each process tries this many mutants, so that all cores have something to do.
+#: Each process tries this many mutants, so that all cores are busy.
 MUTANTS_A_PROCESS = 12
-#: A loop is ended by the grader, which waits longer by the clock than a process of tests is waited for.
+#: Factor on the wait for a test process: the grader ends a loop itself, but only after a longer time on the wall clock.
 PATIENCE = 3
 #: A test that ended like this says nothing about the mutant.
 NOT_JUDGED = ("CanaryPassed", "ProtocolError")
 
 
 class SandboxCheck:
-    """The processes that prove one lab; they run as soon as there is a core for them."""
+    """The processes that check one lab; each starts as soon as a core is free."""
 
     def __init__(self, lab: Lab, level: str, pool: ThreadPoolExecutor, folder: Path) -> None:
         self._level, self._folder = level, folder
@@ -68,7 +68,7 @@ class SandboxCheck:
         return child.verdicts
 
     def result(self) -> tuple[list[str], str]:
-        """The problems, and a line that says what was proved; when all is over."""
+        """Wait for all processes, and return the problems and a line that says what was proved."""
         if self._contents is None:
             return self.problems, ""
         verdicts: Verdicts = {}
@@ -88,7 +88,7 @@ class SandboxCheck:
 
 
 def _split(contents: Contents) -> tuple[Contents, list[Mutant]]:
-    """With the mutants that must die; and those that find nothing in a sandbox."""
+    """Return the contents with only the mutants that must fail, and the mutants that are harmless in a sandbox."""
     deadly = [mutant for mutant in contents.mutants if not mutant.only_in_process]
     return (dataclasses.replace(contents, mutants=deadly),
             [mutant for mutant in contents.mutants if mutant.only_in_process])

@@ -24,21 +24,22 @@ from course.lab.starters import Stub, declarations, declared_names, make_starter
 from course.pytest_run.listeners import OnPoll, Verdicts
 from course.pytest_run.run_lab import LabRunFailed, run_lab_together
 
-#: Our own files: a mutant that loops is caught sooner than a student would be.
+#: For our own files: a mutant that loops is stopped sooner than a student's file would be.
 TIME_LIMIT_S = 5.0
 MIN_MUTANTS = 4
-#: Of a task's docstring, beside its first line, its lists and its code. What is longer is a list.
+#: The limit on a task's docstring, apart from its first line, its lists and its code. Longer prose must become a list.
 MAX_PROSE_LINES = 5
-#: Of the tests of a lab, on its page.
+#: The counts of tests and points on a lab's page.
 _COUNTS = re.compile(r"\d+ tests, \d+ points")
-#: How much of a lab's points may hang on what is measured where the file runs.
+#: The largest share of a lab's points that may depend on measurements made where the file runs.
 MAX_INSIDE_PERCENT = 5
 
 
 def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]:
-    """The problems of a lab, each naming the file, test, mutant or task; and a line that says what was proved.
+    """Check a lab, and return its problems and a line that says what was proved.
 
-    ``on_poll`` is called many times a second while tests run. Whatever it raises ends them.
+    Each problem names the file, test, mutant or task. ``on_poll`` is called many times per second while tests run; if
+    it raises, the tests end.
     """
     contents, problems = read_lab(lab)
     if contents is None:
@@ -55,33 +56,35 @@ def check_lab(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], str]
 
 
 def _surface_of(lab: Lab) -> str:
-    """How much of the grader's the lab's file may use; ``course check --surface`` lists it."""
+    """Say how many names on the grader's side the lab's file may use; ``course check --surface`` lists them."""
     num_names = sum(len(words.split()) for words in lab.surface.values())
     return f"its file may use {num_names} names on the grader's side"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What was read in a lab's files."""
+    """The contents of a lab's files."""
 
     lab: Lab
     solution: str
     stubs: list[Stub]
     tests: list[GradedTest]
-    #: Those that can be made of the solution.
+    #: The mutants that can be made from the solution.
     mutants: list[Mutant]
 
     @property
     def earn_nothing(self) -> str:
-        """What was proved of files in which nothing is written."""
+        """The line that says what was proved about files in which nothing is written."""
         num_points = sum(test.points or 0 for test in self.tests)
         *names, last = "starter", *empty_files.FILES
         return f"{', '.join(names)} and {last} earn 0 of {num_points} points"
 
 
 def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
-    """What a lab is made of, and the problems that its files show by themselves: nothing of it runs. None for a lab of
-    which nothing could run."""
+    """Read a lab, and find the problems that are visible in its files without running anything.
+
+    Return None as contents if nothing of the lab could run.
+    """
     missing = [lab.relative(path) for path in (lab.solution, lab.starter, lab.tests, lab.hints, lab.mutants, lab.readme)
                if not path.is_file()]
     if missing:
@@ -104,8 +107,11 @@ def read_lab(lab: Lab) -> tuple[Contents | None, list[str]]:
 
 
 def check_by_running(contents: Contents, on_poll: OnPoll = lambda: None) -> list[str]:
-    """The problems that show when the lab's tests run, on the solution, the starter, the engine, the mutants and files
-    in which nothing is written. Raises LabRunFailed if they cannot."""
+    """Run the lab's tests, and return the problems that they show.
+
+    They run on the solution, the starter, the engine, the mutants and files in which nothing is written. Raise
+    LabRunFailed if they cannot run.
+    """
     lab = contents.lab
     with tempfile.TemporaryDirectory() as folder:
         impls = ["solution", "starter", *(["engine"] if lab.engine else [])]
@@ -117,7 +123,7 @@ def check_by_running(contents: Contents, on_poll: OnPoll = lambda: None) -> list
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
-    """Relative links of a Markdown file that lead nowhere."""
+    """Return the relative links of a Markdown file that lead nowhere."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     problems = []
     for with_spaces, plain in re.findall(r"\]\((?:<([^>]+)>|([^)\s]+))\)", text):
@@ -152,10 +158,10 @@ def _check_starter(lab: Lab, expected: str) -> list[str]:
 
 
 def _check_engine_signatures(lab: Lab, solution: str) -> list[str]:
-    """Every public name of the lab exists in one of the engine modules, with its parameters and defaults first."""
+    """Check that one of the engine modules has every public name of the lab, with its parameters and defaults first."""
     if not lab.engine:
         return []
-    engine: dict[str, tuple[str, str]] = {}  # symbol → the file that has it, its signature
+    engine: dict[str, tuple[str, str]] = {}  # symbol → the file that defines it, and its signature
     for module in lab.engine:
         path = lab.module_path(module)
         if not path.is_file():
@@ -199,7 +205,7 @@ def _check_tests(lab: Lab, tests: list[GradedTest], stubs: list[Stub], starter: 
 
 
 def _check_inside(name: str, tests: list[GradedTest]) -> list[str]:
-    """What the grader can only ask the file's own process for decides little, and somebody said why it must."""
+    """Check that tests that trust the file's own process are worth few points, and that each gives a reason."""
     inside = [test for test in tests if test.is_inside]
     problems = [f"{name}: {test.name} is inside without a reason: @pytest.mark.inside(\"why\")"
                 for test in inside if not test.why_inside]
@@ -211,14 +217,14 @@ def _check_inside(name: str, tests: list[GradedTest]) -> list[str]:
 
 
 def _check_counts(lab: Lab, tests: list[GradedTest]) -> list[str]:
-    """What the page says under "Done when"."""
+    """Check the counts that the page gives under "Done when"."""
     right = f"{len(tests)} tests, {sum(test.points or 0 for test in tests)} points"
     told = _COUNTS.findall(lab.readme.read_text(encoding="utf-8"))
     return [f"{lab.relative(lab.readme)} says {each}; there are {right}" for each in told if each != right]
 
 
 def _check_docstrings(lab: Lab, solution: str) -> list[str]:
-    """A contract can be read at a glance: little prose, else lists with an example."""
+    """Check that each contract can be read at a glance: little prose, otherwise lists with an example."""
     name, problems = lab.relative(lab.solution), []
     for place, docstring in task_docstrings(solution).items():
         prose, lists = parts_of(docstring)
@@ -232,7 +238,7 @@ def _check_docstrings(lab: Lab, solution: str) -> list[str]:
 
 
 def _check_bare(lab: Lab, solution: str) -> list[str]:
-    """A second pass without the recipe is possible, and the page offers it."""
+    """Check that a second pass without the recipe is possible, and that the page offers it."""
     name, problems = lab.relative(lab.folder / "lab.json"), []
     if not lab.bare:
         problems.append(f"{name} has no `bare` list: which sentences does a bare starter keep?")
@@ -264,7 +270,7 @@ def _check_hints(lab: Lab, stubs: list[Stub]) -> list[str]:
 
 
 def _check_answers(lab: Lab) -> list[str]:
-    """Every question that the lab's page leaves open has an answer."""
+    """Check that every question that the lab's page leaves open has an answer."""
     questions = [question.name for question in questions_of(lab.readme.read_text(encoding="utf-8"))]
     answers = parse_answers(lab.answers.read_text(encoding="utf-8")) if lab.answers.is_file() else {}
     name = lab.relative(lab.answers)
@@ -294,7 +300,7 @@ def _check_mutants(mutants: list[Mutant], solution: str, tests: list[GradedTest]
 
 
 def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]:
-    """Every promise of the contract has a mutant that breaks it, or a reason why nobody could see that."""
+    """Check that every promise of the contract has a mutant that breaks it, or a reason why no test could see that."""
     contract = contract_of(solution, lab.readme.read_text(encoding="utf-8"))
     name = lab.relative(lab.mutants)
     problems, broken, unseen = [], set(), set()
@@ -320,7 +326,7 @@ def _check_promises(lab: Lab, solution: str, mutants: list[Mutant]) -> list[str]
 
 
 def check_verdicts(contents: Contents, verdicts: Verdicts) -> list[str]:
-    """What does not fit: tests that fail on the solution or pass where nothing is written, mutants that survive."""
+    """Return what is wrong: tests that fail on the solution or pass on unwritten files, and mutants that survive."""
     problems = []
     for label in ("solution", "engine"):
         for name, verdict in verdicts.get(label, {}).items():

@@ -1,4 +1,4 @@
-"""What ``course check`` says of a lab's surface: whether each name in it exists, and whether it can harm anybody."""
+"""The part of ``course check`` about a lab's surface: whether each listed name exists, and whether it is harmless."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from course.pytest_run.listeners import OnPoll
 
 
 def lines_of(lab: Lab) -> list[str]:
-    """The list of a lab, a line for each class and function."""
+    """Return a lab's list, one line per class and function."""
     return [f"{name}: {words}".rstrip(": ") for name, words in sorted(lab.surface.items())]
 
 
 def check_names(lab: Lab) -> list[str]:
-    """Complaints about names in the list of which there is nothing."""
+    """Return complaints about listed names that do not exist."""
     try:
         surface = surface_of(lab)
     except LabError as error:
@@ -45,9 +45,9 @@ def _problem(surface: Surface, name: str) -> str:
 
 
 def call_everything(lab: Lab, on_poll: OnPoll = lambda: None) -> tuple[list[str], int]:
-    """Call every entry with what the solution calls it with, and with hostile values. Complaints, and how many calls.
+    """Call every entry with the solution's arguments and with hostile values.
 
-    The calls are made in a process of their own; see ``call_surface``.
+    Return the complaints and the number of calls. The calls are made in a separate process; see ``call_surface``.
     """
     if not lab.surface:
         return [], 0

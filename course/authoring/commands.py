@@ -1,4 +1,4 @@
-"""What the ``course`` command does for those who write labs: the proof that all are in order, and new starters."""
+"""The ``course`` commands for authors of labs: proof that all labs are in order, and new starters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Check = Callable[[OnPoll], tuple[list[str], str]]
 
 
 def check_labs(root: Path, labs: Sequence[Lab], all_labs: Sequence[Lab], console: Console) -> int:
-    """Check each of ``labs`` by itself, then its piece in the engine, and, if these are all, all of them together.
+    """Check each of ``labs`` alone, then its piece in the engine, and, if these are all labs, all pieces together.
 
-    As many checks run at once as there are cores; a line is shown for each, in their order. Returns the number of
-    problems.
+    As many checks run at once as there are cores; one line is shown per check, in order. Return the number of problems.
     """
     checks: dict[str, Check] = {str(lab): partial(check_lab, lab) for lab in labs}
     joining = [lab for lab in labs if lab.parts]
@@ -41,7 +40,7 @@ def check_labs(root: Path, labs: Sequence[Lab], all_labs: Sequence[Lab], console
 
 
 def check_surfaces(labs: Sequence[Lab], console: Console) -> int:
-    """Print what each lab's file may use of the grader's, and call all of it. Returns the number of problems."""
+    """Print what each lab's file may use on the grader's side, and call all of it. Return the number of problems."""
     from course.authoring.check_surface import call_everything, lines_of
     listed = [lab for lab in labs if lab.surface]
     calls = side_by_side([partial(call_everything, lab) for lab in listed], num_cores())
@@ -55,7 +54,7 @@ def check_surfaces(labs: Sequence[Lab], console: Console) -> int:
 
 
 def check_pages(root: Path, console: Console) -> int:
-    """Check the links of the pages that belong to no lab. Returns the number of problems."""
+    """Check the links of the pages that belong to no lab. Return the number of problems."""
     pages = sorted(root.glob("*.md")) + sorted(root.glob("phase-*/README.md"))
     problems = [problem for page in pages for problem in broken_links(page, root)]
     _show(console, "pages", problems, f"the links of {len(pages)} pages resolve")
@@ -63,7 +62,7 @@ def check_pages(root: Path, console: Console) -> int:
 
 
 def sync_starters(labs: Sequence[Lab], console: Console) -> None:
-    """Make every ``starter.py`` anew from its ``solution.py``; a file that would not change is left alone."""
+    """Write every ``starter.py`` again from its ``solution.py``. A file that would not change is left alone."""
     for lab in labs:
         shipped = shipped_starter(lab)
         old = lab.starter.read_text(encoding="utf-8") if lab.starter.is_file() else None

@@ -1,4 +1,4 @@
-"""Files with nothing in them that a student has written. No test of a lab may pass on one: points are for work."""
+"""Files that contain nothing a student has written. No test of a lab may pass on one: points are for work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course.core.result import Verdict
 from course.lab.graded_tests import GradedTest
 from course.lab.starters import make_starter
 
-#: The name of each file, and what it is.
+#: The name of each file, and its description.
 FILES = {"anything": "a file in which everything exists and nothing is done (course/authoring/anything.py)",
          "nan": "a file in which everything exists and is NaN (course/authoring/anything.py)",
          "unwritten": "a starter whose unwritten bodies return None"}
@@ -22,8 +22,10 @@ _STUB = re.compile(r'^(\s*)raise NotImplementedError\("Task .*$', re.M)
 
 
 def write_files(solution: str, folder: Path) -> list[Path]:
-    """Put the files of a lab with this solution into ``folder``, each under its name. All import what its starter does:
-    that is given."""
+    """Write these files for a lab with this solution into ``folder``, each under its name.
+
+    All of them contain the imports of the lab's starter, which the student does not have to write.
+    """
     starter, _ = make_starter(solution)
     anything = f"{_ANYTHING.read_text(encoding='utf-8')}\n\n{_imports(starter)}\n"
     texts = {"anything": anything, "nan": anything.replace("IS_NAN = False", "IS_NAN = True"),
@@ -41,7 +43,7 @@ def _imports(source: str) -> str:
 
 
 def points_for_nothing(tests: Iterable[GradedTest], verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
-    """Where a test passes on one of these files, or was not run on it; ``verdicts`` has all of them."""
+    """Return the tests that pass on one of these files or were not run on it. ``verdicts`` must contain all of them."""
     problems = []
     for name, what in FILES.items():
         for test in tests:

@@ -24,7 +24,7 @@ def test_survivors_are_named_and_so_is_who_should_find_nothing(lab1, tmp_path, f
 
 
 def test_a_test_that_passes_on_anything_is_named(lab1, tmp_path, forked):
-    """An object of the file's crosses as a stand-in, which has its own ideas of what is equal."""
+    """Check this in a sandbox: an object of the file arrives as a stand-in with its own notion of equality."""
     text = lab1.tests.read_text()
     assert text.count("got == 8") == 1
     lab1.tests.write_text(text.replace("got == 8", "got != 9"))
@@ -36,6 +36,6 @@ def test_a_test_that_passes_on_anything_is_named(lab1, tmp_path, forked):
 
 
 def test_what_listens_to_the_talk_is_not_the_files_work():
-    """``course check --surface`` runs tests that count lines, and its own lines are none of the file's."""
+    """Check that lines of ``course check --surface``, which runs tests that count lines, do not count as the file's."""
     assert is_protocol(SimpleNamespace(f_globals=vars(call_surface)))
     assert not is_protocol(SimpleNamespace(f_globals=globals()))

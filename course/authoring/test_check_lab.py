@@ -93,7 +93,7 @@ def test_damage_that_the_tests_show_is_named(lab1, file, old, new, complaint):
 
 
 def test_a_lab_with_many_kinds_of_damage_is_run_all_the_same(lab1):
-    """What the files show and what the tests show is told together; one kind of damage hides no other."""
+    """Check that problems in the files and in the test results are reported together; none hides another."""
     for file, old, new in [("hints.md", "Hint 2 for doubles.", ""), ("starter.py", "def double", "def treble"),
                            ("mutants.py", '"test_double_doubles"', '"test_nothing"'),
                            ("mutants.py", '"ignores-b"', '"halves"'), ("mutants.py", '"return a - b"', '"return a -"'),
@@ -133,7 +133,7 @@ def test_a_weakened_test_lets_a_mutant_live(lab1):
 
 
 def test_a_killer_that_was_not_run_is_no_kill(lab1):
-    """A mutant that ends the process takes its killer's verdict along."""
+    """Test a mutant that ends the process, so that its killer has no verdict."""
     mutant = ('Mutant("exits", "Gives up.", "return add(a, a)", "import os; os._exit(0)", "test_double_doubles",\n'
               '               "double: Twice"),\n    ]')
     replace(lab1.mutants, "]\n", mutant + "\n")
@@ -142,7 +142,7 @@ def test_a_killer_that_was_not_run_is_no_kill(lab1):
 
 
 def test_a_mutant_is_run_on_its_killer_only(lab1):
-    """The others would say nothing: this one hangs everywhere but where it must die."""
+    """Test a mutant that hangs in every test except the one that must catch it."""
     mutant = ('Mutant("hangs", "Never adds.", "return a + b", "while b < 3: pass", "test_double_doubles",\n'
               '               "add: The sum"),\n    ]')
     replace(lab1.mutants, "]\n", mutant + "\n")
@@ -240,7 +240,7 @@ def test_links_in_code_and_to_the_web_are_not_followed(tmp_path):
 
 
 def test_a_real_lab_with_a_broken_starter_is_named(tmp_path):
-    """The damage of the tests above, once in a lab of the course itself, without touching it."""
+    """Check such damage once in a copy of a real lab of the course."""
     lab = find_lab("2.1", discover())
     folder = tmp_path / lab.relative(lab.folder)
     shutil.copytree(lab.folder, folder)

@@ -1,4 +1,4 @@
-"""The files in which nothing is written: what a test may do to them, and what is said of one that passes."""
+"""The files in which nothing is written: what a test may do to them, and the report on a test that passes."""
 
 import asyncio
 import collections
@@ -85,7 +85,7 @@ def test_it_can_be_computed_with_and_is_empty(lab):
         assert [*thing, *reversed(thing)] == [] and len(thing) == 0 and next(thing, None) is None
         assert float(thing) != float(thing) and range(thing) == range(0) and f"{thing:.3f} {thing!r}"
         assert abs(-thing) is not None and round(thing, 2) is not None
-        one, (two, three) = thing  # but what is unpacked is there
+        one, (two, three) = thing  # but unpacking finds its values
         assert one is not two is not three
 
 

@@ -1,1 +1,1 @@
-"""What everything else may use: messages, results, files, limits and text for a terminal."""
+"""Helpers that every other package may use: messages, results, files, limits and terminal text."""

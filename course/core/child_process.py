@@ -1,4 +1,4 @@
-"""A process that is watched: it has a session of its own, and ends with all that it started."""
+"""A supervised process: it runs in its own session and is killed together with all the processes it started."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-#: The products of labs are small, and several labs are checked at once: more threads would only wait for each other.
+#: The matrix products in the labs are small, and several labs are checked at once: more threads would only contend.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-#: How long ``watch`` sleeps between two looks.
+#: How long ``watch`` sleeps between two checks.
 LOOK_S = 0.02
 
 
 class ChildProcess:
-    """A process, and what it prints.
+    """A process and its output.
 
-    Leave it by ``end`` or as a context, whatever happens in between: it is killed with all that it started.
+    Always leave it through ``end`` or as a context manager: both kill the process and everything that it started.
     """
 
     def __init__(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], printed: Path, *,
                  has_pipes: bool = False, descriptors: Sequence[int] = ()) -> None:
-        """``environment`` is all that it has; ``printed`` is the file that takes its output.
+        """Start ``command`` with exactly this ``environment``; its output goes to the file ``printed``.
 
-        With ``has_pipes`` its standard input and output are pipes instead, and only its standard error is kept. It
-        inherits ``descriptors``.
+        With ``has_pipes``, standard input and output are pipes instead, and only standard error goes to the file. The
+        process inherits ``descriptors``.
         """
         self._printed = printed
         with open(printed, "wb") as output:
@@ -37,8 +37,11 @@ class ChildProcess:
                 stdout=subprocess.PIPE if has_pipes else output, stderr=output)
 
     def watch(self, look: Callable[[], str | None] = lambda: None) -> str | None:
-        """Wait for its end. ``look`` is called many times a second; as soon as it gives a reason, the process is
-        killed. Returns the reason. Whatever ``look`` raises ends the process, too."""
+        """Wait for the process to end, and return why it was killed, or None if it was not.
+
+        ``look`` is called many times per second; as soon as it returns a reason, the process is killed. If ``look``
+        raises, the process is killed as well.
+        """
         reason = None
         try:
             while reason is None and self.process.poll() is None:
@@ -50,7 +53,7 @@ class ChildProcess:
         return reason
 
     def end(self) -> None:
-        """Kill it and all that it started; a second call changes nothing."""
+        """Kill the process and everything that it started. A second call changes nothing."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -62,12 +65,12 @@ class ChildProcess:
 
     @property
     def status(self) -> int:
-        """Its exit status, minus the signal's number if a signal ended it. Only after the end."""
+        """The exit status, or the negated signal number if a signal ended the process. Only valid after the end."""
         assert self.process.returncode is not None
         return self.process.returncode
 
     def printed(self, num_characters: int = 2_000) -> str:
-        """The last that it printed."""
+        """Return the last ``num_characters`` of the output."""
         return self._printed.read_text(encoding="utf-8", errors="replace")[-num_characters:]
 
     def __enter__(self) -> ChildProcess:

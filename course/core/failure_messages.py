@@ -1,4 +1,4 @@
-"""What ended a test, in a sentence that a student can act on."""
+"""Turn the error that ended a test into a sentence that a student can act on."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the `course` command reads kinds and sentences from here, and needs no pytest for that
+if TYPE_CHECKING:  # the `course` command uses the kinds and sentences defined here, and does not need pytest for that
     import pytest
     from _pytest._code.code import TerminalRepr
 
 _STUB = re.compile(r"Task (\d+): ")
-#: Twenty numbers and more: the first three, all up to the last two, and those.
+#: Twenty numbers or more: group 1 is the first three, group 2 the last two.
 LONG_LIST = re.compile(r"(?<!\d)((?:-?\d+, ){3})(?:-?\d+, ){15,}(-?\d+, -?\d+)")
-#: How much of a text is searched for them.
+#: How many characters of a text are searched for such lists.
 MAX_SEARCHED_CHARACTERS = 1_000_000
 #: How long one test of a lab may compute, in seconds of CPU time.
 DEFAULT_TIME_LIMIT_S = 10.0
-#: How much of the text of an exception is read, and how much of a failure is shown.
+#: How many characters of an exception's text are read, and how many of a failure are shown.
 MAX_TEXT_CHARACTERS, MAX_SHOWN_CHARACTERS = 1_000_000, 40_000
 NUM_PRINTED_LINES = 5
 MAX_PRINTED_LINE_CHARACTERS = 200
 
-#: Kinds of failure, as the report names them; any other is the name of the exception.
+#: Kinds of failure, as the report names them. Any other kind is the name of the exception.
 TIME_LIMIT, PRINT_FLOOD, NOT_RUN = "TimeLimitExceeded", "PrintFlood", "NotRun"
 BROKEN_FILE, NO_PYTEST = "FileIsBroken", "LabRunFailed"
-#: Each of these took seconds. After a few of them the rest of a lab is not run.
+#: Each failure of these kinds took seconds. After a few of them the rest of a lab is not run.
 STUCK = (TIME_LIMIT, PRINT_FLOOD)
 
 
@@ -45,24 +45,24 @@ class FileIsBroken(Exception):
 
 
 class NotRun(Exception):
-    """The test was not begun; the message says why."""
+    """The test was not started; the message says why."""
 
 
 class EndsPytest(Exception):
-    """The file under test raised what ends all of pytest; the message says what it was."""
+    """The file under test raised an exception that would end all of pytest; the message names it."""
 
 
 class Untellable(Exception):
-    """The file under test raised what cannot be shown; the message says why not."""
+    """The file under test raised an exception that cannot be shown; the message says why."""
 
 
 def class_name(error: BaseException) -> str:
-    """The name of its class, also where a metaclass hides that."""
+    """Return the name of the error's class, even if a metaclass hides it."""
     return str(type.__dict__["__name__"].__get__(type(error)))
 
 
 def safe_str(value: object) -> str:
-    """``str(value)``, whatever its ``__str__`` does; only a time limit comes through."""
+    """Return ``str(value)``, whatever its ``__str__`` does. Only TimeLimitExceeded is passed on."""
     try:
         return str.__getitem__(str(value), slice(MAX_TEXT_CHARACTERS))
     except TimeLimitExceeded:
@@ -72,25 +72,28 @@ def safe_str(value: object) -> str:
 
 
 def kind_of(error: BaseException | None) -> str | None:
-    """What the report calls this failure. A write past the runner's limit on files is a flood of prints."""
+    """Return the report's name for this failure. A write past the limit on file sizes counts as a flood of prints."""
     if error is None:
         return None
     return PRINT_FLOOD if isinstance(error, OSError) and error.errno == errno.EFBIG else class_name(error)
 
 
 def stub_task(kind: str | None, message: str) -> int | None:
-    """The task of the unwritten body that ended a test, if that is what ended it."""
+    """Return the task number if an unwritten body (a stub) ended the test, else None."""
     found = _STUB.match(message) if kind == "NotImplementedError" else None
     return int(found[1]) if found else None
 
 
 def is_stub(kind: str | None, message: str) -> bool:
-    """Whether a body that the starter left to the student ended the test."""
+    """Check whether the test was ended by a body that the starter leaves to the student."""
     return stub_task(kind, message) is not None
 
 
 def why_broken(error: BaseException, path: Path, name: str, lab_number: str, is_own: bool = True) -> str:
-    """Why the file at ``path``, shown as ``name``, could not be loaded; ``is_own``: it is a starter of this course."""
+    """Explain why the file at ``path``, shown as ``name``, could not be loaded.
+
+    ``is_own``: it is a starter of this course.
+    """
     if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename) == path:
         return f"{name} is missing." + (f" `course reset {lab_number}` puts the shipped one back." if is_own else "")
     if isinstance(error, SyntaxError) and error.filename == str(path):
@@ -103,7 +106,7 @@ def why_broken(error: BaseException, path: Path, name: str, lab_number: str, is_
 
 
 def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
-    """Why a test failed, and where in the file under test."""
+    """Explain why a test failed, and where in the file under test."""
     place = where(path, error)
     text = safe_str(error)
     if isinstance(error, (FileIsBroken, NotRun)) or is_stub(kind_of(error), text):
@@ -119,13 +122,13 @@ def why_failed(error: BaseException, path: Path, when: str = "call") -> str:
     if isinstance(error, SystemExit):
         return f"it calls exit(){place}"
     if isinstance(error, AssertionError) or class_name(error) == "Failed":  # the latter is pytest.fail()
-        return shorten(text.split("\nassert ")[0]) + place  # without what pytest's rewriting adds below
+        return shorten(text.split("\nassert ")[0]) + place  # without the lines that pytest's assertion rewriting adds
     return f"{class_name(error)}: {shorten(text)}{place}"
 
 
 def where(path: Path, error: BaseException) -> str:
-    """Where in the file at ``path`` an error arose: `` (starter.py:88 in remove)``."""
-    if (place := vars(error).get("far_place")) is not None:  # it was raised in a sandbox
+    """Return where in the file at ``path`` an error was raised: `` (starter.py:88 in remove)``."""
+    if (place := vars(error).get("far_place")) is not None:  # raised in a sandbox
         return f" ({path.name}:{place[0]} in {place[1]})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f" ({path.name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
@@ -136,19 +139,22 @@ def _file_limit_mb() -> int:
 
 
 def last_printed(report: pytest.TestReport) -> str:
-    """The last lines that a test printed."""
+    """Return the last lines that a test printed."""
     return last_lines("".join(content for title, content in report.sections if title.startswith("Captured stdout")))
 
 
 def last_lines(text: str) -> str:
-    """The end of what was printed, in short lines."""
+    """Return the last lines of ``text``, each shortened."""
     lines = text[-10_000:].rstrip().splitlines()[-NUM_PRINTED_LINES:]
     return "\n".join(line if len(line) <= MAX_PRINTED_LINE_CHARACTERS else f"{line[:MAX_PRINTED_LINE_CHARACTERS]}…"
                      for line in lines)
 
 
 def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path) -> str:
-    """Why the test failed, if it did. Makes ``report`` show that, where it says more than a traceback would."""
+    """Return why the test failed, or "" if it did not.
+
+    Where the message says more than a traceback would, ``report`` is changed to show the message.
+    """
     excinfo = call.excinfo
     error = excinfo.value if excinfo else None
     if report.skipped or hasattr(report, "wasxfail"):
@@ -170,8 +176,8 @@ def tell(report: pytest.TestReport, call: pytest.CallInfo[None], path: Path) -> 
 
 def untold(item: pytest.Item, call: pytest.CallInfo[None], error: BaseException | None, trouble: BaseException
            ) -> tuple[pytest.TestReport, str]:
-    """A report for a test whose exception cannot be shown, since ``trouble`` arose; and its message."""
-    import pytest  # it is loaded; the `course` command comes here without it
+    """Make a report and its message for a test whose exception cannot be shown because ``trouble`` was raised."""
+    import pytest  # already loaded by now; the `course` command imports this module without pytest
     why = "takes too long" if isinstance(trouble, TimeLimitExceeded) else f"raises {class_name(trouble)}"
     message = f"it raises {class_name(error) if error else 'an exception'}, and to show that {why}"
     report = pytest.TestReport.from_item_and_call(item, pytest.CallInfo.from_call(lambda: None, call.when))
@@ -180,18 +186,18 @@ def untold(item: pytest.Item, call: pytest.CallInfo[None], error: BaseException 
 
 
 def one_sentence(excinfo: pytest.ExceptionInfo[BaseException], sentence: str) -> TerminalRepr:
-    """A failure shown without traceback: it would lead through the tests, and the mend is elsewhere."""
+    """Show a failure without its traceback, which would lead through the tests although the error is elsewhere."""
     shown = excinfo.getrepr(style="value")
     shown.reprtraceback.reprentries[0].lines = sentence.splitlines()
-    if shown.reprcrash is not None:  # what the summary at the end shows
+    if shown.reprcrash is not None:  # shown in the summary at the end
         shown.reprcrash.message = sentence
     return shown
 
 
 def shorten(text: str, limit: int = 1_500) -> str:
-    """Lists of many numbers lose their middle, and what is still too long loses its end.
+    """Cut the middle out of long lists of numbers, and then the end off a text that is still too long.
 
-    Of a flood only the beginning is searched for lists: to search all of it would take seconds.
+    Only the beginning of a very long text is searched for lists: searching all of it would take seconds.
     """
     searched, rest = text[:MAX_SEARCHED_CHARACTERS], text[MAX_SEARCHED_CHARACTERS:]
     text = LONG_LIST.sub(r"\1…, \2", searched) + rest

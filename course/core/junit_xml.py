@@ -1,17 +1,17 @@
-"""JUnit's XML, written: suites, their cases, what came of each, and the counts."""
+"""Write JUnit XML: suites, their cases, the outcome of each case, and the counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from xml.etree import ElementTree as Xml
 
-#: What a case may hold that has not passed → the attribute of a suite that counts it.
+#: Element in a case that has not passed → attribute of the suite that counts such cases.
 COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 FAILED = ("failure", "error")
 
 
 def add_properties(element: Xml.Element, properties: Iterable[tuple[str, str]]) -> None:
-    """Before everything else in a suite or a case."""
+    """Insert ``properties`` as the first child of a suite or a case."""
     group = Xml.Element("properties")
     for name, value in properties:
         Xml.SubElement(group, "property", name=name, value=value)
@@ -19,7 +19,7 @@ def add_properties(element: Xml.Element, properties: Iterable[tuple[str, str]]) 
 
 
 def add_case(suite: Xml.Element, classname: str, name: str, properties: Iterable[tuple[str, str]] = ()) -> Xml.Element:
-    """A case that has passed, as long as nothing else is said of it. Its time is not known."""
+    """Add a case, which counts as passed until something else is added to it. Its time is unknown and written as 0."""
     case = Xml.SubElement(suite, "testcase", classname=classname, name=name, time="0")
     if properties := list(properties):
         add_properties(case, properties)
@@ -31,7 +31,7 @@ def add_failure(case: Xml.Element, message: str) -> None:
 
 
 def add_error(case: Xml.Element, kind: str, message: str) -> None:
-    """What came from outside of a test."""
+    """Add an error whose cause is outside the test."""
     Xml.SubElement(case, "error", message=kind).text = message
 
 
@@ -44,7 +44,7 @@ def has(case: Xml.Element, tags: Iterable[str]) -> bool:
 
 
 def count(suite: Xml.Element) -> None:
-    """Write down how many cases the suite has, and how many of them have not passed."""
+    """Set the number of cases in the suite, and how many of them did not pass."""
     cases = suite.findall("testcase")
     suite.set("tests", str(len(cases)))
     for tag, attribute in COUNTED.items():

@@ -1,7 +1,7 @@
 """Limits on what runs in this process: on its time, and on the files it writes.
 
-Time is counted as the process computes, all its threads together: on a busy machine right code must not lose a test. A
-wall clock beside it, far more generous, ends what only waits.
+Time means CPU time of the process, all threads together, so that correct code does not fail a test on a busy machine. A
+far more generous wall-clock limit ends code that only waits.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from collections.abc import Iterator
 
 from course.core.failure_messages import TimeLimitExceeded
 
-#: By the clock on the wall everything may take this many times the time that it may compute, and a test never less than
-#: the second.
+#: The wall-clock limit is the CPU limit times the factor, and for a test never less than the minimum.
 WALL_FACTOR, MIN_WALL_S = 10.0, 30.0
-#: How long past its limit a test may go on computing before the kernel ends the process: it catches every exception, or
-#: sits in C code.
+#: How long a test may compute past its limit before the kernel ends the process. A test gets that far if it catches
+#: every exception or is inside C code.
 GRACE_S = 1
 
 
 def wall_limit(seconds: float) -> float:
-    """How long by the clock on the wall a test may take that may compute for ``seconds``."""
+    """Return the wall-clock limit of a test that may compute for ``seconds``."""
     return max(WALL_FACTOR * seconds, MIN_WALL_S)
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float, wall_s: float | None = None) -> Iterator[None]:
-    """Raise TimeLimitExceeded inside the block once it has computed this long, or run ``wall_s`` by the clock; with 0
-    it may go on for ever."""
+    """Raise TimeLimitExceeded inside the block after ``seconds`` of CPU time or ``wall_s`` of wall-clock time.
+
+    If ``seconds`` is 0, there is no limit.
+    """
     if seconds <= 0:
         yield
         return
@@ -44,7 +45,7 @@ def time_limit(seconds: float, wall_s: float | None = None) -> Iterator[None]:
 
     handlers = {signal.SIGPROF: on_cpu, signal.SIGALRM: on_wall}
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    # Again each second, for loops that catch all.
+    # Repeat the signal every second, for loops that catch every exception.
     signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
     signal.setitimer(signal.ITIMER_REAL, by_the_clock_s, 1.0)
     try:
@@ -57,7 +58,7 @@ def time_limit(seconds: float, wall_s: float | None = None) -> Iterator[None]:
 
 
 def kill_when_computing(seconds: float) -> None:
-    """From now on the process may compute for ``seconds`` and a grace; then the kernel ends it by SIGXCPU."""
+    """Let the process compute for ``seconds`` plus a grace period; after that the kernel ends it with SIGXCPU."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     limit = int(usage.ru_utime + usage.ru_stime + seconds) + 1 + GRACE_S
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -66,11 +67,11 @@ def kill_when_computing(seconds: float) -> None:
 
 
 def limit_memory(num_bytes: int) -> None:
-    """From now on no more address space than this: what asks for more gets a MemoryError. macOS refuses to do it."""
+    """Limit the address space of this process: allocations beyond it raise MemoryError. macOS does not support it."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (num_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def limit_files(num_bytes: int) -> None:
-    """From now on no file may grow past this: endless output ends in an error, and not in a full disk."""
+    """Limit the size of every file that is written, so that endless output raises an error before the disk is full."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))

@@ -1,4 +1,4 @@
-"""What grading finds out: of a test, of one file, of a student. All of it can be written as JSON and read back."""
+"""Grading results: of a test, of a file, of a student. All can be written as JSON and read back."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from course.core.failure_messages import BROKEN_FILE, NO_PYTEST, NOT_RUN
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one test. Whatever else is known of it, in a run or in a result, is added to this."""
+    """The outcome of one test. Subclasses add whatever else a run or a result knows about the test."""
 
     passed: bool
-    #: What ended it: one of the kinds in ``failure_messages``, else the name of the exception (``NotImplementedError``
-    #: for a stub); None if it passed, or took its process along.
+    #: What ended the test: one of the kinds in ``failure_messages``, else the name of the exception
+    #: (``NotImplementedError`` for a stub). None if the test passed or ended its process.
     error: str | None = None
-    #: For the student; text of theirs may stand in it, so it is not trusted.
+    #: For the student. It may contain text from the student's file, so it is not trusted.
     message: str = ""
     #: The last lines that were printed during the test, if it failed; not trusted either.
     printed: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Verdict:
-        """From fields that a process has reported. Raises KeyError."""
+        """Make a verdict from the fields that a process has reported. Raise KeyError if one is missing."""
         return cls(bool(fields["passed"]), fields["error"], str(fields["message"]), str(fields["printed"]))
 
     @property
     def concerns_the_whole_file(self) -> bool:
-        """Whether every test of the lab has this verdict, and for the same reason."""
+        """Whether every test of the lab gets this verdict, for the same reason."""
         return self.error in (BROKEN_FILE, NO_PYTEST)
 
 
-#: Of a test that nothing was heard of.
+#: The verdict on a test that reported nothing.
 WAS_NOT_RUN = Verdict(False, NOT_RUN, "it was not run")
 
 
 class Outcome(str, enum.Enum):
-    """What became of one file."""
+    """The outcome for one file."""
 
     GRADED = "graded"
     #: Nothing was handed in.
     MISSING = "missing"
-    #: Something was handed in that cannot be run: a notebook, a link, a file of 6 MB; ``reason`` says what it is.
+    #: Something was handed in that cannot be run: a notebook, a link, a file of 6 MB. ``reason`` says what it is.
     UNREADABLE = "unreadable"
     #: The machine was too busy, or the grader failed: no score, and none may be inferred.
     GRADE_AGAIN = "grade again"
@@ -53,36 +53,35 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TestResult(Verdict):
-    """The verdict on a graded test, all its cases together, and what the test is worth. ``GradedTest.result`` makes it.
-    """
+    """The verdict on a graded test, over all its cases, and the points it is worth. Made by ``GradedTest.result``."""
 
     name: str
     points: int
     task: int | None = None
-    #: The student sees its name and a fixed sentence, and nothing else.
+    #: The student sees only the test's name and a fixed sentence.
     is_hidden: bool = False
-    #: What it measures is measured in the sandbox, because it cannot be seen from outside.
+    #: The quantity it measures is measured inside the sandbox, because it cannot be observed from outside.
     is_inside: bool = False
 
-    __test__ = False  # pytest would take it for a class of tests
+    __test__ = False  # pytest would collect it as a test class
 
 
 @dataclass(frozen=True)
 class LabResult:
-    """One lab of one student."""
+    """The result of one lab of one student."""
 
     lab: str
     outcome: Outcome
-    #: Every graded test of the lab, also where nothing was run: the sum of their points is what could be earned.
+    #: Every graded test of the lab, even if nothing was run: the sum of their points is the maximum score.
     tests: tuple[TestResult, ...] = ()
-    #: Why there is no score, or what is odd about the file, in a sentence.
+    #: Why there is no score, or what is unusual about the file, in a sentence.
     reason: str = ""
     #: What an instructor should look at; never scored.
     flags: tuple[str, ...] = ()
     file_sha256: str = ""
     cpu_s: float = 0.0
     wall_s: float = 0.0
-    #: How the file was kept in: the level's name, and whether the network was out of reach.
+    #: How the file was confined: the name of the sandbox level, and whether the network was reachable.
     sandbox: str = ""
     has_network: bool = True
 
@@ -106,7 +105,7 @@ class LabResult:
 
 @dataclass(frozen=True)
 class Override:
-    """An instructor's own number in place of the computed one."""
+    """Points set by an instructor, which replace the computed ones."""
 
     points: float
     reason: str
@@ -114,20 +113,20 @@ class Override:
 
 @dataclass(frozen=True)
 class StudentResult:
-    """All labs that were asked of one student."""
+    """The results of all requested labs of one student."""
 
     student: str
     name: str = ""
-    #: Number of a lab → its result, in the order of the course.
+    #: Lab number → its result, in the order of the course.
     labs: dict[str, LabResult] = field(default_factory=dict)
     overrides: dict[str, Override] = field(default_factory=dict)
-    #: What is to be said about the submission as a whole: files that were left out, say.
+    #: Remarks on the submission as a whole, for example files that were ignored.
     notes: tuple[str, ...] = ()
-    #: Whether there was anything at all from this student.
+    #: Whether this student handed in anything at all.
     is_submitted: bool = True
 
     def points_of(self, lab: str) -> float:
-        """What counts: the override, where there is one."""
+        """Return the points that count: the override if there is one, else the computed points."""
         if lab in self.overrides:
             return self.overrides[lab].points
         return self.labs[lab].points
@@ -143,15 +142,15 @@ class StudentResult:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the numbers were made by and with. It stands in every result."""
+    """Which code, tests and machine produced the numbers. It is part of every result."""
 
     commit: str
-    #: Lab → SHA-256 of its tests, hidden ones included.
+    #: Lab → SHA-256 of its tests, hidden tests included.
     tests_sha256: dict[str, str]
     python: str
     platform: str
     limits: dict[str, float]
     sandbox: str
     has_network: bool
-    #: What this level does not defend, in sentences.
+    #: The attacks that this sandbox level does not prevent, in sentences.
     not_defended: tuple[str, ...]

@@ -1,15 +1,17 @@
-"""Text for others: no path of the machine that it was made on."""
+"""Remove the paths of this machine from text that other people will read."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-#: An absolute path of two parts or more; what begins inside a word, a URL or another path is none.
+#: An absolute path of two parts or more. A match may not begin inside a word, a URL or another path.
 _ABSOLUTE = re.compile(r"(?<![\w/.…~])/(?:[^\s/'\"<>:,;()\[\]]+/)+([^\s/'\"<>:,;()\[\]]*)")
 
 
 def without_paths(text: str, root: Path | None = None) -> str:
-    """``text`` with paths from ``root`` on, if it is given, and with only the name of what lies elsewhere: where a
-    machine keeps things is nobody's business."""
+    """Return ``text`` with paths relative to ``root``, if it is given; any other path is reduced to its last name.
+
+    Readers should not learn where this machine keeps its files.
+    """
     return _ABSOLUTE.sub(r"…/\1", text if root is None else text.replace(f"{root}/", ""))

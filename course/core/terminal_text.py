@@ -1,4 +1,4 @@
-"""Lines for a terminal, which are broken between words; what goes into a pipe is left in one line."""
+"""Lines for a terminal, wrapped between words. In a pipe every line stays whole."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from rich.text import Text
 
 
 def indented(console: Console, text: str, style: str = "", indent: int = 0, each: str = "") -> list[Text]:
-    """The lines of ``text``, each after ``each``; on a terminal, as many as its width needs."""
+    """Return the lines of ``text``, each prefixed with ``each`` and, on a terminal, wrapped to its width."""
     return [Text(" " * indent) + row for line in text.splitlines()
             for row in _rows(console, Text(each + line, style=style), indent)]
 
 
 def hanging(console: Console, line: Text, indent: int) -> Text:
-    """A line that is too long for a terminal, folded: what follows its first row is indented."""
+    """Wrap a line that is too long for the terminal; every row after the first is indented."""
     if not console.is_terminal or cell_len(line.plain) <= console.width:
         return line
     return Text("\n" + " " * indent).join(_rows(console, line, indent))
 
 
 def _rows(console: Console, line: Text, indent: int) -> list[Text]:
-    """A line with its styles, folded between words where a terminal needs it. (``mini_vllm.terminal.fold`` is for text
-    without any.)"""
+    """Wrap a styled line between words if the terminal needs it; ``mini_vllm.terminal.fold`` is for plain text."""
     rows = list(line.wrap(console, max(console.width - indent, 20))) if console.is_terminal else [line]
     for row in rows:
         row.rstrip()
@@ -32,7 +31,7 @@ def _rows(console: Console, line: Text, indent: int) -> list[Text]:
 
 
 def short_path(path: str, width: int) -> str:
-    """A path, or its end if it is wider than that: two names of it, which say enough."""
+    """Return ``path``, or only its last two names if it is wider than ``width``."""
     parts = path.split("/")
     return path if cell_len(path) <= width or len(parts) < 3 else "…/" + "/".join(parts[-2:])
 
@@ -43,15 +42,17 @@ def print_wrapped(console: Console, text: str, style: str = "", indent: int = 0)
 
 
 def print_side_by_side(console: Console, parts: Sequence[str], gap: str = "   ", indent: str = "  ") -> None:
-    """``parts``, with markup, in one line if the terminal is wide enough; else in a line each, indented from the second
-    on. An empty one is left out."""
+    """Print ``parts``, which may contain markup, on one line if the terminal is wide enough.
+
+    Otherwise print one part per line, all but the first indented. Empty parts are left out.
+    """
     given = [part for part in parts if part]
     is_too_long = cell_len(Text.from_markup(gap.join(given)).plain) > console.width
     console.print((f"\n{indent}" if console.is_terminal and is_too_long else gap).join(given))
 
 
 def num_rows(lines: Sequence[Text], width: int) -> int:
-    """How many rows of a screen they take."""
+    """Return the number of screen rows that ``lines`` take."""
     return sum(max(1, -(-cell_len(row) // width)) for line in lines for row in line.plain.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""A process ends with all that it started, however the one that watches it leaves."""
+"""A process is killed together with everything it started, however its supervisor leaves."""
 
 import os
 import select
@@ -8,10 +8,10 @@ import pytest
 
 from course.core.child_process import ChildProcess
 
-#: Starts a process that holds the same descriptors, says so, and waits for it.
+#: Starts a process that holds the same descriptors, prints that it has, and waits for it.
 PARENT = ("import subprocess, sys; sleeper = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']; "
           "child = subprocess.Popen(sleeper, close_fds=False); print('started', flush=True); child.wait()")
-#: Far longer than it takes a killed process to be gone.
+#: Far longer than a killed process needs to disappear.
 PATIENCE_S = 60
 
 
@@ -46,7 +46,7 @@ def test_what_it_started_goes_with_it(start, way):
             while look() is None:
                 pass
     assert child.status == -9
-    with os.fdopen(reading, "rb") as pipe:  # it has an end when nobody holds the other side any more
+    with os.fdopen(reading, "rb") as pipe:  # it reaches its end once no process holds the other side any more
         assert select.select([pipe], [], [], PATIENCE_S)[0] and pipe.read() == b""
 
 
@@ -55,7 +55,7 @@ def test_the_end_of_its_own_accord(start):
     looks = []
     assert child.watch(lambda: looks.append(1)) is None
     assert child.status == 3 and child.printed(10) == "aaaaaaaaa\n"
-    child.end()  # once more changes nothing
+    child.end()  # a second call changes nothing
 
 
 def test_an_empty_reason_is_a_reason(start):

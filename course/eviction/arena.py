@@ -1,12 +1,12 @@
-"""Lab 3.5: what a prefix cache forgets. The arena in which an eviction policy is tried on a trace of requests.
+"""Lab 3.5: what a prefix cache evicts. The arena in which an eviction policy is tried on a trace of requests.
 
     request   A ─ B ─ C ─ D        a chain of blocks from the root
-    cached    A ─ B                the longest prefix that is there is a hit: 2 of 4 blocks
-    computed          C ─ D        takes room: if the cache is full, the policy says which block goes
-    at its end                     freed(D), freed(C), freed(B), freed(A): they stay, and may be forgotten
+    cached    A ─ B                the longest cached prefix is a hit: 2 of 4 blocks
+    computed          C ─ D        needs room: if the cache is full, the policy chooses the block to evict
+    at its end                     freed(D), freed(C), freed(B), freed(A): they stay, and may be evicted
 
-One request runs at a time, and its own blocks cannot go while it runs. A policy sees nothing but these calls, so it
-does not know what will be asked for.
+One request runs at a time, and its own blocks cannot be evicted while it runs. A policy sees nothing but these calls,
+so it does not know what will be requested.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from course.testing.measure import deferring, repeated
 
 
 class Block(NamedTuple):
-    """One block of a chain. ``key`` stands for its tokens and all before it: no two blocks of a trace have the same."""
+    """One block of a chain. ``key`` represents its tokens and all tokens before them; it is unique in a trace."""
 
     key: int
     #: The key of the block before it; None for the first block of a request.
     parent: int | None
-    #: How many blocks stand before it.
+    #: The number of blocks before it.
     depth: int
 
 
-#: What a request asks for: its blocks from the root, each the child of the one before.
+#: The blocks of a request from the root on, each the child of the one before.
 Chain = tuple[Block, ...]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests, one after the other, and the cache that they find. Raises ValueError if one could not be served."""
+    """A sequence of requests and the size of the cache. Raises ValueError if a request could not be served."""
 
     name: str
-    #: How many blocks the cache holds.
+    #: The number of blocks in the cache.
     num_blocks: int
     requests: Sequence[Chain]
 
@@ -59,7 +59,7 @@ class Trace:
 
 
 class EvictionPolicy(Protocol):
-    """What the arena asks of a policy; the lab's ``EvictionPolicy`` has the contract."""
+    """The methods that the arena calls; the lab's ``EvictionPolicy`` documents the contract."""
 
     def freed(self, block: Block) -> None: ...
 
@@ -72,27 +72,28 @@ PolicyClass = Callable[[int], EvictionPolicy]
 
 
 class IllegalEviction(Exception):
-    """A policy named a block that cannot go."""
+    """A policy named a block that cannot be evicted."""
 
 
 class Served(NamedTuple):
-    """What became of one request."""
+    """The outcome of one request."""
 
     num_hits: int
-    #: The blocks that went to make room for it, in this order.
+    #: The blocks that were evicted to make room for it, in this order.
     gone: list[Block]
 
 
 class PrefixCache:
-    """A cache, and a new policy that says what it forgets. It is handed one request at a time."""
+    """A cache, and a new policy that decides what it evicts. It is given one request at a time."""
 
-    # The future does not lie in the open: of the functions of this module, none that runs while a policy is asked has a
-    # variable with the trace or its requests. This keeps out who looks at the frame that called, and no more. Who calls
-    # num_hits has the trace, an iterator can be copied, the garbage collector finds everything, and a file may import
-    # the traces: in one process there is no hiding. A lab's test compares two traces that differ in their second half.
+    # The future is not in plain sight: while a policy is being called, no running function of this module has a
+    # variable that holds the trace or its requests. This stops a policy that inspects its caller's frame, and nothing
+    # more. The caller of num_hits has the trace, an iterator can be copied, the garbage collector finds everything, and
+    # a file may import the traces: nothing can be hidden within one process. A test of the lab compares two traces that
+    # differ in their second half.
 
     def __init__(self, name: str, num_blocks: int, policy_class: PolicyClass) -> None:
-        """``name`` is for messages: what the requests are of."""
+        """Create an empty cache. ``name``, the origin of the requests, is used in messages."""
         self._name = name
         self._num_blocks = num_blocks
         self._policy = deferring(policy_class(num_blocks), "freed", "taken")
@@ -102,9 +103,10 @@ class PrefixCache:
     def serve(self, chain: Chain) -> Served:
         """Run one request to its end.
 
-        If a block went before its descendants, these are still there, but no hit reaches them. A request that asks for
-        them computes them again, in their old places: the policy hears ``taken``, and it is no hit.
-        Raises IllegalEviction for an answer that is no block, or one that is in use or not cached.
+        If a block was evicted before its descendants, these are still cached, but no hit reaches them. A request for
+        them computes them again, in their old places: the policy receives ``taken``, and this is no hit.
+
+        Raise IllegalEviction if the policy's answer is not a block, or is a block that is in use or not cached.
         """
         policy, cached = self._policy, self._cached
         self._num_served += 1
@@ -126,7 +128,7 @@ class PrefixCache:
 
 
 def play(trace: Trace, policy_class: PolicyClass) -> Iterator[Served]:
-    """Serve the requests of ``trace`` one after the other, from an empty cache; see ``PrefixCache``."""
+    """Serve the requests of ``trace`` one after another, from an empty cache; see ``PrefixCache``."""
     name, num_blocks, requests = trace.name, trace.num_blocks, iter(trace.requests)
     del trace
     cache = PrefixCache(name, num_blocks, policy_class)
@@ -135,9 +137,9 @@ def play(trace: Trace, policy_class: PolicyClass) -> Iterator[Served]:
 
 
 def num_hits(trace: Trace, policy_class: PolicyClass) -> int:
-    """How many blocks of ``trace`` are found in the cache if a new policy of this class says what is forgotten.
+    """Count the blocks of ``trace`` that are found in the cache with a new policy of this class.
 
-    Raises IllegalEviction for an answer that is no block, or one that is in use or not cached.
+    Raise IllegalEviction if the policy's answer is not a block, or is a block that is in use or not cached.
     """
     run = play(trace, policy_class)
     del trace

@@ -1,4 +1,4 @@
-"""What an eviction policy of lab 3.5 keeps. It is counted where the policy runs: here, or in the grader's sandbox."""
+"""What an eviction policy of lab 3.5 stores. It is counted where the policy runs: here, or in the grader's sandbox."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from course.testing import measure
 
-#: What leads out of a policy: into other modules, and to whoever called it.
+#: References of these types lead out of a policy: to other modules, and to its callers.
 _NOT_FOLLOWED = (types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
 
 
 def remembered_keys(policy: object, keys: set[int]) -> set[int]:
-    """Which of these keys ``policy`` keeps, in whatever form: as blocks, numbers or text, in lists or dictionaries.
+    """Return which of ``keys`` the policy stores, in any form: as blocks, numbers or text, in lists or dictionaries.
 
-    Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as itself;
-    that it names its parent does not count.
+    Keys must be numbers that mean nothing else to a policy, such as those from a billion on. A block counts as its own
+    key; the parent that it names does not count.
     """
     return {int(key) for key in measure.where.measure("remembered_keys", policy, keys)}
 
@@ -38,7 +38,7 @@ def _remembered_keys(policy: object, keys: set[int]) -> set[int]:
 
 
 def num_kept(policy: object) -> int:
-    """How much ``policy`` keeps, as a number of references: an item of a list is one. Text and arrays count by size."""
+    """Return the number of references that ``policy`` stores: one per item of a list. Text and arrays count by size."""
     return int(measure.where.measure("num_kept", policy))
 
 
@@ -48,9 +48,9 @@ def _num_kept(policy: object) -> int:
 
 
 def _kept(policy: object) -> Iterator[object]:
-    """All that can be reached from ``policy``, its class and the variables of its module, each thing once.
+    """Yield each object that can be reached from ``policy``, its class and the variables of its module once.
 
-    Not what it leaves in other modules, such as an attribute of this one.
+    Data that the policy leaves in other modules is not included, for example an attribute of this module.
     """
     variables = getattr(getattr(type(policy), "evict", None), "__globals__", {})
     todo = [policy, *(value for name, value in variables.items() if not name.startswith("__"))]
@@ -65,7 +65,7 @@ def _kept(policy: object) -> Iterator[object]:
             continue
         if isinstance(thing, _NOT_FOLLOWED) or type(thing).__module__.partition(".")[0] == "logging":
             continue
-        if measure.is_stand_in(thing):  # of the grader: what hangs on it is not the policy's
+        if measure.is_stand_in(thing):  # the grader's: what it refers to is not the policy's
             continue
         seen[id(thing)] = thing
         yield thing
@@ -73,12 +73,15 @@ def _kept(policy: object) -> Iterator[object]:
 
 
 def _is_block(thing: Any) -> bool:
-    """A block of the arena's; in the sandbox its class is made anew."""
+    """Check whether ``thing`` is a block of the arena, by its shape: in the sandbox its class is another one."""
     return type(thing).__name__ == "Block" and getattr(thing, "_fields", None) == ("key", "parent", "depth")
 
 
 def _referents(thing: object) -> list[object]:
-    """What ``thing`` refers to. A block is one thing; a class has its attributes, and a function what it holds."""
+    """Return what ``thing`` refers to.
+
+    A block counts as one object. A class has its attributes; a function has its defaults, attributes and closure.
+    """
     if _is_block(thing):
         return []
     if isinstance(thing, type):

@@ -1,7 +1,7 @@
-"""Lab 3.5: the score of an eviction policy, beside the naive one's, the engine's and the best there could be.
+"""Lab 3.5: the score of an eviction policy, compared with the naive policy, the engine's and the optimum.
 
     python -m course.eviction.score                  the three marks on every trace
-    python -m course.eviction.score FILE --seed 7    and those of FILE's EvictionPolicy, with other random traces
+    python -m course.eviction.score FILE --seed 7    also those of FILE's EvictionPolicy, with other random traces
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.request import Request
 
 NUM_RANDOM_TRACES = 5
-#: The next use of what nobody asks for again: after all requests.
+#: The next use of a block that is never requested again: after all requests.
 _NEVER = 1 << 60
 
 
 @dataclass(frozen=True)
 class ScoreLine:
-    """Hit rates on one trace: blocks found, of all blocks asked for, 0.0 to 1.0."""
+    """Hit rates on one trace: blocks found / blocks requested, 0.0 to 1.0."""
 
     trace: str
     #: None if no policy was given.
@@ -37,9 +37,9 @@ class ScoreLine:
 
 
 def score(policy_class: PolicyClass | None, seed: int | None = None) -> list[ScoreLine]:
-    """A line for every fixed trace, then one for each of five random ones, which ``seed`` chooses (None: seed 0).
+    """Return one line per fixed trace, then one for each of five random traces, which ``seed`` selects (None: seed 0).
 
-    Raises IllegalEviction if the policy names a block that cannot go.
+    Raise IllegalEviction if the policy names a block that cannot be evicted.
     """
     first = NUM_RANDOM_TRACES * (seed or 0)
     traces = fixed_traces() + [random_trace(first + i) for i in range(NUM_RANDOM_TRACES)]
@@ -54,11 +54,11 @@ def _line(trace: Trace, policy_class: PolicyClass | None) -> ScoreLine:
 
 
 def total(lines: Sequence[ScoreLine]) -> float:
-    """One number to chase: how much of the way from the naive policy to the optimum is yours, in percent.
+    """Return the one number to improve: how far the policy gets from the naive policy to the optimum, in percent.
 
-    The mean over all lines, so a trace on which everybody hits much counts no more than another. 0 is as good as the
-    naive policy, 100 is the optimum, which nobody reaches who cannot see the future, and less than 0 is possible.
-    Raises ValueError for lines without a policy's rate.
+    It is the mean over all lines, so a trace with many hits for every policy counts no more than any other. 0 is as
+    good as the naive policy, and 100 is the optimum, which no policy can reach without seeing the future. Less than 0
+    is possible. Raise ValueError for lines without a policy's rate.
     """
     ways = []
     for line in lines:
@@ -69,7 +69,10 @@ def total(lines: Sequence[ScoreLine]) -> float:
 
 
 def _way(line: ScoreLine, rate: float) -> float:
-    """The part of the way from naive to optimum. Where the two are equal there is none: 1 for who is there, too."""
+    """Return how far ``rate`` is on the way from naive (0) to optimum (1).
+
+    If the two are equal, return 1 for that rate and 0 for any other.
+    """
     if line.optimum == line.naive:
         return 1.0 if rate == line.optimum else 0.0
     return (rate - line.naive) / (line.optimum - line.naive)
@@ -79,13 +82,13 @@ def _way(line: ScoreLine, rate: float) -> float:
 
 
 def naive(trace: Trace) -> int:
-    """Hits if the block goes that came into the cache first, however often it was used since."""
+    """Count the hits if the block that entered the cache first is evicted, however often it was used since."""
     return num_hits(trace, _Naive)
 
 
 class _Naive:
     def __init__(self, num_blocks: int) -> None:
-        #: All blocks in the cache, in the order in which they came → whether nobody uses them.
+        #: All blocks in the cache, in the order in which they entered → whether the block is unused.
         self._is_free: dict[Block, bool] = {}
 
     def freed(self, block: Block) -> None:
@@ -101,7 +104,7 @@ class _Naive:
 
 
 def reference(trace: Trace) -> int:
-    """Hits of the engine itself: the trace is run through its KVCacheManager, a block of one token for each block.
+    """Count the engine's hits: run the trace through its KVCacheManager, with one block of one token per block.
 
     A block's key is its token. One more token follows, because the manager finds all tokens but the last.
     """
@@ -111,7 +114,7 @@ def reference(trace: Trace) -> int:
         request = Request(str(number), [*(block.key for block in chain), 0])
         found, num_found = manager.get_computed_blocks(request)
         hits += num_found
-        if num_found == len(chain):  # allocate_slots would want a slot to write; here is none
+        if num_found == len(chain):  # allocate_slots would need a slot to write; there is none
             manager.block_pool.touch(found)
             manager.block_pool.free_blocks(reversed(found))
             continue
@@ -124,20 +127,21 @@ def reference(trace: Trace) -> int:
 
 
 def optimum(trace: Trace) -> int:
-    """The most hits that any policy can have, one that knows the future included: Belady's rule.
+    """Count the most hits that any policy can have, even one that knows the future: Belady's rule.
 
-    The block goes, of those that do not run, whose next use is farthest away; of several the deepest. Why nothing is
-    better: a parent's next use is never later than its child's, because who asks for the child asks for the parent.
-    So children go first, every cached block can be reached, and a hit is a block that is there: plain paging, with
-    requests for sets of pages. If some best policy lets q go where the rule lets p go, whose next use is not sooner,
-    then let p go instead and do as that policy does, until it lets p go or asks for q: it never has fewer hits.
+    Among the blocks that are not in use, evict the one whose next use is farthest away; among several, the deepest. No
+    policy is better, for this reason. A parent's next use is never later than its child's, because a request for the
+    child includes the parent. So children are evicted first, every cached block can be reached, and a hit is any cached
+    block: this is plain paging, with requests for sets of pages. Suppose that an optimal policy evicts q where the rule
+    evicts p, whose next use is not sooner. Evict p instead and follow that policy until it evicts p or q is requested:
+    this never has fewer hits.
     """
     uses: defaultdict[int, list[int]] = defaultdict(lambda: [_NEVER])
     for number in range(len(trace.requests) - 1, -1, -1):
         for block in trace.requests[number]:
-            uses[block.key].append(number)  # the next one is last
+            uses[block.key].append(number)  # the next use is last
     cached: dict[int, int] = {}  # key → its next use
-    farthest: list[tuple[int, int, int]] = []  # (-next use, -depth, key); what has been used since is stale
+    farthest: list[tuple[int, int, int]] = []  # (-next use, -depth, key); stale once the block was used again
     hits = 0
     for chain in trace.requests:
         running = {block.key for block in chain}
@@ -154,11 +158,11 @@ def optimum(trace: Trace) -> int:
     return hits
 
 
-# ---------------------------------------------------------------------------------------------- to look at
+# ---------------------------------------------------------------------------------------------- the table
 
 
 def table(lines: Sequence[ScoreLine]) -> str:
-    """The lines in columns, hit rates in percent, and below them the part of the way from naive to optimum."""
+    """Format the lines in columns, hit rates in percent, with the share of the way from naive to optimum below them."""
     has_yours = all(line.yours is not None for line in lines)
     rows = [f"{'hit rate, %':<12}{'naive':>8}{'reference':>11}{'optimum':>9}{'yours':>8}"]
     for line in lines:

@@ -13,7 +13,7 @@ from course.lab.load_module import load_file
 
 
 def main(spec_file: str, report_file: str) -> None:
-    """Score what the spec names, and write the table and the total, or why there are none."""
+    """Score what the spec names, and write the table and the total, or the reason why there are none."""
     spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
     path = Path(spec["path"]) if spec["path"] else None
     arena = importlib.import_module(spec["module"])

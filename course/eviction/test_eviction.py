@@ -1,4 +1,4 @@
-"""Lab 3.5's arena: what it counts and refuses, its traces, and the marks beside which a policy is scored."""
+"""Lab 3.5's arena: what it counts and rejects, its traces, and the marks with which a policy's score is compared."""
 
 import itertools
 import random
@@ -20,7 +20,7 @@ A, B, C, D = Block(1, None, 0), Block(2, 1, 1), Block(3, 2, 2), Block(4, None, 0
 
 
 class Lru:
-    """Least recently freed, and a log of what it was told and what it let go."""
+    """Evicts the least recently freed block, and logs its calls and evictions."""
 
     def __init__(self, num_blocks):
         self.queue, self.log = OrderedDict(), []
@@ -47,14 +47,14 @@ class RootsFirst(Lru):
 
 
 def made(policy, answer=None):
-    """A policy class whose only policy is this one; with ``answer`` it always lets that go."""
+    """Return a policy class whose only instance is ``policy``; ``answer``, if given, replaces its ``evict``."""
     if answer is not None:
         policy.evict = answer
     return lambda num_blocks: policy
 
 
 def random_traces(num_traces, max_blocks, num_requests, seed):
-    """Paths of small random trees."""
+    """Yield traces of paths in small random trees."""
     rng = random.Random(seed)
     for number in range(num_traces):
         num_blocks, tree, requests = rng.randint(1, max_blocks), {}, []
@@ -207,7 +207,7 @@ def all_traces():
 
 @cache
 def scored():
-    """The lines of lab 3.5's solution, one for each of ``all_traces``."""
+    """Score lab 3.5's solution: one line for each of ``all_traces``."""
     return score(load_file(find_lab("3.5", discover()).solution).EvictionPolicy)
 
 
@@ -242,7 +242,7 @@ def test_nobody_is_above_the_optimum():
 
 
 def best_by_trying(trace):
-    """The most hits of all policies there are: every set of blocks that may go is tried."""
+    """Return the most hits of any policy, by trying every set of blocks that may be evicted."""
 
     @cache
     def best(number, cached):

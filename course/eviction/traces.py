@@ -1,7 +1,7 @@
-"""Lab 3.5: traces of requests, made by code from a seed. Each tells another story of what comes back, and what never.
+"""Lab 3.5: traces of requests, generated from a seed. They differ in which blocks are requested again.
 
-If a block is 32 tokens, the engine's default, then a system prompt of 8 blocks is a short page, and a document of 40
-blocks is five.
+With blocks of 32 tokens, the engine's default, a system prompt of 8 blocks is a short page, and a document of 40 blocks
+is five pages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from course.eviction.arena import Block, Chain, Trace
 
-#: Requests without end; a trace takes the first of them.
+#: An endless sequence of requests; a trace takes the first of them.
 Story = Iterator[Chain]
 
 RANDOM_TRACE_LEN = 250
@@ -25,7 +25,7 @@ class _Blocks:
         self._keys = itertools.count(1)
 
     def after(self, chain: Chain, num_blocks: int) -> Chain:
-        """``chain``, and this many new blocks after it."""
+        """Return ``chain`` followed by ``num_blocks`` new blocks."""
         blocks = list(chain)
         for _ in range(num_blocks):
             blocks.append(Block(next(self._keys), blocks[-1].key if blocks else None, len(blocks)))
@@ -36,10 +36,11 @@ class _Blocks:
 
 
 def chats(rng: random.Random, new: _Blocks, num_open: int, once: float, leaves: float = 0.06) -> Story:
-    """Conversations under one of three system prompts. A turn asks for all that was said, and for 2 to 4 blocks more.
+    """Yield turns of conversations under one of three system prompts.
 
-    This share of them ask ``once`` and are not seen again. Of the others some ``num_open`` go on at any time, each turn
-    is the last with the chance ``leaves``, and none grows above 45 blocks.
+    A turn repeats all that was said and adds 2 to 4 blocks. The share ``once`` of the conversations has a single turn.
+    About ``num_open`` of the others are active at any time. Each turn is the last with probability ``leaves``, and no
+    conversation grows above 45 blocks.
     """
     systems = [new.after((), 8) for _ in range(3)]
     going: list[Chain] = []
@@ -57,8 +58,10 @@ def chats(rng: random.Random, new: _Blocks, num_open: int, once: float, leaves: 
 
 
 def few_shot(rng: random.Random, new: _Blocks, num_prompts: int) -> Story:
-    """Prompts of 6 to 16 blocks with examples, each time with another question of 1 to 3. The n-th is used 1/n as often
-    as the first."""
+    """Yield few-shot prompts of 6 to 16 blocks, each time with a new question of 1 to 3 blocks.
+
+    The n-th prompt is used 1/n as often as the first.
+    """
     prompts = [new.after((), rng.randint(6, 16)) for _ in range(num_prompts)]
     weights = [1 / rank for rank in range(1, num_prompts + 1)]
     while True:
@@ -66,14 +69,17 @@ def few_shot(rng: random.Random, new: _Blocks, num_prompts: int) -> Story:
 
 
 def documents(rng: random.Random, new: _Blocks) -> Story:
-    """Texts of 20 to 50 blocks. Nobody asks for one twice."""
+    """Yield texts of 20 to 50 blocks. None is requested twice."""
     while True:
         yield new.after((), rng.randint(20, 50))
 
 
 def agents(rng: random.Random, new: _Blocks, num_agents: int) -> Story:
-    """Programs that try things out: a step of 1 to 3 blocks after the last one, or, three times in ten, after an
-    earlier one. After 25 steps another task begins."""
+    """Yield the steps of agents that explore.
+
+    Each step adds 1 to 3 blocks to the last step or, three times in ten, to a random one. An agent begins another task
+    after 25 steps.
+    """
     tools = new.after((), 10)
     tasks: list[list[Chain]] = []
     while True:
@@ -89,7 +95,7 @@ def agents(rng: random.Random, new: _Blocks, num_agents: int) -> Story:
 
 
 def in_turn(rng: random.Random, story: Story, num_usual: int, burst: Story, num_burst: int) -> Story:
-    """About ``num_usual`` requests of one story, then about ``num_burst`` of another, and so on."""
+    """Yield about ``num_usual`` requests of one story, then about ``num_burst`` of another, and so on."""
     while True:
         yield from itertools.islice(story, rng.randint(num_usual // 2, num_usual * 3 // 2))
         yield from itertools.islice(burst, rng.randint(num_burst // 2, num_burst * 3 // 2))
@@ -104,7 +110,7 @@ def mixed(rng: random.Random, stories: list[Story], weights: list[float]) -> Sto
 
 
 def fixed_traces() -> list[Trace]:
-    """The five traces that never change."""
+    """Return the five traces that never change."""
     return [_chats(), _few_shot(), _scan(), _agents(), _mixture()]
 
 
@@ -136,7 +142,7 @@ def _mixture() -> Trace:
 
 
 def random_trace(seed: int) -> Trace:
-    """A mixture that the seed decides: who comes how often, how many at a time, and how large the cache is."""
+    """Make a mixture from the seed: how often each story occurs, how many run at a time, and how large the cache is."""
     rng, new = random.Random(f"lab 3.5, trace {seed}"), _Blocks()
     stories = [chats(rng, new, rng.randint(3, 8), rng.uniform(0.2, 0.7)), few_shot(rng, new, rng.randint(10, 40)),
                agents(rng, new, rng.randint(1, 4))]

@@ -1,1 +1,1 @@
-"""``course init`` and ``course update``: the course in a folder of one's own."""
+"""``course init`` and ``course update``: the course in the student's own folder."""

@@ -1,6 +1,6 @@
-"""The course as the package holds it: what is laid down in a folder of one's own.
+"""The course inside the package: the files that ``course init`` writes into the student's folder.
 
-In a wheel the phases lie inside this package (setup.py puts them there), in a checkout beside it.
+In a wheel the phases are inside this package (setup.py puts them there); in a checkout they are next to it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _CONFTEST = '''\
 
 pytest_plugins = ["course.plugin"]
 '''
-#: What is laid down of these folders, by the ends of names; the rest is for the site and for the tests.
+#: The suffixes of the files that are copied from these folders; the rest is for the site and for the tests.
 _SUFFIXES = {"docs": (".md", ".svg"), "notebooks": (".ipynb",)}
 #: The sections of the project's README that a student needs.
 _FRONT_PAGE = ("## The course", "## For students")
 
 
 def course_files() -> dict[str, bytes]:
-    """All files of the installed version's course: path from its root → content. Raises LabError if there are none."""
+    """Return all files of the installed version's course: relative path → content. Raise LabError if there are none."""
     source = PACKED if PACKED.is_dir() else PROJECT_ROOT
     labs = discover(source)
     if not labs:
@@ -45,7 +45,7 @@ def course_files() -> dict[str, bytes]:
     for folder in [*sorted(source.glob("phase-*")), *map(source.joinpath, _SUFFIXES)]:
         files |= {path.relative_to(source).as_posix(): path.read_bytes() for path in _files_of(folder)
                   if path.suffix in _SUFFIXES.get(folder.name, (path.suffix,))}
-    for lab in labs:  # a checkout may hold somebody's work
+    for lab in labs:  # a checkout may contain a student's work
         files[lab.relative(lab.starter)] = shipped_starter(lab).encode()
     pages = {name: _with_links(content.decode(), name, files) for name, content in files.items()
              if name.endswith(".md")}
@@ -77,8 +77,10 @@ def _notebook_with_links(text: str, page: str, files: dict[str, bytes]) -> str:
 
 
 def _with_links(text: str, page: str, files: dict[str, bytes]) -> str:
-    """Links from ``page`` to what is not laid down lead to the installed package; if it is not there either, what was
-    a link becomes plain text."""
+    """Redirect links from ``page`` to files that are not copied.
+
+    They lead to the installed package; if the file is missing there as well, the link becomes plain text.
+    """
     package = Path(mini_vllm.__file__).resolve().parent.parent
 
     def lead(match: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
-"""``course init`` and ``course update``: the course in a folder of one's own, from an installed package, without git.
+"""``course init`` and ``course update``: the course in a student's folder, from an installed package, without git.
 
-    what the package holds ──▶ course_files() ──▶ init: a new folder
-                                              └─▶ update: tests, texts and untouched starters are replaced,
-                                                          an edited starter stays, the new one lies beside it
+    the package's files ──▶ course_files() ──▶ init: a new folder
+                                           └─▶ update: tests, texts and untouched starters are replaced,
+                                                       an edited starter stays, and the new one is put next to it
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from course.lab.lab import MARKER, Lab, LabError, discover
 from course.lab.starters import declarations, shipped_starter
 from course.pytest_run.run_lab import has_pytest
 
-#: The name of a new starter beside an edited one.
+#: The name of a new starter next to an edited one.
 BESIDE = "starter.new.py"
 
 
 def lay_down(folder: Path) -> int:
-    """Make ``folder`` and put the course into it. Raises LabError if it is there already, and not empty."""
+    """Create ``folder`` and copy the course into it. Raise LabError if it already exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LabError(f"{folder} is there already, and not empty. Choose another folder; "
                        "`course update` brings a course up to date.")
@@ -50,29 +50,32 @@ def lay_down(folder: Path) -> int:
 
 
 class _Marker(TypedDict):
-    """What stands in ``.course/course.json``."""
+    """The contents of ``.course/course.json``."""
 
     version: str
-    #: A file of the course → the digest of what was laid down.
+    #: A file of the course → the digest of its content when it was copied.
     files: dict[str, str]
 
 
 @dataclass
 class _Changes:
-    """What an update did."""
+    """The changes that an update made."""
 
-    #: Files that are as the installed version has them now.
+    #: Files that now equal those of the installed version.
     brought: list[str] = field(default_factory=list)
-    #: Edited starters that stayed, and what is different in the signatures of the new ones.
+    #: Edited starters that stayed, and the changes in the signatures of the new ones.
     stayed: dict[str, list[str]] = field(default_factory=dict)
-    #: Files that were neither as laid down nor starters: replaced, but kept.
+    #: Other files that had been edited: replaced, with the old content kept as a backup.
     saved: list[str] = field(default_factory=list)
 
 
 def update(root: Path) -> int:
-    """Bring the installed version's files to the course at ``root``. An edited starter stays; if the shipped one is
-    another now, that lies beside it, and what changed in its signatures is named. Any other edited file is kept among
-    the backups. Raises LabError for a folder that ``course init`` did not make."""
+    """Update the course at ``root`` to the installed version's files.
+
+    An edited starter stays. If the shipped starter has changed, the new one is put next to it, and the changes in its
+    signatures are printed. Any other edited file is kept among the backups. Raise LabError for a folder that ``course
+    init`` did not make.
+    """
     before = _read_marker(root)
     files = course_files()
     backups = root / ".course" / "backups" / f"update-{time.strftime('%Y-%m-%d-%H%M%S')}"
@@ -92,7 +95,7 @@ def update(root: Path) -> int:
             changes.saved.append(name)
         write_whole(path, content, is_lasting=False)
         changes.brought.append(name)
-    for lab in bare.values():  # of the new solution
+    for lab in bare.values():  # from the new solution
         write_whole(lab.starter, bare_starter(lab).encode())
     _write_marker(root, files)
     _report(before["version"], changes, backups.relative_to(root))
@@ -100,7 +103,10 @@ def update(root: Path) -> int:
 
 
 def _holds(question: Callable[[Lab], bool], lab: Lab) -> bool:
-    """Whether it is so; not, if the lab is damaged: then the update mends it, and the student's file stays."""
+    """Check whether ``question`` holds for the lab.
+
+    Return False for a damaged lab: the update then fixes the lab, and the student's file stays.
+    """
     try:
         return question(lab)
     except (OSError, LabError, SyntaxError):
@@ -108,7 +114,7 @@ def _holds(question: Callable[[Lab], bool], lab: Lab) -> bool:
 
 
 def _put_beside(lab: Lab, new: bytes, changes: _Changes) -> None:
-    """Lay the new starter beside the student's, if it is not the one that they began with."""
+    """Put the new starter next to the student's, unless the student began with the same one."""
     try:
         old = shipped_starter(lab)
     except (OSError, LabError):  # the student has changed the solution
@@ -160,7 +166,7 @@ def _read_marker(root: Path) -> _Marker:
 
 
 def _write_marker(root: Path, files: dict[str, bytes]) -> None:
-    """Note which version lies here, and what its files are."""
+    """Record the installed version and the digests of its files."""
     digests = {name: _digest(content) for name, content in files.items()}
     write_whole(root / MARKER, json.dumps({"version": mini_vllm.__version__, "files": digests}).encode())
 

@@ -1,4 +1,4 @@
-"""``course init`` and ``course update``: a course without git, whose owner's work is never lost."""
+"""``course init`` and ``course update``: a course without git, whose owner never loses any work."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ NEW_SIGNATURE = ("def add(a: int, b: int = 1) -> int:", "def add(a: int, b: int 
 
 @pytest.fixture
 def package(project, monkeypatch):
-    """The small project as if it were packed in a wheel."""
+    """The small project, as if it were packed in a wheel."""
     (project / "README.md").write_text("# Sums\n\n## The course\n\n[one](phase-01-sums/labs/lab-01-adder/README.md), "
                                        "[gone](NOWHERE.md)\n\n## Layout\n\nx\n\n## For students\n\ny\n")
     monkeypatch.setattr(course.install.course_files, "PACKED", project)

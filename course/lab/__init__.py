@@ -1,1 +1,1 @@
-"""What a lab is: its files, starter, tests, contract, hints, mutants, and the parts that it gives the engine."""
+"""What a lab consists of: files, starter, tests, contract, hints, mutants, and the parts that it adds to the engine."""

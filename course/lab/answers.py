@@ -1,4 +1,4 @@
-"""answers.md: what came of the stretch items and of the interview question, folded away until one asks."""
+"""answers.md: answers to the stretch items and the interview question, hidden until the student asks for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ INTERVIEW = "interview"
 
 @dataclass(frozen=True)
 class Question:
-    #: How it is asked for: ``1``, ``2``, … for the stretch items, ``interview``.
+    #: The name to ask by: ``1``, ``2``, … for the stretch items, ``interview``.
     name: str
     text: str
 
 
 def questions_of(readme: str) -> list[Question]:
-    """The questions that a lab's page leaves open."""
+    """Return the questions that a lab's page leaves open."""
     stretch = re.search(_SECTION.format(name="Stretch"), readme, flags=re.M | re.S)
     items = re.findall(r"^- (.*?)(?=^- |^\S|\Z)", stretch[1], flags=re.M | re.S) if stretch else []
     questions = [Question(str(number), _flowing(item)) for number, item in enumerate(items, start=1)]
@@ -29,12 +29,12 @@ def questions_of(readme: str) -> list[Question]:
 
 
 def is_question(name: str) -> bool:
-    """Whether this may be the name of a question: ``2`` or ``interview``, but not ``2.1``."""
+    """Check whether ``name`` can name a question: ``2`` or ``interview``, but not ``2.1``."""
     return re.fullmatch(rf"\d+|{INTERVIEW}", name) is not None
 
 
 def parse_answers(text: str) -> dict[str, str]:
-    """The name of a question → its answer. Headings are ``## Stretch 1`` and ``## Interview``."""
+    """Return question name → answer. The headings are ``## Stretch 1`` and ``## Interview``."""
     pieces = re.split(r"^## (?:Stretch (\d+)|(Interview))\b[^\n]*\n", text, flags=re.M)
     return {(number or INTERVIEW): answer.strip()
             for number, answer in zip(pieces[1::3], pieces[3::3])}

@@ -1,6 +1,6 @@
 """``course reset --bare``: a starter with signatures and invariants, without the recipe.
 
-A file that is this one, or the shipped one, has not been begun.
+A student whose file equals this text, or the shipped starter, has not begun.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def bare_starter(lab: Lab) -> str:
-    """The shipped starter, in which the docstring of a body to write says what it is for, what it returns and refuses.
+    """Return the shipped starter with shortened docstrings.
 
-    Of what holds afterwards, it keeps what the lab's ``bare`` list quotes.
-
-    The invariants of the lab's page stand at the head. A private helper that nothing in the file uses is left out: how
-    the work is divided is part of the recipe.
+    The docstring of a body to write keeps its purpose, its return value and the errors it raises. Of its postconditions
+    it keeps only those that the lab's ``bare`` list quotes. The invariants of the lab's page are at the top. A private
+    helper that nothing in the file uses is left out: how the work is divided is part of the recipe.
     """
     starter = shipped_starter(lab)
     tree = ast.parse(starter)
@@ -34,7 +33,7 @@ def bare_starter(lab: Lab) -> str:
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names = _names(tree)
     used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    replaced: dict[int, tuple[int, list[str]]] = {}  # first line → last line, and what stands there instead
+    replaced: dict[int, tuple[int, list[str]]] = {}  # first line → last line, and the lines that replace them
     for function in _stubs(tree, lines):
         if function.name.startswith("_") and not function.name.startswith("__") and function.name not in used:
             first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
@@ -56,7 +55,7 @@ def bare_starter(lab: Lab) -> str:
 
 
 def is_as_shipped(lab: Lab) -> bool:
-    """Whether the student has not begun: ``starter.py`` is what the course gave out, bare or not."""
+    """Check whether the student has not begun: ``starter.py`` is what the course gave out, bare or not."""
     try:
         text = lab.starter.read_text(encoding="utf-8")
         return text == shipped_starter(lab) or text == bare_starter(lab)
@@ -69,7 +68,7 @@ def is_bare(lab: Lab) -> bool:
 
 
 def _stubs(tree: ast.Module, lines: list[str]) -> list[_Function]:
-    """The functions whose bodies the student writes."""
+    """Return the functions whose bodies the student writes."""
     functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
     return [function for function in functions
             if _STUB.search("\n".join(lines[function.lineno - 1:function.end_lineno]))]
@@ -82,7 +81,7 @@ def _docstring(node: ast.Module | _Function) -> ast.expr | None:
 
 
 def _names(tree: ast.Module) -> dict[ast.AST, str]:
-    """The functions, each with its name as one would say it: ``BlockPool.touch``."""
+    """Map each function to its qualified name: ``BlockPool.touch``."""
     names: dict[ast.AST, str] = {node: node.name for node in tree.body if isinstance(node, _FUNCTIONS)}
     for parent in ast.walk(tree):
         if isinstance(parent, ast.ClassDef):
@@ -91,7 +90,7 @@ def _names(tree: ast.Module) -> dict[ast.AST, str]:
 
 
 def _kept(prose: str, also: list[str]) -> list[str]:
-    """The first sentence, those that say what is refused, and those in which one of the quotes ``also`` stands."""
+    """Return the first sentence, the sentences about errors, and those that contain one of the quotes in ``also``."""
     sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", re.sub(r"\s+", " ", prose).strip())
     refused = [sentence for sentence in promising_sentences(prose) if "After:" not in sentence]
     kept = [sentence for number, sentence in enumerate(sentences)
@@ -101,7 +100,7 @@ def _kept(prose: str, also: list[str]) -> list[str]:
 
 
 def _kept_cases(lists: dict[str, list[str]], also: list[str]) -> list[str]:
-    """The lists as lines. Of what holds afterwards, only the cases in which one of the quotes ``also`` stands."""
+    """Return the lists as lines. Under After, keep only the cases that contain one of the quotes in ``also``."""
     lines: list[str] = []
     for name in LISTS:
         cases = [case for case in lists.get(name, ()) if name != "After" or any(quote in case for quote in also)]
@@ -132,7 +131,7 @@ def _head(docstring: str, invariants: list[tuple[int, str]]) -> list[str]:
 
 
 def _without_empty_sections(lines: list[str]) -> list[str]:
-    """A heading such as ``# ---- Task 5`` goes if all that it was the heading of has gone."""
+    """Drop a heading such as ``# ---- Task 5`` if everything below it is gone."""
     kept: list[str] = []
     pending: list[str] = []  # a heading, and the empty lines after it
     for line in lines:
@@ -149,7 +148,7 @@ def _without_empty_sections(lines: list[str]) -> list[str]:
 
 
 def _end_with_blanks(lines: list[str], last: int) -> int:
-    """The last line, or the last of the empty lines after it."""
+    """Return the last of the empty lines after line ``last``, or ``last`` if there are none."""
     while last < len(lines) and not lines[last].strip():
         last += 1
     return last

@@ -1,8 +1,9 @@
 """The lab that a later lab builds on: ``from course.base import lab_2_1 as base``, then ``base.BlockPool``.
 
-In tests and in grading the base is the reference, the earlier lab's ``solution.py``: a lab is graded alone. While an
-engine of a student's own pieces is built (``using``), it is the student's own file, so that there is one pool, one
-manager and one scheduler, each grown from lab to lab. ``pytest --base`` runs a lab's tests on such a file.
+In tests and in grading the base is the reference, the earlier lab's ``solution.py``, because each lab is graded on its
+own. While an engine is built from a student's pieces (``using``), the base is the student's own file: the engine then
+has one pool, one manager and one scheduler, each extended from lab to lab. ``pytest --base`` runs a lab's tests on such
+a file.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from course.lab.load_module import load_file
 
 _NAME = re.compile(r"lab_(\d+)_(\d+)")
 
-#: The course whose labs are meant; by default the one that one stands in.
+#: The course whose labs are used; by default the one that contains the current folder.
 root: Path | None = None
-#: Number of a lab → the file that stands for it, where that is not its ``solution.py``.
+#: Lab number → the file that represents the lab, if it is not its ``solution.py``.
 _files: dict[str, Path] = {}
-#: A file is run once for each content and each choice of bases, so that all that build on it share its classes.
+#: Each file is run once per content and choice of bases, so that all files that build on it share its classes.
 _loaded: dict[object, types.ModuleType] = {}
 
 
@@ -35,7 +36,10 @@ def __getattr__(name: str) -> types.ModuleType:
 
 
 def load_base(number: str) -> types.ModuleType:
-    """The module that stands for a lab now. Raises LabError if there is no such lab, and what the file raises."""
+    """Return the module that currently represents a lab.
+
+    Raise LabError if there is no such lab. Errors that the file raises are passed on.
+    """
     path = _files.get(number) or find_lab(number, discover(root)).solution
     if not path.is_file():
         raise LabError(f"lab {number}, on which this file builds, has no file {path}")
@@ -46,14 +50,14 @@ def load_base(number: str) -> types.ModuleType:
 
 
 def use(files: Mapping[str, Path]) -> None:
-    """From now on these files, by the numbers of their labs, are the bases."""
+    """Make these files, keyed by lab number, the bases from now on."""
     global _files
     _files = dict(files)
 
 
 @contextlib.contextmanager
 def using(files: Mapping[str, Path]) -> Iterator[None]:
-    """Inside the block these files, by the numbers of their labs, are the bases."""
+    """Make these files, keyed by lab number, the bases inside the block."""
     before = _files
     use(files)
     try:

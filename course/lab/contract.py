@@ -1,4 +1,4 @@
-"""What a lab promises: its invariants, and what the docstrings of its tasks say of errors and of what holds afterwards.
+"""The promises of a lab: its invariants, and the errors and postconditions that the docstrings of its tasks state.
 
 A long contract is a list, one case per line; a short one may be a sentence that begins with ``After:`` or ``Raises``::
 
@@ -12,8 +12,8 @@ A long contract is a list, one case per line; a short one may be a sentence that
     - ValueError if fewer are free
 
 Each case under After, Returns and Raises is a promise. Each promise has a place: ``invariant 3`` of the lab's README,
-or the name of what the docstring belongs to, such as ``BlockPool.touch``. A mutant says which promise it breaks as
-``place: quote``.
+or the name of the class or function with the docstring, such as ``BlockPool.touch``. A mutant names the promise it
+breaks as ``place: quote``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-#: The place of what the lab's README says outside its invariants, and of the docstring of solution.py itself.
+#: The place of statements in the lab's README outside its invariants, and the place of the docstring of solution.py.
 README, MODULE = "README", "module"
 
 _INVARIANTS = re.compile(r"^## The invariants?\b[^\n]*\n(.*?)(?=^## |\Z)", re.M | re.S)
@@ -33,7 +33,7 @@ _TASK_MARKER = re.compile(r"^\s*# TASK \d+: ", re.M)
 LISTS = ("Before", "After", "Returns", "Raises")
 _PROMISING_LISTS = LISTS[1:]
 _ITEM, _CONTINUED, _CODE, _EXAMPLE = "- ", "  ", "    ", "Example::"
-#: Sentences that promise something which a test can check: what holds after a call, and what is refused.
+#: Sentences that promise something that a test can check: what holds after a call, and which errors are raised.
 _PROMISING = re.compile(r"\bAfter:|\bRaises\b|\b[A-Z]\w*Error\b")
 
 
@@ -48,12 +48,12 @@ class Promise:
 
 @dataclass(frozen=True)
 class Contract:
-    #: Place → all that is said there, in plain text.
+    #: Place → its whole text, without markup.
     texts: Mapping[str, str]
     promises: tuple[Promise, ...]
 
     def kept_by(self, quote: str) -> list[Promise]:
-        """The promises that ``place: quote`` is about. Raises ValueError if these words are not said there."""
+        """Return the promises that ``place: quote`` refers to. Raise ValueError if the quote is not found there."""
         place, _, words = quote.partition(": ")
         words = plain(words)
         if place not in self.texts:
@@ -66,7 +66,7 @@ class Contract:
 
 
 def contract_of(solution: str, readme: str) -> Contract:
-    """The contract of a lab, read from the text of its solution.py and of its README."""
+    """Read a lab's contract from the text of its solution.py and of its README."""
     texts = {README: plain(readme)}
     promises = []
     for number, text in invariants_of(readme):
@@ -85,18 +85,18 @@ def contract_of(solution: str, readme: str) -> Contract:
 
 
 def plain(text: str) -> str:
-    """``text`` on one line, without the marks of Markdown and of reStructuredText."""
+    """Return ``text`` on one line, without Markdown and reStructuredText markup."""
     return re.sub(r"\s+", " ", re.sub(r"[`*]", "", text)).strip()
 
 
 def invariants_of(readme: str) -> list[tuple[int, str]]:
-    """The numbered invariants of a lab's page."""
+    """Return the numbered invariants of a lab's page."""
     section = _INVARIANTS.search(readme)
     return [(int(number), text) for number, text in _NUMBERED.findall(section[1])] if section else []
 
 
 def docstrings_of(solution: str) -> Iterator[tuple[str, str, bool]]:
-    """Of all classes and functions: the name, the docstring, and whether a body in it is the student's to write."""
+    """Yield each class and function: its name, its docstring, and whether the student writes a body in it."""
     lines = solution.splitlines()
     tree = ast.parse(solution)
     yield MODULE, ast.get_docstring(tree) or "", False
@@ -113,14 +113,14 @@ def docstrings_of(solution: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def task_docstrings(solution: str) -> dict[str, str]:
-    """The docstrings of the functions whose bodies, or parts of them, are the student's to write, by their names."""
+    """Map function name → docstring for all functions whose bodies the student writes, wholly or in part."""
     classes = {node.name for node in ast.walk(ast.parse(solution)) if isinstance(node, ast.ClassDef)}
     return {name: docstring for name, docstring, is_task in docstrings_of(solution)
             if is_task and docstring and name.rpartition(".")[2] not in classes}
 
 
 def parts_of(docstring: str) -> tuple[str, dict[str, list[str]]]:
-    """The prose of a docstring, without its code, and its lists by name, each case on one line."""
+    """Split a docstring into its prose, without code, and its lists by name, each case on one line."""
     prose: list[str] = []
     lists: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -139,12 +139,12 @@ def parts_of(docstring: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def promising_sentences(prose: str) -> Iterator[str]:
-    """The sentences of a docstring's prose that say what is refused, or what holds afterwards."""
+    """Yield the sentences of a docstring's prose that state an error or a postcondition."""
     for paragraph in re.split(r"\n\s*\n", prose):
         flowing = re.sub(r"\s+", " ", paragraph).strip()
         yield from filter(_PROMISING.search, re.split(r"(?<=[.!?])\s+(?=[A-Z])", flowing))
 
 
 def _clauses(sentence: str) -> list[str]:
-    """``Raises X if …; nothing changes then.`` has two."""
+    """Split a sentence at its semicolons: ``Raises X if …; nothing changes then.`` has two clauses."""
     return [clause.strip() for clause in plain(sentence).rstrip(".").split("; ")]

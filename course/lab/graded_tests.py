@@ -1,4 +1,4 @@
-"""What a lab's tests are worth, read from their text: nothing of the student's runs here."""
+"""Read the points of a lab's tests from their source: no code of the student's runs here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TASK_IN_NAME = re.compile(r"test_task_(\d+)_")
 @dataclass(frozen=True)
 class GradedTest:
     name: str
-    #: None where the mark is missing; ``course check`` complains about those.
+    #: None if the mark is missing; ``course check`` reports such tests.
     points: int | None
     task: int | None
     takes_lab: bool
-    #: Whether it believes what is measured in the grader's sandbox, and the reason that it gives.
+    #: Whether the test trusts a measurement made inside the grader's sandbox, and the reason that it gives.
     is_inside: bool = False
     why_inside: str = ""
 
@@ -30,13 +30,13 @@ class GradedTest:
         return re.sub(r"^test_(task_\d+_)?", "", self.name).replace("_", " ")
 
     def result(self, verdict: Verdict, is_hidden: bool = False) -> TestResult:
-        """What stands in a result."""
+        """Combine the test and its verdict into the entry of a result."""
         return TestResult(verdict.passed, verdict.error, verdict.message, verdict.printed, name=self.name,
                           points=self.points or 0, task=self.task, is_hidden=is_hidden, is_inside=self.is_inside)
 
 
 def graded_tests(lab: Lab) -> list[GradedTest]:
-    """The tests of a lab, in the order of its tasks. Raises LabError if its file is damaged."""
+    """Return the tests of a lab, in the order of its tasks. Raise LabError if the test file is damaged."""
     try:
         tree = ast.parse(lab.tests.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
@@ -56,7 +56,7 @@ def graded_tests(lab: Lab) -> list[GradedTest]:
 
 @dataclass(frozen=True)
 class _HiddenHalf(Lab):
-    """So that hidden tests are read like those of the lab."""
+    """A lab whose tests are the hidden ones, so that the same code can read them."""
 
     @property
     def tests(self) -> Path:
@@ -64,7 +64,7 @@ class _HiddenHalf(Lab):
 
 
 def hidden_graded_tests(lab: Lab, hidden: Path | None) -> list[GradedTest]:
-    """An instructor's own tests of a lab, from the folder ``hidden``: ``2.1/test_hidden.py``."""
+    """Return an instructor's own tests of a lab, from the folder ``hidden``: ``2.1/test_hidden.py``."""
     folder = hidden / lab.number if hidden is not None else None
     if folder is None or not (folder / "test_hidden.py").is_file():
         return []
@@ -72,7 +72,7 @@ def hidden_graded_tests(lab: Lab, hidden: Path | None) -> list[GradedTest]:
 
 
 def _inside(decorator: ast.expr) -> str | None:
-    """The reason in ``@pytest.mark.inside("reason")``: "" where there is none, None for another mark."""
+    """Return the reason in ``@pytest.mark.inside("reason")``: "" if it is missing, None for any other mark."""
     match decorator:
         case ast.Call(func=ast.Attribute(attr="inside"), args=[ast.Constant(value=str() as reason)]):
             return reason
@@ -82,7 +82,7 @@ def _inside(decorator: ast.expr) -> str | None:
 
 
 def _mark(decorator: ast.expr) -> tuple[str, int] | None:
-    """``("points", 3)`` for ``@pytest.mark.points(3)``."""
+    """Return ``("points", 3)`` for ``@pytest.mark.points(3)``, and None for any other mark."""
     match decorator:
         case ast.Call(func=ast.Attribute(attr=("points" | "task") as name), args=[ast.Constant(value=int() as value)]):
             return name, value

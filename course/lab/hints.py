@@ -1,4 +1,4 @@
-"""hints.md: for every task three hints, from a nudge to nearly the code."""
+"""hints.md: three hints per task, from a nudge to nearly the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LEVELS = (1, 2, 3)
 
 
 def parse_hints(text: str) -> dict[int, dict[int, str]]:
-    """Task number → level → hint. Headings are ``## Task 2: ...`` and ``### Hint 1``."""
+    """Return task number → level → hint. The headings are ``## Task 2: ...`` and ``### Hint 1``."""
     hints: dict[int, dict[int, str]] = {}
     for task, section in _sections(r"## Task", text):
         for level, hint in _sections(r"### Hint", section):
@@ -17,7 +17,7 @@ def parse_hints(text: str) -> dict[int, dict[int, str]]:
 
 
 def _sections(heading: str, text: str) -> list[tuple[int, str]]:
-    """What follows each heading ``HEADING n``, up to the next: the number, and the text from there on."""
+    """Split ``text`` at headings ``HEADING n``, and return each number with the text up to the next heading."""
     pieces = re.split(rf"^{heading} (\d+)", text, flags=re.M)
     return [(int(number), body) for number, body in zip(pieces[1::2], pieces[2::2])]
 

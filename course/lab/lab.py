@@ -1,4 +1,4 @@
-"""Where the labs are and what they are called."""
+"""Find the labs, and their names and settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-#: The project, found from this file: in a checkout, labs are folders beside the package, which is installed in place.
-#: Where it was installed from a wheel, there are none.
+#: The project, found from this file. In a checkout the labs are folders next to the package, which is installed in
+#: place. An installation from a wheel has no labs.
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
-#: What ``course init`` leaves in a course that it laid down.
+#: The file by which ``course init`` marks a course that it created.
 MARKER = Path(".course") / "course.json"
 
 _PHASE = re.compile(r"phase-(\d+)-[\w-]+")
@@ -27,12 +27,12 @@ APART = ("{folder} is a clone of the course, but the command `course` was instal
 
 
 class LabError(Exception):
-    """Something about a lab that the reader of the message can mend."""
+    """A problem with a lab that the reader of the message can fix."""
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What ``lab.json`` says."""
+    """The contents of ``lab.json``."""
 
     title: str
     engine: tuple[str, ...]
@@ -77,7 +77,7 @@ class Lab:
 
     @property
     def see(self) -> Path | None:
-        """A program that shows the finished lab at work; ``course run --lab`` runs it. None if the lab has none."""
+        """A program that shows the finished lab at work, or None; ``course run --lab`` runs it."""
         path = self.folder / "see.py"
         return path if path.is_file() else None
 
@@ -126,8 +126,10 @@ class Lab:
 
     @property
     def engine(self) -> tuple[str, ...]:
-        """The engine modules with the same joint, tested by the same tests as if they were one; a name that two of them
-        have is the later one's. Empty: the lab has no counterpart in the engine."""
+        """The engine modules with the same interface, tested as one module; empty if the lab has no counterpart.
+
+        If two of them define a name, the later one wins.
+        """
         return self._settings.engine
 
     @property
@@ -137,71 +139,73 @@ class Lab:
 
     @property
     def parts(self) -> dict[str, str]:
-        """What the lab gives the engine: a slot of ``EngineParts`` → the name in the lab's file that fills it."""
+        """The lab's contribution to the engine: slot of ``EngineParts`` → the name in its file that fills the slot."""
         return self._settings.parts
 
     @property
     def adapter(self) -> str | None:
-        """What stands between the lab's piece and the engine, as ``module.Class``."""
+        """The class between the lab's piece and the engine, as ``module.Class``."""
         return self._settings.adapter
 
     @property
     def needs(self) -> dict[str, str]:
-        """A slot → the first lab whose piece there can use this lab's piece."""
+        """Slot → the first lab whose piece in that slot can use this lab's piece."""
         return self._settings.needs
 
     @property
     def waits(self) -> bool:
-        """Whether its piece lets requests wait for ever where another would take blocks from them."""
+        """Whether the lab's piece lets requests wait forever where another piece would take blocks from them."""
         return self._settings.waits
 
     @property
     def time_factor(self) -> float:
-        """How many times the usual limit its tests may compute; with MLX, all its threads count."""
+        """The factor by which the lab's tests may exceed the usual CPU limit. With MLX, all its threads count."""
         return self._settings.time_factor
 
     def test_limit_s(self, time_limit_s: float) -> float:
-        """What one of its tests may compute, where ``--time-limit`` is this."""
+        """Return the CPU limit of one of the lab's tests, given the value of ``--time-limit``."""
         return self.time_factor * time_limit_s
 
     @property
     def minutes(self) -> int | None:
-        """The time it takes a fluent Python programmer."""
+        """The minutes that the lab takes a fluent Python programmer."""
         return self._settings.minutes
 
     @property
     def score(self) -> dict[str, str]:
-        """For an open lab, what ``course board`` keeps: ``module``, which has ``score``, ``table`` and
-        ``total``, and the ``name`` in the lab's file that is scored."""
+        """The settings of ``course board`` for an open lab.
+
+        ``module`` contains ``score``, ``table`` and ``total``; ``name`` is the name in the lab's file that is scored.
+        """
         return self._settings.score
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """Which sentences of docstrings a bare starter keeps beside the usual ones, as ``place: quote``."""
+        """The docstring sentences that a bare starter keeps in addition to the usual ones, as ``place: quote``."""
         return self._settings.bare
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Modules of the course that lie in the grader's sandbox, because the lab's file extends what they define."""
+        """Modules of the course that the grader's sandbox contains because the lab's file extends their classes."""
         return self._settings.given
 
     @property
     def surface(self) -> dict[str, str]:
-        """What the lab's file may use on the grader's side; see ``course.grading.remote_lab.surface``."""
+        """The names that the lab's file may use on the grader's side; see ``course.grading.remote_lab.surface``."""
         return self._settings.surface
 
     @property
     def now(self) -> str:
-        """What a student has who passes this lab, in a sentence or two."""
+        """What a student has built after passing this lab, in a sentence or two."""
         return self._settings.now
 
     def module_path(self, module: str) -> Path:
-        """The file of a module of the project."""
+        """Return the file of a module of the project."""
         path = self.root / (module.replace(".", "/") + ".py")
         if path.is_file():
             return path
         try:
-            found = importlib.util.find_spec(module)  # a course that was laid down from an installed package
+            found = importlib.util.find_spec(module)  # a course that was created from an installed package
         except ModuleNotFoundError:
             return path
         return Path(found.origin) if found is not None and found.origin else path
@@ -214,8 +218,11 @@ class Lab:
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The course that ``start`` lies in, by default the folder one stands in: one that ``course init`` laid down, else
-    the checkout that this package is installed from. Raises LabError if there is neither."""
+    """Return the root of the course that contains ``start``, by default the current folder.
+
+    This is a course created by ``course init``, else the checkout that this package is installed from. Raise LabError
+    if there is neither.
+    """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / MARKER).is_file():
@@ -233,7 +240,7 @@ def _has_labs(folder: Path) -> bool:
 
 
 def discover(root: Path | None = None) -> list[Lab]:
-    """All labs of a project, by default the one that one stands in, in the order of the course."""
+    """Return all labs of a project, by default the project of the current folder, in the order of the course."""
     root = root or find_root()
     labs = []
     for phase in root.iterdir():
@@ -248,13 +255,13 @@ def discover(root: Path | None = None) -> list[Lab]:
 
 
 def lab_of_path(path: Path, labs: list[Lab]) -> Lab | None:
-    """The lab whose folder holds ``path``, if any."""
+    """Return the lab whose folder contains ``path``, or None."""
     path = path.resolve()
     return next((lab for lab in labs if path == lab.folder or lab.folder in path.parents), None)
 
 
 def find_lab(name: str, labs: list[Lab]) -> Lab:
-    """A lab by number (``2.1``), name, folder name or path. Raises LabError with the list and the nearest match."""
+    """Find a lab by number (``2.1``), name, folder name or path. Raise LabError with the list and the nearest match."""
     wanted = name.strip().rstrip("/")
     if re.fullmatch(r"\d+\.\d+", wanted):
         wanted = ".".join(str(int(part)) for part in wanted.split("."))
@@ -266,13 +273,13 @@ def find_lab(name: str, labs: list[Lab]) -> Lab:
         here = lab_of_path(Path(wanted), labs)
         if here:
             return here
-    if number := re.fullmatch(r"(\d+)(\.\d*)?", wanted):  # digits that are near each other mean nothing
+    if number := re.fullmatch(r"(\d+)(\.\d*)?", wanted):  # similar digits do not mean a similar lab
         of_phase = [lab for lab in labs if lab.number.split(".")[0] == str(int(number[1]))]
         if of_phase:
             raise LabError(f"There is no lab {name!r}. Phase {int(number[1])} has:\n{_listing(of_phase)}")
         raise LabError(f"There is no lab {name!r}.\nThe labs are:\n{_listing(labs)}")
     known = {candidate: lab for lab in labs for candidate in (lab.name, lab.folder.name)}
-    from mini_vllm.checks import nearest  # here: a process that runs tests begins without the engine
+    from mini_vllm.checks import nearest  # imported late: a process that runs tests starts without the engine
     near = nearest(wanted.split("/")[-1], known)
     guess = f" Did you mean {known[near]}?" if near else ""
     raise LabError(f"There is no lab {name!r}.{guess}\nThe labs are:\n{_listing(labs)}")

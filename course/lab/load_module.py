@@ -1,4 +1,4 @@
-"""Load what is under test: a file by its path, since lab folders carry hyphens, or modules of the engine by name."""
+"""Load what is under test: a file by its path, since lab folders have hyphens in their names, or modules by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def load_file(path: Path) -> types.ModuleType:
-    """Run ``path`` as a module of its own. Whatever it raises comes through.
+    """Run ``path`` as a separate module. Errors that it raises are passed on.
 
-    The source is compiled anew each time: cached bytecode is keyed by whole seconds and size, and a student who saves
+    The source is compiled again each time: cached bytecode is keyed by whole seconds and size, and a student who saves
     twice in one second would be graded on the older file.
     """
     path = path.resolve()
@@ -21,7 +21,7 @@ def load_file(path: Path) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = str(path)
     code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    sys.modules[name] = module  # dataclasses and pickle look their module up there
+    sys.modules[name] = module  # dataclasses and pickle look up their module there
     try:
         exec(code, module.__dict__)
     except BaseException:
@@ -31,7 +31,7 @@ def load_file(path: Path) -> types.ModuleType:
 
 
 def import_together(names: Sequence[str]) -> types.ModuleType:
-    """One module; of several, a module that has the names of all of them, the later one's where two have the same."""
+    """Import one module, or merge the names of several into one; if two define a name, the later one wins."""
     modules = [importlib.import_module(name) for name in names]
     if len(modules) == 1:
         return modules[0]

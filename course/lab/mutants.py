@@ -1,4 +1,4 @@
-"""Wrong solutions, each with the test that must catch it. A suite that lets one through is a bug in the course."""
+"""Wrong solutions, each with the test that must catch it. If the tests miss one, the course has a bug."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from course.lab.load_module import load_file
 class Mutant:
     """The solution with ``replace``, which occurs in it exactly once, changed to ``by``.
 
-    ``breaks`` quotes what of the lab's contract no longer holds, with its place: ``invariant 3: a call that raises``,
-    ``BlockPool.touch: nothing changes then``. Several, where one promise is the special case of another.
+    ``breaks`` quotes the part of the lab's contract that no longer holds, with its place: ``invariant 3: a call that
+    raises``, ``BlockPool.touch: nothing changes then``. There are several quotes if one promise is a special case of
+    another.
     """
 
     name: str
@@ -24,8 +25,8 @@ class Mutant:
     by: str
     killed_by: str
     breaks: str | tuple[str, ...] = ()
-    #: Whether it lives on what lies in the process of the tests. In the grader's sandbox it finds nothing of that, and
-    #: is as right as the solution.
+    #: Whether the mutant relies on objects in the process of the tests. In the grader's sandbox it finds none of them
+    #: and behaves like the correct solution.
     only_in_process: bool = False
 
     @property
@@ -33,7 +34,7 @@ class Mutant:
         return (self.breaks,) if isinstance(self.breaks, str) else self.breaks
 
     def apply(self, solution: str) -> str:
-        """The wrong solution's text. Raises LabError if this mutant no longer fits the solution."""
+        """Return the wrong solution's text. Raise LabError if this mutant no longer fits the solution."""
         count = solution.count(self.replace)
         if count != 1:
             raise LabError(f"mutant {self.name}: its 'replace' text occurs {count} times in solution.py, must be once")
@@ -47,7 +48,7 @@ class Mutant:
         return text
 
     def write(self, solution: str, folder: Path) -> Path:
-        """Put into ``folder`` what ``apply`` has accepted; it is not looked at again."""
+        """Write the mutant into ``folder``. ``apply`` must have accepted it; it is not checked again."""
         path = folder / f"{self.name}.py"
         path.write_text(solution.replace(self.replace, self.by), encoding="utf-8")
         return path
@@ -61,6 +62,6 @@ def mutants_of(lab: Lab) -> list[Mutant]:
 
 
 def unobservable_in(lab: Lab) -> dict[str, str]:
-    """Promises of the lab that no test can see broken, each with the reason."""
+    """Return the lab's promises whose violation no test can observe, each with the reason."""
     unobservable: dict[str, str] = getattr(load_file(lab.mutants), "UNOBSERVABLE", {})
     return unobservable

@@ -1,6 +1,6 @@
-"""Whose piece stands where: a student's, where a lab passes, and the reference's elsewhere.
+"""Which piece fills each slot of the engine: the student's if its lab passes, else the reference's.
 
-    slot               labs that fill it      the latest that passes is put in
+    slot               labs that fill it      the latest that passes is used
     block_pool         2.1, 3.1               3.1 extends 2.1: the student's own if that passes, else the reference's
     kv_cache_manager   2.2, 3.2, 3.4
     …
@@ -20,28 +20,28 @@ from course.lab.lab import Lab, LabError, find_lab
 if TYPE_CHECKING:
     from mini_vllm.engine_config import EngineParts
 
-#: The slots of EngineParts, in the order in which a request meets them. (MLX is not imported to know them.)
+#: The slots of EngineParts, in the order in which a request meets them. (Listed here to avoid importing MLX.)
 SLOTS = ("engine", "request_queue", "scheduler", "kv_cache_manager", "prefix_tree", "block_pool", "model_runner",
          "attention", "sampler")
 
 
 @dataclass(frozen=True)
 class Seat:
-    """A slot of the engine, and who fills it."""
+    """A slot of the engine, and the lab that fills it."""
 
     slot: str
     #: None: the reference's piece.
     lab: Lab | None
-    #: Why it is the reference's, or on whose base a student's stands.
+    #: Why the piece is the reference's, or whose base a student's piece builds on.
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """The files of an engine: by the numbers of their labs, and which of them fill slots."""
+    """The files of an engine, keyed by lab number, and the slots that they fill."""
 
     seats: list[Seat]
-    #: Of pieces and of what they are built on; where that is not a student's own, the reference's.
+    #: The files of the pieces and of their bases; a base that is not the student's own is the reference's.
     files: dict[str, Path] = field(default_factory=dict)
 
     @property
@@ -51,12 +51,12 @@ class Pieces:
 
 
 def slots_of(labs: Sequence[Lab]) -> dict[str, list[Lab]]:
-    """Slot → the labs that fill it, the latest last; only slots that some lab fills."""
+    """Return slot → the labs that fill it, the latest last. Slots that no lab fills are left out."""
     return {slot: filling for slot in SLOTS if (filling := [lab for lab in labs if slot in lab.parts])}
 
 
 def choose(labs: Sequence[Lab], passes: Callable[[Lab], bool], file_of: Callable[[Lab], Path]) -> Pieces:
-    """Each slot to the latest of its labs that passes."""
+    """Fill each slot with the latest of its labs that passes."""
     chosen = {slot: next((lab for lab in reversed(filling) if passes(lab)), None)
               for slot, filling in slots_of(labs).items()}
     notes = {slot: _why_not(filling) for slot, filling in slots_of(labs).items()}
@@ -66,7 +66,7 @@ def choose(labs: Sequence[Lab], passes: Callable[[Lab], bool], file_of: Callable
 
 def just(labs: Sequence[Lab], wanted: Sequence[Lab], is_own: Callable[[Lab], bool],
          file_of: Callable[[Lab], Path]) -> Pieces:
-    """The pieces of the labs ``wanted``, whether they pass or not; bases are a student's own where ``is_own``."""
+    """Use the pieces of the labs ``wanted``, whether they pass or not; bases are a student's own where ``is_own``."""
     for lab in wanted:
         if not lab.parts:
             raise LabError(f"Lab {lab} gives the engine no piece. Those that do: "
@@ -83,8 +83,10 @@ def _why_not(filling: Sequence[Lab]) -> str:
 
 
 def _keep_what_fits(labs: Sequence[Lab], chosen: dict[str, Lab | None], notes: dict[str, str]) -> None:
-    """A piece that needs a later lab's piece beside it (a tree needs a manager that asks it) goes with the
-    reference's instead of an earlier one."""
+    """Replace pieces that are too early for another chosen piece by the reference's.
+
+    A piece may need a later lab's piece in another slot: a tree needs a manager that queries it.
+    """
     for lab in [lab for lab in chosen.values() if lab is not None]:
         for slot, number in lab.needs.items():
             other = chosen.get(slot)
@@ -111,7 +113,7 @@ def _with_files(labs: Sequence[Lab], chosen: Mapping[str, Lab | None], notes: Ma
 
 
 def bases_of(lab: Lab, labs: Sequence[Lab]) -> list[Lab]:
-    """What ``lab`` extends, and what that extends."""
+    """Return the lab that ``lab`` extends, the lab that this one extends, and so on."""
     below: list[Lab] = []
     while lab.base is not None:
         lab = find_lab(lab.base, list(labs))
@@ -120,16 +122,16 @@ def bases_of(lab: Lab, labs: Sequence[Lab]) -> list[Lab]:
 
 
 def needed_for_all(labs: Sequence[Lab]) -> list[Lab]:
-    """The labs without which some part of the engine is not a student's: the last of every slot, and their bases."""
+    """Return the labs that a student needs to own the whole engine: the last lab of every slot, and their bases."""
     last = [filling[-1] for filling in slots_of(labs).values()]
     needed = {lab.number: lab for top in last for lab in (top, *bases_of(top, labs))}
     return sorted(needed.values(), key=labs.index)
 
 
 def build(files: Mapping[str, Path], labs: Sequence[Lab]) -> EngineParts:
-    """Run the files, each on its bases, and take the piece of every lab of ``labs``.
+    """Run the files, each on its bases, and take the piece of every lab in ``labs``.
 
-    Raises what a file raises, and LabError for one that lacks its piece.
+    Raise LabError if a file lacks its piece. Errors that a file raises are passed on.
     """
     from mini_vllm.engine_config import EngineParts
     parts: dict[str, Any] = {}
@@ -144,7 +146,7 @@ def build(files: Mapping[str, Path], labs: Sequence[Lab]) -> EngineParts:
 
 
 def _adapted(lab: Lab, piece: Any) -> Any:
-    """A piece that speaks numpy, say, is put behind the adapter that its lab names."""
+    """Wrap a piece in the adapter that its lab names, for example because the piece uses numpy."""
     if lab.adapter is None:
         return piece
     module, name = lab.adapter.rsplit(".", 1)
@@ -152,5 +154,5 @@ def _adapted(lab: Lab, piece: Any) -> Any:
 
 
 def _place(number: str) -> list[int]:
-    """Where a lab stands in the course."""
+    """Return a sort key for the lab's place in the course."""
     return [int(part) for part in number.split(".")]

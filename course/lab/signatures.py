@@ -1,4 +1,4 @@
-"""Whether a piece of the engine can be called as the lab's piece is."""
+"""Check whether a piece of the engine can be called like the lab's piece."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 
 
 def extends(engine: str, lab: str) -> bool:
-    """Whether ``engine`` is ``lab``, perhaps with more parameters that may be left out, and defaults where it has none.
+    """Check whether the signature ``engine`` equals ``lab`` except for additional optional parameters and defaults.
 
-    Both as ``starters.declarations`` writes them: ``(a: int, b: int=1)``, of a class ``(a: int; b: int = 1)``.
+    Both are written as by ``starters.declarations``: ``(a: int, b: int=1)``, for a class ``(a: int; b: int = 1)``.
     """
     engine_positional, engine_by_name = _parameters(engine)
     lab_positional, lab_by_name = _parameters(lab)
@@ -21,17 +21,17 @@ def extends(engine: str, lab: str) -> bool:
 
 
 def _takes(engine: str, lab: str) -> bool:
-    """Whether one parameter is the other, or the same with a default."""
+    """Check whether the two parameters are equal, or differ only in a default that ``engine`` adds."""
     return engine == lab or engine.startswith(f"{lab}=")
 
 
 def _parameters(signature: str) -> tuple[list[str], list[str]]:
-    """Parameters that may be given by position, and those given by name only, each with its default."""
+    """Return the parameters that may be passed by position and the keyword-only ones, each with its default."""
     fields_or_parameters = signature.replace("; ", ", ")
     try:
         arguments = next(node for node in ast.walk(ast.parse(f"def f{fields_or_parameters}: ..."))
                          if isinstance(node, ast.arguments))
-    except SyntaxError:  # a class may declare a field without a default after one that has it
+    except SyntaxError:  # a class may declare a field without a default after one with a default
         return signature.strip("()").replace(" = ", "=").split("; "), []
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]

@@ -1,4 +1,4 @@
-"""The starter is the solution with the marked bodies taken out. The solution is the single source."""
+"""Make the starter from the solution by removing the marked bodies. The solution is the single source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _END_ONLY = re.compile(r"^\s*# END SOLUTION ONLY\s*$")
 
 @dataclass(frozen=True)
 class Stub:
-    """One body the student writes. Its message is what the untouched starter raises."""
+    """A body that the student writes. The untouched starter raises its message."""
 
     number: int
     label: str
@@ -27,7 +27,7 @@ class Stub:
 
 
 def make_starter(solution: str, name: str = "solution.py") -> tuple[str, list[Stub]]:
-    """The text of the starter, and its stubs in order. Raises LabError for markers that do not pair up."""
+    """Return the text of the starter, and its stubs in order. Raise LabError if the markers do not pair up."""
     lines, stubs = [], []
     closing: re.Pattern[str] | None = None
     opened = ""
@@ -57,7 +57,7 @@ def make_starter(solution: str, name: str = "solution.py") -> tuple[str, list[St
 
 
 def clean_solution(solution: str) -> str:
-    """The solution as a reader wants it: without the markers."""
+    """Return the solution without the markers, for readers."""
     patterns = (_TASK, _END_TASK, _ONLY, _END_ONLY)
     return "".join(line for line in solution.splitlines(keepends=True) if not any(p.match(line) for p in patterns))
 
@@ -67,7 +67,7 @@ def shipped_starter(lab: Lab) -> str:
 
 
 def unbegun_tasks(lab: Lab) -> dict[int, str]:
-    """The tasks of which the student has written nothing yet, each with the names of what is to be written."""
+    """Return the tasks that the student has not begun, each with the names of the bodies to write."""
     _, stubs = make_starter(lab.solution.read_text(encoding="utf-8"), lab.relative(lab.solution))
     text = lab.starter.read_text(encoding="utf-8", errors="replace") if lab.starter.is_file() else ""
     begun = {stub.number for stub in stubs if f'NotImplementedError("{stub.message}")' not in text}
@@ -79,7 +79,7 @@ def unbegun_tasks(lab: Lab) -> dict[int, str]:
 
 
 def declarations(source: str) -> dict[str, tuple[str, str | None]]:
-    """Public classes and functions of a module: qualified name → (signature, docstring)."""
+    """Return the public classes and functions of a module: qualified name → (signature, docstring)."""
     found: dict[str, tuple[str, str | None]] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
@@ -97,7 +97,7 @@ def declarations(source: str) -> dict[str, tuple[str, str | None]]:
 
 
 def declared_names(source: str) -> set[str]:
-    """All names that a module's text makes visible at its top level."""
+    """Return all names that a module's source defines at its top level."""
     names: set[str] = set()
     for node in ast.parse(source).body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -1,4 +1,4 @@
-"""``course answer``: questions of a lab's page, and their answers, folded away."""
+"""``course answer``: the questions of a lab's page, and their hidden answers."""
 
 
 import pytest

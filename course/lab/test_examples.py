@@ -1,4 +1,4 @@
-"""The examples in the contracts of a lab say what its solution does."""
+"""The examples in a lab's contracts agree with its solution."""
 
 import doctest
 

@@ -1,4 +1,4 @@
-"""Whose piece stands where, and on whose base."""
+"""Whose piece fills each slot, and whose base it builds on."""
 
 from dataclasses import fields
 
@@ -73,7 +73,7 @@ def test_what_an_engine_of_ones_own_needs():
         "2.1", "2.2", "3.1", "3.2", "3.3", "3.4", "4.1", "4.2", "4.3", "5.1", "5.2", "5.3"]
 
 
-# ---- built
+# ---- building
 
 
 def test_what_is_built_grows_from_ones_own_file(tmp_path):
@@ -85,7 +85,7 @@ def test_what_is_built_grows_from_ones_own_file(tmp_path):
 
 
 def test_a_base_holds_no_later_labs_answer():
-    """What a lab gives a class anew must not be there in what it extends."""
+    """Check that a method that a lab adds to a class does not exist in the class it extends."""
     for later in LABS:
         for name in later.parts.values():
             if later.base is None or isinstance(getattr(base_labs.load_base(later.number), name), type) is False:
@@ -109,7 +109,7 @@ def test_a_base_that_does_not_exist_is_named(name, complaint):
         getattr(base_labs, name)
 
 
-# ---- chosen by what the tests say
+# ---- choosing by test results
 
 
 class FakeProgress:

@@ -1,11 +1,11 @@
 """The capstone: 32 requests with shared prefixes, priorities and aborts, served from a small pool.
 
-    four beginnings of about 40 tokens, eight endings each     blocks are shared, also half-filled ones
-    HIGH, NORMAL and LOW in turn                               whoever is served last gives way
-    9 of 32 are aborted after their third token                blocks come home at once
-    47 blocks of 8 tokens, 8 seats                             there is room for four or five of them at a time
+    four beginnings of about 40 tokens, eight endings each     blocks are shared, even partly filled ones
+    HIGH, NORMAL and LOW in turn                               the request that is served last gives way
+    9 of 32 are aborted after their third token                their blocks are freed at once
+    47 blocks of 8 tokens, 8 seats                             there is room for four or five requests at a time
 
-Whoever is not aborted must get the reference's tokens; whoever is, a beginning of them.
+A request that is not aborted must get the reference's tokens; an aborted one must get a prefix of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Order:
 
 
 def orders() -> list[Order]:
-    """All 32, in the order in which they come."""
+    """Return all 32 requests, in the order in which they arrive."""
     levels = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
     return [Order(BEGINNINGS[index % 4] + ENDINGS[index // 4],
                   SamplingParams(max_tokens=MAX_TOKENS[index % 4], temperature=0.0 if index % 2 else 0.8, seed=index,
@@ -62,7 +62,7 @@ def config(model: str = "tiny-tales") -> EngineConfig:
 
 
 def run_capstone(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep = lambda step: None) -> Tokens:
-    """The tokens of all 32, audited at every step. Raises TrialFailed, and PartError."""
+    """Run all 32 requests, audited at every step, and return their tokens. Raise TrialFailed or PartError."""
     engine = engine_of(config(), parts, loaded)
     steps = Steps(on_step)
     audit = Audit(engine)
@@ -73,7 +73,7 @@ def run_capstone(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep
 
 
 def tokens_per_second(parts: EngineParts | None, loaded: LoadedModel, on_step: OnStep = lambda step: None) -> float:
-    """Output tokens of the capstone over wall time, unaudited."""
+    """Return the capstone's output tokens per second of wall time, without an audit."""
     engine = engine_of(config(), parts, loaded)
     started_s = time.perf_counter()
     outputs = _serve(engine, Steps(on_step), None)
@@ -99,7 +99,7 @@ def _serve(engine: LLMEngine, steps: Steps, audit: Audit | None) -> list[Request
 
 
 def reference_tokens(loaded: LoadedModel, on_step: OnStep = lambda step: None) -> Tokens:
-    """What each of the 32 is told when nothing is aborted and the pool is large enough for all at once."""
+    """Return the tokens of the 32 requests when nothing is aborted and the pool has room for all of them at once."""
     engine = engine_of(EngineConfig(num_blocks=400, block_size=8, max_num_seqs=16), None, loaded)
     names = [engine.add_request(order.prompt, order.params) for order in orders()]
     outputs: dict[str, RequestOutput] = {}
@@ -111,7 +111,7 @@ def reference_tokens(loaded: LoadedModel, on_step: OnStep = lambda step: None) -
 
 
 def first_difference(mine: Tokens, reference: Tokens) -> str | None:
-    """A sentence about the first request that got other tokens than it should; None if all is well."""
+    """Describe the first request that got wrong tokens in a sentence; return None if there is none."""
     for index, (order, own, wanted) in enumerate(zip(orders(), mine, reference)):
         if isinstance(own, str):
             return f"request {index + 1} of 32 ended with the error {own}"

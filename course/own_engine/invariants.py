@@ -1,4 +1,4 @@
-"""The invariants of a running engine, looked at from outside: what its pieces say of themselves is not believed."""
+"""The invariants of a running engine, checked from outside: the pieces' own claims are not trusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mini_vllm.scheduler import SchedulerOutput
 
 
 class BrokenInvariant(Exception):
-    """A rule of the engine, and how it is broken."""
+    """A violated rule of the engine, and how it was violated."""
 
     def __init__(self, rule: str, finding: str) -> None:
         super().__init__(f"{finding}. The rule: {rule}")
@@ -31,7 +31,7 @@ HOME = "when every request has ended, all blocks have come home"
 
 
 class Audit:
-    """Looks at an engine after each plan and after each step. Raises BrokenInvariant."""
+    """Checks an engine after each plan and after each step. Raises BrokenInvariant."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self.engine = engine
@@ -60,7 +60,7 @@ class Audit:
         self.check_blocks()
 
     def check_blocks(self) -> None:
-        """The pool, the tables, and what the index says of them."""
+        """Check the pool, the tables, and the index entries of their blocks."""
         pool = self.engine.kv_cache.block_pool
         free_ids = [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
         if len(free_ids) != len(set(free_ids)) or pool.null_block.block_id in free_ids:
@@ -82,7 +82,7 @@ class Audit:
             self._check_content(block, holders[block.block_id])
 
     def _holders(self) -> dict[int, list[tuple[Request, int]]]:
-        """Block id → whose table names it, and where."""
+        """Return block id → the requests whose tables name the block, and at which index."""
         holders: dict[int, list[tuple[Request, int]]] = defaultdict(list)
         kv_cache = self.engine.kv_cache
         for request in list(self.engine.scheduler.requests.values()):
@@ -98,7 +98,7 @@ class Audit:
         return holders
 
     def _check_content(self, block: KVCacheBlock, holders: list[tuple[Request, int]]) -> None:
-        """All who hold a block must mean the same tokens by it, and so must the index."""
+        """Check that all holders of a block, and the index, agree on its tokens."""
         size = self.engine.kv_cache.block_size
         contents = []
         for request, index in holders:
@@ -119,7 +119,7 @@ class Audit:
                                                    f"{list(key.token_ids)[:8]}…, and holds {list(content)[:8]}…")
 
     def check_end(self) -> None:
-        """Nobody is left, so everything is."""
+        """Check that all blocks are free once no request is left."""
         pool = self.engine.kv_cache.block_pool
         num_free = len(pool.free_block_queue.get_all_free_blocks())
         if num_free != len(pool.blocks) - 1:

@@ -1,4 +1,4 @@
-"""The process in which an engine of a student's pieces runs: it reports what happens, line by line, and may be killed.
+"""The process in which an engine of a student's pieces runs: it reports events line by line, and may be killed.
 
     python -m course.own_engine.process SPEC REPORT
 """
@@ -51,7 +51,7 @@ class Reporter:
         self._file.flush()
 
     def beat(self, step: int) -> None:
-        """Something that is not the student's goes on: nothing hangs."""
+        """Report that code other than the student's is making progress, so that the parent does not assume a hang."""
         if step % 10 == 1:
             self.tell("beat")
 
@@ -59,7 +59,7 @@ class Reporter:
 def main(arguments: Sequence[str]) -> int:
     spec = Spec(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
     spec = replace(spec, tries=[Try(**each) for each in cast(list[dict[str, Any]], spec.tries)])
-    faulthandler.register(STACK_SIGNAL, all_threads=False)  # the parent asks where it hangs, before it kills it
+    faulthandler.register(STACK_SIGNAL, all_threads=False)  # the parent asks where it hangs before killing it
     with open(arguments[1], "a", encoding="utf-8") as file:
         reporter = Reporter(file)
         try:
@@ -91,7 +91,7 @@ def _run(spec: Spec, reporter: Reporter) -> None:
             _run_one(spec, parts, loaded, reporter)
         except PartError:
             if len(pieces.labs) == 1 or len(spec.tries) == 1:
-                raise  # pieces that need a third beside them may not fit without it; that is not what is looked for
+                raise  # pieces that need a third piece may not fit without it; such failures are not what is looked for
 
 
 def _run_one(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
@@ -108,7 +108,7 @@ def _run_one(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Repo
 
 
 def _compare(name: str, spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
-    """Raise TrialFailed unless a workload gives the reference's tokens."""
+    """Raise TrialFailed unless a workload produces the reference's tokens."""
     def on_step(step: int) -> None:
         reporter.tell("step", step=step)
 
@@ -124,7 +124,7 @@ def _compare(name: str, spec: Spec, parts: EngineParts, loaded: LoadedModel, rep
 
 
 def _reference(name: str, spec: Spec, loaded: LoadedModel, reporter: Reporter) -> Tokens:
-    """Computed once: several tries compare with it."""
+    """Return the reference's tokens. They are computed once, because several tries compare with them."""
     if name not in spec.reference:
         spec.reference[name] = (capstone.reference_tokens(loaded, reporter.beat) if name == capstone.NAME
                                 else run_workload(WORKLOADS[name], None, loaded, spec.model, reporter.beat))
@@ -163,7 +163,10 @@ def _prompt(engine: LLMEngine, spec: Spec) -> Any:
 
 
 def _measure(spec: Spec, parts: EngineParts, loaded: LoadedModel, reporter: Reporter) -> None:
-    """Mine and the reference's in turns. The best round counts, so it does no harm if MLX warms up in the first."""
+    """Measure the student's engine and the reference in turns.
+
+    The best round counts, so it does no harm if MLX warms up in the first.
+    """
     def measure(of: EngineParts | None) -> float:
         if capstone.NAME in spec.workloads:
             return capstone.tokens_per_second(of, loaded, reporter.beat)
@@ -180,7 +183,7 @@ def _num_tokens(tokens: Any) -> int:
 
 
 def _place(error: BaseException, spec: Spec) -> str:
-    """The last line of a student's that was being run: ``starter.py, line 12, in touch``."""
+    """Return the last line of a student's file that was running: ``starter.py, line 12, in touch``."""
     of_labs = spec.lab_of_file()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in of_labs:

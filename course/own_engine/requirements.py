@@ -1,5 +1,4 @@
-"""What the engine needs and no student can be blamed for: MLX, a BLAS that serves, a model of that name, and what
-a server takes."""
+"""What the engine needs and no student is to blame for: MLX, a usable BLAS, the model, and the server's packages."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from course.lab.lab import LabError
 
 
 def check_machine() -> None:
-    """Raises LabError if MLX cannot be imported, or MINI_VLLM_BLAS names a library that cannot serve."""
+    """Raise LabError if MLX cannot be imported, or if MINI_VLLM_BLAS names an unusable library."""
     try:
         importlib.import_module("mini_vllm.backend")
     except (ImportError, ValueError) as error:
@@ -17,7 +16,7 @@ def check_machine() -> None:
 
 
 def check_server() -> None:
-    """Raises LabError, which says how to get them, if the server's packages are not installed."""
+    """Raise LabError if the server's packages are not installed; the message says how to get them."""
     from mini_vllm.extras import check_installed
     try:
         check_installed("serve", "the server")
@@ -26,7 +25,7 @@ def check_server() -> None:
 
 
 def check_model(name: str) -> None:
-    """Raises LabError, with the nearest name, if there is no such model here. One of the hub is fetched."""
+    """Raise LabError, with the nearest name, if there is no such model here. A model of the hub is downloaded."""
     from mini_vllm.models.json_fields import LoadError
     from mini_vllm.models.resolve_name import find_model
     try:

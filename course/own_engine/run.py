@@ -1,4 +1,4 @@
-"""Run an engine of a student's pieces in a process of its own, and find the piece that is to blame if it fails."""
+"""Run an engine of a student's pieces in a separate process, and find the piece to blame if it fails."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from course.pytest_run.listeners import OnPoll
 
 #: A process that reports nothing for this long hangs: no step of a small workload takes a second.
 SILENCE_S = 20.0
-#: The first report comes after imports and the loading of a model.
+#: The first report arrives after the imports and after a model is loaded.
 STARTUP_S = 120.0
 
-#: Of what a process prints that is asked where it stands: the innermost frame comes first.
+#: How much is read of the stack that the process prints on request: the innermost frame is printed first.
 MAX_STACK_CHARACTERS = 100_000
 
-#: What is measured is the last of the workloads, or like one.
+#: The measurement runs the last of the workloads, or a similar one.
 MEASUREMENT = "the measurement"
 #: Workloads in which a scheduler that only waits comes to a stop.
 NEED_PREEMPTION = ("preempts", "capstone")
@@ -45,7 +45,7 @@ class Problem:
     #: refused, raised, invariant, differs, never ends, lost, hangs, died
     kind: str
     message: str
-    #: What was being run: "the tale", or a workload.
+    #: The part of the run that failed: "the tale", or a workload.
     what: str
     step: int = 0
     #: The line of a student's file, if one is known.
@@ -69,36 +69,36 @@ class Problem:
 
 @dataclass
 class EngineRunResult:
-    """What came of a run."""
+    """The outcome of a run."""
 
-    #: What gave the reference's tokens → how many.
+    #: Workload whose tokens equal the reference's → number of tokens.
     equal: dict[str, int] = field(default_factory=dict)
-    #: Tokens a second, mine and the reference's.
+    #: Tokens per second, the student's and the reference's.
     speed: tuple[float, float] | None = None
     problem: Problem | None = None
-    #: How many sets of pieces were tried, the one that failed included.
+    #: How many sets of pieces were tried, including the one that failed.
     num_tries: int = 0
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Who makes a run fail: the labs whose pieces fail, alone or only together."""
+    """The labs whose pieces make a run fail, alone or only together."""
 
     labs: list[Lab]
     problem: Problem
-    #: Whether one piece alone, with the reference's for all others, fails.
+    #: Whether one piece fails alone, with the reference's for all others.
     is_alone: bool
-    #: Whether it failed once more at all, alone or together.
+    #: Whether the run failed again at all, alone or together.
     has_failed_again: bool = True
 
 
 def run_pieces(root: Path, pieces: Pieces, spec: Spec, on_event: OnEvent = lambda event: None,
                silence_s: float = SILENCE_S, on_poll: OnPoll = lambda: None,
                environment: Mapping[str, str] | None = None) -> EngineRunResult:
-    """Run what ``spec`` asks for with these pieces. Never raises for anything that they do.
+    """Run what ``spec`` asks for with these pieces. Never raise an error for anything that they do.
 
-    ``on_poll`` is called many times a second. Whatever it raises ends the run. ``environment`` is what the process has
-    beside this one's.
+    ``on_poll`` is called many times per second; if it raises, the run ends. ``environment`` is added to the variables
+    of this process.
     """
     spec = replace(spec, tries=[_try(pieces.files, pieces.labs)])
     return _run(root, spec, on_event, silence_s, on_poll, environment or {})
@@ -117,8 +117,11 @@ def _try(files: Mapping[str, Path], labs: Sequence[Lab]) -> Try:
 
 def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: Sequence[Lab],
                silence_s: float = SILENCE_S) -> Blame:
-    """Put the pieces in one at a time, each on the reference's bases; then each on the student's own; then one more at
-    a time; until it fails again."""
+    """Add the pieces step by step until the run fails again, and return which ones are to blame.
+
+    First each piece alone, on the reference's bases; then each on the student's own bases; then one more piece at a
+    time.
+    """
     spec = _again(spec, problem)
     is_tight = any(name in NEED_PREEMPTION for name in spec.workloads)
     own = [lab for lab in labs if pieces.files.get(lab.number) not in (None, lab.solution)]
@@ -138,7 +141,7 @@ def find_blame(root: Path, pieces: Pieces, spec: Spec, problem: Problem, labs: S
 
 
 def _again(spec: Spec, problem: Problem) -> Spec:
-    """Just what failed."""
+    """Return a spec that runs only what failed."""
     if problem.what in spec.workloads:
         return replace(spec, prompt=None, trace=None, workloads=(problem.what,), measures_speed=False)
     if problem.what == "the tale":
@@ -186,7 +189,7 @@ class _Process:
     def _read(self) -> bool:
         events = list(self._report.new())
         for event in filter(None, events):
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: a piece wrote there
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a piece wrote this line
                 self._take(event)
         return bool(events)
 
@@ -210,7 +213,7 @@ class _Process:
         self._on_event(event)
 
     def _stack(self) -> str:
-        """The line of a student's file at which the process stands."""
+        """Return the line of a student's file that the process is executing."""
         try:
             self._child.process.send_signal(STACK_SIGNAL)
             time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What a process that runs an engine of a student's pieces is told to do."""
+"""Instructions for a process that runs an engine of a student's pieces."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Names of ``course.own_engine.workloads.WORKLOADS``, which would import MLX to say so.
+#: The names in ``course.own_engine.workloads.WORKLOADS``, repeated here because that module imports MLX.
 WORKLOADS = ("greedy", "seeded", "samples", "turns", "shared", "cache off", "preempts")
 CAPSTONE = "capstone"
-#: Tokens of every output of every prompt; an error stands for tokens that never came.
+#: The tokens of every output of every prompt, or an error message in place of the tokens.
 Tokens = list[list[list[int]] | str]
-#: To be told where the process is.
+#: Asks the process for its current stack.
 STACK_SIGNAL = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
 class Try:
-    """Some pieces, and nothing else of a student's."""
+    """A set of a student's pieces; everything else is the reference's."""
 
-    #: Lab number → file, of pieces and of their bases.
+    #: Lab number → file, for the pieces and their bases.
     files: dict[str, str]
-    #: Numbers of the labs whose pieces are put in.
+    #: Numbers of the labs whose pieces are used.
     labs: list[str]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the process is to do. Paths are texts: it travels as JSON."""
+    """The instructions. Paths are strings, because they are sent as JSON."""
 
     root: str = ""
-    #: All that follows is done with each of these, in turn; the first that fails is the last that is tried.
+    #: The rest of the spec is run with each of these in turn, up to and including the first that fails.
     tries: list[Try] = field(default_factory=list)
     model: str = "tiny-tales"
     #: None: no tale is told.
@@ -39,11 +39,11 @@ class Spec:
     trace: str | None = None
     workloads: tuple[str, ...] = ()
     measures_speed: bool = False
-    #: What the reference decodes in a workload, where that is known already.
+    #: The reference's tokens in a workload, if they are already known.
     reference: dict[str, Tokens] = field(default_factory=dict)
-    #: Instead of comparing, report the tokens of each workload.
+    #: Report the tokens of each workload instead of comparing them.
     records_tokens: bool = False
 
     def lab_of_file(self) -> dict[str, str]:
-        """Path of a file, as tracebacks name it → the number of its lab."""
+        """Return file path, as written in tracebacks → the number of its lab."""
         return {str(Path(path).resolve()): number for pieces in self.tries for number, path in pieces.files.items()}

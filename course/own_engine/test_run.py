@@ -1,4 +1,4 @@
-"""Engines of a student's pieces: those that work say so, and of those that do not, the piece to blame is named."""
+"""Engines of a student's pieces: if one works, the run says so; if not, it names the piece to blame."""
 
 import io
 import re
@@ -27,14 +27,14 @@ def lab(number):
 
 
 def broken(number, name):
-    """The text of a lab's solution with one of its mutants in it."""
+    """Return the text of a lab's solution with one of its mutants applied."""
     (mutant,) = [mutant for mutant in mutants_of(lab(number)) if mutant.name == name]
     return mutant.apply(lab(number).solution.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def reference():
-    """What the reference decodes in ``DECODED``."""
+    """Decode ``DECODED`` with the reference, once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("course.core.child_process.subprocess", STAND_IN)
         reference = Reference(PROJECT_ROOT, DECODED)
@@ -44,8 +44,10 @@ def reference():
 
 @pytest.fixture
 def trial(tmp_path, forked, reference):
-    """Runs the pieces of ``files`` (lab number → text; None is the solution's) in one workload, and finds who is to
-    blame."""
+    """A function that runs the pieces of ``files`` in one workload, and finds the piece to blame.
+
+    ``files`` maps lab number → text; None is the solution's text.
+    """
     def run(files, *workloads, silence_s=20.0, blames=True, problem=None, known=reference.tokens):
         for number, text in files.items():
             (tmp_path / f"lab-{number}.py").write_text(text or lab(number).solution.read_text(encoding="utf-8"))
@@ -87,7 +89,7 @@ def test_a_broken_base_is_named(trial):
 
 
 def test_pieces_that_fail_only_together_are_named_together(trial):
-    """The queue is right alone, and raises where it meets a student's pool."""
+    """Test a queue that works alone but raises when combined with a student's pool."""
     queue = (lab("4.3").solution.read_text() + "\nfrom course.lab import base_labs as base\n"
              "if '2.1' in base._files:\n    raise ValueError('not with that pool')\n")
     outcome, blame = trial({"2.1": None, "4.3": queue}, "greedy")
@@ -117,7 +119,7 @@ def test_a_piece_that_cannot_be_put_in_is_named(trial, change, kind, message):
 
 
 def test_pieces_that_work_decode_what_the_reference_does(trial, monkeypatch, reference):
-    """In a process that starts from nothing, and where what the reference decodes in “greedy” is not known."""
+    """Run a fresh process, in which the reference's tokens for “greedy” are not known."""
     monkeypatch.setattr("course.core.child_process.subprocess", subprocess)
     outcome, _ = trial({"2.1": None, "3.1": None, "4.3": None}, "greedy", "samples", "turns",
                        known={name: reference.tokens[name] for name in ("samples", "turns")})
@@ -125,7 +127,7 @@ def test_pieces_that_work_decode_what_the_reference_does(trial, monkeypatch, ref
 
 
 def test_a_scheduler_that_waits_ends_with_the_engines_sentence(forked, monkeypatch, reference):
-    """``course check`` does this in all workloads."""
+    """Check two workloads; ``course check`` covers all of them."""
     monkeypatch.setattr("course.authoring.check_in_engine.WORKLOADS", ("turns", "preempts"))
     problems, proved = check_alone(lab("4.1"), LABS, reference)
     assert problems == [] and "48 tokens in 1 workloads, all the reference's" in proved
@@ -136,7 +138,7 @@ def test_a_scheduler_that_waits_ends_with_the_engines_sentence(forked, monkeypat
 
 
 class FakeProgress:
-    """Says what it is told of the tests."""
+    """A stand-in that returns the test results it was given."""
 
     def __init__(self, passing):
         self.passing = passing

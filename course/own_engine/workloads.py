@@ -1,12 +1,12 @@
-"""What an engine is put through: small workloads in which every piece has something to do, and the same tokens count.
+"""Small workloads in which every piece of an engine is used; the tokens must equal the reference's.
 
     greedy     five prompts at once, the likeliest tokens
     seeded     drawn with a seed
     samples    three continuations of one prompt: blocks are forked
-    turns      a conversation, each prompt the text so far: hits end inside a block
-    shared     prompts that part inside a block, some in one step, some while others decode
-    cache off  nothing is found
-    preempts   a pool so small that somebody must give way
+    turns      a conversation, each prompt is the text so far: hits end inside a block
+    shared     prompts that diverge inside a block, some in one step, some while others decode
+    cache off  no prefix is found
+    preempts   a pool so small that a request must be preempted
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PROMPTS = ("Once upon a time", "The king said to the queen", "Once upon a midnig
 GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=16, temperature=0.8, top_p=0.9, seed=7)
 SAMPLES = SamplingParams(max_tokens=12, temperature=0.8, seed=3, n=3)
-#: An engine that takes this many steps for a small workload will never be done.
+#: An engine that takes this many steps for a small workload will never finish.
 MAX_STEPS = 2000
-#: A block and a half of 8 tokens, nearly; each goes on past the end of the second block.
+#: Nearly one and a half blocks of 8 tokens; with its ending, each prompt extends past the second block.
 SHARED = "Once upon a time there lived in the wood a "
 ENDS = ("king who had three daughters and one son", "queen who was old and had no child", "king who had a fool",
         "cat that could speak as well as you or I", "fox and a hen", "queen who was young, and a little bird")
@@ -42,7 +42,7 @@ class Workload:
     name: str
     params: SamplingParams = GREEDY
     prompts: tuple[str, ...] = PROMPTS
-    #: Each further turn asks for more of the text so far.
+    #: Each further turn asks for a continuation of the text so far.
     num_turns: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ WORKLOADS = {workload.name: workload for workload in (
 
 
 class TrialFailed(Exception):
-    """An engine broke a rule, raised, or never ended. ``step`` is the number of the step, from 1 on."""
+    """An engine broke a rule, raised, or never ended. ``step`` is the number of the step, counted from 1."""
 
     def __init__(self, kind: str, step: int, message: str) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class TrialFailed(Exception):
 
 def run_workload(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str = "tiny-tales",
                  on_step: OnStep = lambda step: None) -> Tokens:
-    """The tokens that an engine of ``parts`` gives, audited at every step. Raises TrialFailed, and PartError."""
+    """Return the tokens of an engine of ``parts``, audited at every step. Raise TrialFailed or PartError."""
     engine = engine_of(workload.config(model), parts, loaded)
     audit, steps = Audit(engine), Steps(on_step)
     prompts: list[str | list[int]] = list(workload.prompts)
@@ -90,7 +90,7 @@ def _token_ids(engine: LLMEngine, prompt: str | list[int]) -> list[int]:
 
 
 class Steps:
-    """Counts steps, and tells of each."""
+    """Counts steps, and reports each."""
 
     def __init__(self, on_step: OnStep = lambda step: None) -> None:
         self.count, self._on_step = 0, on_step
@@ -104,7 +104,7 @@ class Steps:
 
 def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingParams, audit: Audit | None, steps: Steps,
           on_output: Callable[[RequestOutput], None] = lambda output: None) -> list[RequestOutput]:
-    """All prompts at once, to the end; outputs in their order."""
+    """Serve all prompts at once, to the end, and return the outputs in the order of the prompts."""
     outputs: dict[str, RequestOutput] = {}
     with failures_told(steps):
         names = [engine.add_request(prompt, params) for prompt in prompts]
@@ -122,7 +122,7 @@ def serve(engine: LLMEngine, prompts: list[str | list[int]], params: SamplingPar
 
 @contextlib.contextmanager
 def failures_told(steps: Steps) -> Iterator[None]:
-    """Whatever an engine raises becomes a TrialFailed that knows the step."""
+    """Turn any exception of an engine into a TrialFailed that names the step."""
     try:
         yield
     except BrokenInvariant as broken:
@@ -134,7 +134,7 @@ def failures_told(steps: Steps) -> Iterator[None]:
 
 
 def all_finished(names: Sequence[str], outputs: Mapping[str, RequestOutput], steps: Steps) -> list[RequestOutput]:
-    """The outputs of these requests. Raises TrialFailed if one of them never ended."""
+    """Return the outputs of these requests. Raise TrialFailed if one of them never ended."""
     missing = [name for name in names if name not in outputs or not outputs[name].finished]
     if missing:
         raise TrialFailed("lost", steps.count, f"request {missing[0]!r} never ended, and the engine has nothing to do")
@@ -146,7 +146,7 @@ def tokens_of(outputs: list[RequestOutput]) -> Tokens:
 
 
 def first_difference(mine: Tokens, reference: Tokens) -> str | None:
-    """A sentence about the first place where two runs part; None if they do not."""
+    """Describe the first difference between two runs in a sentence; return None if there is none."""
     for index, (own, wanted) in enumerate(zip(mine, reference)):
         if own == wanted:
             continue
@@ -166,14 +166,14 @@ def first_difference(mine: Tokens, reference: Tokens) -> str | None:
     return None if len(mine) == len(reference) else f"{len(mine)} requests were served, not {len(reference)}"
 
 
-#: For the measurement: eight stories side by side.
+#: For the measurement: eight stories at once.
 SPEED = Workload("speed", SamplingParams(max_tokens=48, temperature=0, ignore_eos=True), (*PROMPTS, *PROMPTS[:3]),
                  settings={"num_blocks": 200, "block_size": 32, "max_num_seqs": 8})
 
 
 def tokens_per_second(workload: Workload, parts: EngineParts | None, loaded: LoadedModel, model: str,
                       on_step: OnStep = lambda step: None) -> float:
-    """Output tokens over wall time, unaudited."""
+    """Return output tokens per second of wall time, without an audit."""
     engine = engine_of(workload.config(model), parts, loaded)
     started_s = time.perf_counter()
     outputs = serve(engine, list(workload.prompts), workload.params, None, Steps(on_step))

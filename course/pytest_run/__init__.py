@@ -1,1 +1,1 @@
-"""One run of a lab's tests: what is tested, in which process, and what came of it."""
+"""One run of a lab's tests: what is tested, in which process, and with which result."""

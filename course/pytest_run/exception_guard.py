@@ -1,7 +1,7 @@
-"""What a file under test raises must end its own test, and neither pytest nor what is told of it.
+"""An exception from a file under test must end its own test; it must not end pytest or spoil the report.
 
 KeyboardInterrupt and ``pytest.exit()`` end all of pytest, an exception can lie about its class, and its text can be
-endless. Each becomes an ordinary failure here. Ctrl-C stays what it is: it comes by a signal.
+endless. Each becomes an ordinary failure here. Ctrl-C keeps its effect: it arrives as a signal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from course.core.failure_messages import (
 
 @contextlib.contextmanager
 def tamed() -> Iterator[None]:
-    """What runs in the block cannot end pytest by what it raises."""
+    """Prevent exceptions raised in the block from ending pytest."""
     came: list[int] = []
 
     def on_ctrl_c(number: int, frame: types.FrameType | None) -> None:
@@ -35,7 +35,7 @@ def tamed() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    is_caught = before is signal.default_int_handler  # in the background Ctrl-C is ignored, and stays so
+    is_caught = before is signal.default_int_handler  # in the background Ctrl-C is ignored, and stays ignored
     if is_caught:
         signal.signal(signal.SIGINT, on_ctrl_c)
     try:
@@ -51,7 +51,7 @@ def tamed() -> Iterator[None]:
 
 
 def _raise_tame(error: BaseException, trace: types.TracebackType | None) -> None:
-    """Raise what stands for ``error``, from the same place; return if it may go on as it is."""
+    """Raise a harmless substitute for ``error``, from the same place; return if ``error`` may propagate unchanged."""
     if is_a(error, KeyboardInterrupt):
         raise EndsPytest("it raises KeyboardInterrupt").with_traceback(trace) from None
     if is_a(error, pytest.exit.Exception):
@@ -62,18 +62,18 @@ def _raise_tame(error: BaseException, trace: types.TracebackType | None) -> None
     try:
         text = safe_str(error)
     except TimeLimitExceeded as limit:
-        raise limit from None  # or pytest would show both
+        raise limit from None  # otherwise pytest would show both
     if len(text) == MAX_TEXT_CHARACTERS:  # pytest would copy it a dozen times
         raise Untellable(f"{class_name(error)}: {shorten(text, 1_000)}").with_traceback(trace) from None
 
 
 def is_a(error: BaseException, kind: type[BaseException]) -> bool:
-    """``isinstance``, but of what ``error`` is and not of what it says it is."""
+    """Check ``isinstance`` by the real class of ``error``, not by the class it claims to have."""
     return issubclass(type(error), kind)
 
 
 def is_odd(error: BaseException) -> bool:
-    """Whether ``error`` can lie about its class, or fail when it is asked."""
+    """Check whether ``error`` can lie about its class, or fail when asked for it."""
     kinds = type.__dict__["__mro__"].__get__(type(error))
     return any({"__class__", "__getattribute__"} & set(type.__dict__["__dict__"].__get__(kind))
-               for kind in kinds if kind is not BaseException and kind is not object)  # these two have them by right
+               for kind in kinds if kind is not BaseException and kind is not object)  # these two need them

@@ -1,4 +1,4 @@
-"""Where the files under test run: here, in pytest's own process. In a sandbox each: ``remote_lab.pytest_bridge``."""
+"""Run the files under test in pytest's own process. ``remote_lab.pytest_bridge`` runs each in a sandbox instead."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from course.pytest_run.targets import Impl
 
 
 class Lines(Protocol):
-    """Where a run reports what happens."""
+    """The interface through which a run reports events."""
 
     def write(self, event: dict[str, Any]) -> None: ...
 
 
 class FilesHere:
-    """What the plugin asks of wherever the files under test run."""
+    """The hooks that the plugin calls, whether files run in this process or in a sandbox."""
 
-    #: What a test may compute in this process, times what the file may.
+    #: The CPU limit of a test in this process, as a multiple of the file's limit.
     cpu_factor = 1.0
 
     def __init__(self) -> None:
@@ -36,25 +36,25 @@ class FilesHere:
         return JsonLines(path)
 
     def shut_in(self, folders: Sequence[str]) -> None:
-        """Before anything of a lab is loaded: give up what this process does not need, but for reading ``folders``."""
+        """Give up all rights that are not needed, except reading ``folders``. Called before any lab is loaded."""
 
     def put_in_order(self, items: list[pytest.Item]) -> None:
-        """The tests, in the order in which they run."""
+        """Sort ``items`` into the order in which they run."""
 
     def tell_plan(self, report: Lines, tests: Sequence[str]) -> None:
-        """Which tests will be reported, before the first of them runs."""
+        """Report which tests will run, before the first of them starts."""
 
     def begin(self, impl: Impl, seconds: float, test_module: str, is_inside: bool) -> None:
-        """A test of this file begins. The file may compute for ``seconds``; an inside test measures where it runs."""
+        """Begin a test of this file, which may compute for ``seconds``. An inside test measures where the file runs."""
 
     def load(self, impl: Impl) -> Any:
-        """The module under test. A file that failed once fails the same way, at once, for every later test."""
+        """Load the module under test. If loading failed once, it fails the same way for every later test, at once."""
         key = " ".join(impl.modules) or str(impl.path)
         if key not in self._loaded:
             try:
                 with tamed():
                     self._loaded[key] = import_together(impl.modules) if impl.modules else load_file(impl.path)
-            except KeyboardInterrupt:  # from the keyboard
+            except KeyboardInterrupt:  # the user pressed Ctrl-C
                 raise
             except BaseException as error:
                 self._loaded[key] = FileIsBroken(why_broken(error, impl.path, impl.files, impl.lab.number,
@@ -68,19 +68,22 @@ class FilesHere:
         return time_limit(seconds)
 
     def run_inside(self, impl: Impl, test: str, run: Callable[[Any], object]) -> bool:
-        """Run an inside test on the module under test, which ``run`` takes. False: pytest runs it like any other."""
+        """Run an inside test by calling ``run`` with the module under test.
+
+        Return False if pytest should run the test like any other.
+        """
         return False
 
     def num_stuck(self, num_before: int, num_here: int) -> int:
-        """How many tests of the file did not end, given those of earlier processes and of this one."""
+        """Return how many tests of the file got stuck, from the counts of earlier processes and of this process."""
         return num_before + num_here
 
     def printed(self, report: pytest.TestReport) -> str:
         return last_printed(report)
 
     def usage(self, is_hidden: bool) -> dict[str, object]:
-        """What else is reported of a test."""
+        """Return additional measurements to report with a test."""
         return {}
 
     def end(self) -> None:
-        """The run is over."""
+        """End the run."""

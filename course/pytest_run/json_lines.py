@@ -1,4 +1,4 @@
-"""Lines of JSON that another process writes while this one reads them."""
+"""Lines of JSON that one process writes while another reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class JsonLines:
-    """The writing end: an event a line."""
+    """The writing end: one event per line."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8")
@@ -20,7 +20,7 @@ class JsonLines:
 
 
 class ReportLines:
-    """A file that grows. What is no JSON object was not written by us, and is passed over."""
+    """A growing file of JSON lines. A line that is not a JSON object was not written by the runner and is skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class ReportLines:
         self._num_bytes_read = 0
 
     def new(self) -> Iterator[dict[str, Any] | None]:
-        """Each line that was completed since the last look; None for one that is not ours."""
+        """Yield each line that was completed since the last call, and None for a line that the runner did not write."""
         with open(self.path, "rb") as file:
             file.seek(self._num_bytes_read)
             lines = file.read().split(b"\n")[:-1]

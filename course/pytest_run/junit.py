@@ -1,7 +1,8 @@
-"""JUnit's XML as instructors need it: one case a test, its points, and no path of this machine.
+"""JUnit XML as instructors need it: one case per test, with its points, and without any path of this machine.
 
-pytest writes a case for each parameter of a test, and nothing for a test that did not run. Here what it wrote is put in
-order: the cases of one test become one, which fails if one of them does, and what was not run is there as skipped.
+pytest writes one case per parameter set of a test, and none for a test that did not run. This module rewrites that
+file: the cases of one test are merged into one, which fails if any of them does, and tests that were not run appear as
+skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from course.pytest_run.points import IMPL, LAB, TEST, Points, properties_of
 
 
 def put_in_order(path: Path, points: Points, root: Path) -> None:
-    """Mend the XML at ``path``; one without any lab's test stays as it is."""
+    """Rewrite the XML at ``path``. A file without any lab's test is left unchanged."""
     tree = ET.parse(path)
     for suite in tree.iter("testsuite"):
         if not points.tallies:
@@ -33,7 +34,7 @@ def put_in_order(path: Path, points: Points, root: Path) -> None:
 
 
 def _key(case: ET.Element) -> tuple[str, str, str] | None:
-    """Lab, label and test of a case; None for a case of no lab."""
+    """Return lab, label and test of a case, or None if it belongs to no lab."""
     said = {one.get("name"): one.get("value", "") for one in case.iter("property")}
     return (said[LAB], said[IMPL], said[TEST]) if {LAB, IMPL, TEST} <= set(said) else None
 
@@ -51,12 +52,12 @@ def _fold(suite: ET.Element) -> None:
         suite.remove(case)
         whole = first[key]
         whole.set("time", f"{float(whole.get('time', 0)) + float(case.get('time', 0)):.3f}")
-        if not has(whole, FAILED):  # the first that fails speaks for all
+        if not has(whole, FAILED):  # keep the first failure only
             whole.extend(child for child in case if child.tag != "properties")
 
 
 def _add_not_run(suite: ET.Element, points: Points) -> None:
-    """A case for each test that did not run; one of which only some cases ran is not passed either."""
+    """Add a case for each test that did not run. A test of which only some cases ran does not pass either."""
     there = {_key(case): case for case in suite.findall("testcase")}
     for (number, label), tally in points.tallies.items():
         for test in tally.results():

@@ -1,4 +1,4 @@
-"""Who wants to hear of a run while it goes on, and what it comes to."""
+"""Types of the callbacks that follow a run, and of its verdicts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from course.core.result import Verdict
 
-#: What was tested → test name → verdict
+#: What was tested → test name → verdict.
 Verdicts = dict[str, dict[str, Verdict]]
 OnVerdict = Callable[[str, Verdict], None]
 OnPoll = Callable[[], None]

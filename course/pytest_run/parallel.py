@@ -1,4 +1,4 @@
-"""Several jobs at once, each of which waits for processes of its own; results in the order of the jobs."""
+"""Run several jobs at once, each of which waits for its own processes; the results are in the order of the jobs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """Raised inside a job whose result nobody waits for any more."""
+    """Raised inside a job whose result is no longer needed."""
 
 
 def num_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def stay_on_a_core(index: int) -> None:
-    """Keep the calling thread, and all processes that it starts from now on, on one of the cores it may use.
+    """Pin the calling thread, and all processes that it starts from now on, to one of the cores it may use.
 
-    MLX computes in a thread of its own and is handed one small operation after the other. On one core, scheduled as a
+    MLX computes in a separate thread, which receives one small operation after another. On one core, scheduled as a
     batch job, the two threads take turns instead of waiting for each other's memory, and the same work takes less CPU
-    time. Where the system has no such scheduling, or does not permit it, nothing changes.
+    time. If the system lacks such scheduling or forbids it, nothing changes.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -39,10 +39,11 @@ def stay_on_a_core(index: int) -> None:
 
 
 def side_by_side(jobs: Sequence[Callable[[OnPoll], Result]], num_at_once: int) -> Iterator[Result]:
-    """The result of each job, as soon as it and those before it are over.
+    """Yield the result of each job as soon as this job and all jobs before it are done.
 
-    A job calls the function that it is given many times a second. When the caller is interrupted, by Ctrl-C or by an
-    error of a job, that function raises in all other jobs, and each ends its processes; this returns when all have.
+    A job must call the function passed to it many times per second. When the caller is interrupted, by Ctrl-C or by an
+    error in a job, that function raises in all other jobs, and each ends its processes. This generator returns after
+    all of them have ended.
     """
     stop = threading.Event()
 

@@ -1,7 +1,7 @@
 """The points that a pytest run earns. With pytest-xdist, workers run the tests and the controller counts.
 
-What can be earned is the sum of all graded tests of a lab, whatever was collected, selected or reached: a test that did
-not run earns nothing, and neither does one of which only some cases ran.
+The maximum is the sum over all graded tests of a lab, whichever were collected, selected or reached. A test that did
+not run earns nothing, nor does a test of which only some cases ran.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from course.core.failure_messages import NOT_RUN
 from course.core.result import WAS_NOT_RUN, TestResult, Verdict
 from course.lab.graded_tests import GradedTest
 
-#: What a case of a lab's test says of itself in JUnit's XML.
+#: Properties of a case of a lab's test in the JUnit XML.
 LAB, IMPL, TEST, TASK, POINTS = "lab", "impl", "test", "task", "points"
 
 
 def properties_of(lab_number: str, label: str, test: str, task: int | None, points: int | None
                   ) -> list[tuple[str, str]]:
-    """What a case says of its test."""
+    """Return the JUnit properties that a case has for its test."""
     return [(LAB, lab_number), (IMPL, label), (TEST, test), (TASK, str(task or "")), (POINTS, str(points or 0))]
 
 
 @dataclass(frozen=True)
 class Score:
-    """The verdict on one case of a test. A worker sends it along with the test's report."""
+    """The verdict on one case of a test. A worker sends it with the test's report."""
 
     lab_number: str
     label: str
@@ -38,7 +38,7 @@ class Score:
     verdict: Verdict
 
     def attach(self, report: pytest.TestReport) -> None:
-        """As plain data: that is what a report may carry from one process to another."""
+        """Attach the score to ``report`` as plain data, the only form a report can carry between processes."""
         vars(report)["lab_score"] = dataclasses.asdict(self)
 
     @classmethod
@@ -49,12 +49,12 @@ class Score:
 
 @dataclass
 class Tally:
-    """What one thing under test has earned so far of one lab."""
+    """The tests of one lab that one thing under test has passed and failed so far."""
 
     tests: Sequence[GradedTest]
-    #: What is to be said of it beside the numbers.
+    #: A remark to print after the numbers.
     note: str = ""
-    #: Test → the cases that passed; and the first that did not.
+    #: Test → the cases that passed, and the first verdict that did not.
     passed: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, Verdict] = field(default_factory=dict)
     num_cases: dict[str, int] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Tally:
             self.failed.setdefault(score.test, score.verdict)
 
     def results(self) -> tuple[TestResult, ...]:
-        """Every graded test of the lab, in the order of its tasks."""
+        """Return a result for every graded test of the lab, in the order of its tasks."""
         return tuple(test.result(self._verdict(test.name)) for test in self.tests)
 
     def _verdict(self, test: str) -> Verdict:
@@ -81,7 +81,7 @@ class Tally:
         return Verdict(True)
 
     def sentence(self) -> str:
-        """``3 of 53 tests, 5 of 86 points (3 of 4 that ran passed, 49 were not run)``"""
+        """Return ``3 of 53 tests, 5 of 86 points (3 of 4 that ran passed, 49 were not run)``."""
         results = self.results()
         num_passed, num_not_run = sum(test.passed for test in results), num_not_run_of(results)
         remarks = [self.note] if self.note else []
@@ -93,21 +93,21 @@ class Tally:
 
 
 class Points:
-    """What each thing under test has earned so far."""
+    """The tallies of everything under test."""
 
     def __init__(self) -> None:
-        #: Lab number and label → what it earned.
+        #: Lab number and label → its tally.
         self.tallies: dict[tuple[str, str], Tally] = {}
 
     def expect(self, lab_number: str, label: str, tests: Sequence[GradedTest], note: str = "") -> None:
-        """These are the tests of the lab, of which some will run. Said before anything of the student's runs."""
+        """Register all graded tests of the lab, some of which will run. Called before the student's code runs."""
         self.tallies.setdefault((lab_number, label), Tally(tests, note))
 
     def add(self, score: Score) -> None:
         self.tallies[score.lab_number, score.label].add(score)
 
     def lines(self) -> list[str]:
-        """One line for each thing under test, in the order of the course, whoever finished first."""
+        """Return one line per thing under test, in the order of the course, not in the order in which they finished."""
         keys = sorted(self.tallies, key=lambda key: ([int(part) for part in key[0].split(".")], key[1]))
         return [f"lab {number} {label}: {self.tallies[number, label].sentence()}" for number, label in keys]
 

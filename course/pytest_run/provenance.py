@@ -1,4 +1,4 @@
-"""What results are made by and with: it stands in every one of them, whoever grades."""
+"""Which code, tests and machine produced a result: part of every result, whoever grades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from course.core.result import Provenance
 from course.lab.lab import Lab
 
-#: What decides about a score, as far as it lies in the course's tree.
+#: The parts of the course's tree that can affect a score.
 TREES = ("course", "mini_vllm", ":(glob)phase-*/**")
 
 
@@ -27,7 +27,7 @@ class SandboxInfo:
 
 def make_provenance(root: Path, labs: Sequence[Lab], limits: Mapping[str, float], level: SandboxInfo,
                     hidden: Path | None = None) -> Provenance:
-    """``hidden`` is the folder of hidden tests, if there is one."""
+    """Collect the provenance. ``hidden`` is the folder of hidden tests, if there is one."""
     return Provenance(
         commit=commit_of(root), tests_sha256={lab.number: digest_of_tests(lab, hidden) for lab in labs},
         python=platform.python_version(), platform=platform.platform(), limits=dict(limits), sandbox=level.name,
@@ -35,7 +35,7 @@ def make_provenance(root: Path, labs: Sequence[Lab], limits: Mapping[str, float]
 
 
 def digest_of_tests(lab: Lab, hidden: Path | None) -> str:
-    """Of the lab's tests, and of everything in its folder of hidden ones."""
+    """Return the digest of the lab's tests and of everything in its folder of hidden tests."""
     digest = hashlib.sha256(lab.tests.read_bytes())
     if hidden is not None:
         for path in sorted((hidden / lab.number).glob("**/*.*")):
@@ -46,14 +46,17 @@ def digest_of_tests(lab: Lab, hidden: Path | None) -> str:
 
 
 def commit_of(root: Path) -> str:
-    """The commit of the course's tree, with a digest of what was changed since; without git what the file COMMIT says,
-    which a package for Gradescope brings along, else the version."""
+    """Return the commit of the course's tree, with a digest of any uncommitted changes.
+
+    If there is a file COMMIT, which a Gradescope package contains, return its content instead. Without that file and
+    without git, return the version.
+    """
     packed = root / "COMMIT"
     if packed.is_file():
         return packed.read_text(encoding="utf-8").strip()[:12]
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     if commit is None:
-        import mini_vllm  # here: most trees have a commit
+        import mini_vllm  # imported late: most trees have a commit
         return f"version {mini_vllm.__version__}"
     changed = (_git(root, "status", "--porcelain", "--", *TREES) or b"") + (
         _git(root, "diff", "HEAD", "--", *TREES) or b"")

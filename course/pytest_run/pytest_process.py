@@ -1,4 +1,4 @@
-"""One pytest process for a lab's tests, which can be killed, and what it reports."""
+"""A pytest process for a lab's tests, which can be killed, and its report."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ class Child:
     def __init__(self, lab: Lab, impls: list[str], tests: list[str], time_limit_s: float, folder: Path,
                  num_already_stuck: int = 0, only: Mapping[str, str] | None = None,
                  sandbox_level: str | None = None, bases: Mapping[str, Path] | None = None) -> None:
-        """``sandbox_level`` is the level of the sandbox in which the files run; None if they run with the tests.
-        ``bases`` are files that stand for earlier labs, by their numbers."""
+        """Start pytest for these tests.
+
+        ``sandbox_level`` is the level of the sandbox in which the files run; None if they run together with the tests.
+        ``bases`` are files that replace the solutions of earlier labs, keyed by lab number.
+        """
         self.test_limit_s = lab.test_limit_s(time_limit_s)
         self._report = ReportLines(folder / "report.jsonl")
         self.verdicts: Verdicts = {}
-        #: The test that is running now, and the last that was begun.
+        #: The test that is running now, and the last one that started.
         self.current: str | None = None
         self.latest: str | None = None
         self._is_finished = False
         self._heard = time.monotonic()
-        # Nobody reads these tracebacks, and pytest's own parse the whole file for every failure; Python's do not.
+        # No one reads these tracebacks. pytest's own style parses the whole file for every failure; Python's does not.
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=native", "-p", "no:cacheprovider",
                    "--rootdir", str(lab.root), "-c", str(lab.root / "pyproject.toml"),
                    "--time-limit", str(time_limit_s), "--report", str(self._report.path),
@@ -57,7 +60,7 @@ class Child:
         self._process = ChildProcess(command, lab.root, environment, folder / "output.txt")
 
     def wait(self, on_poll: OnPoll = lambda: None) -> str | None:
-        """Wait for the end; kill a process whose test overstays, and say why. ``on_poll`` may raise to end it."""
+        """Wait for the end, and kill the process if a test exceeds its limit; return why. ``on_poll`` may raise."""
         def look() -> str | None:
             reason = self._why_kill()
             if reason is None:
@@ -72,7 +75,7 @@ class Child:
         return reason or None
 
     def _why_kill(self) -> str | None:
-        """Why it must end now; "" if it has said all it had to say."""
+        """Return why the process must end now, "" if it has already reported everything, or None if it may go on."""
         if self._read_report():
             self._heard = time.monotonic()
         waited_s, limit_s = time.monotonic() - self._heard, wall_limit(self.test_limit_s)
@@ -81,7 +84,7 @@ class Child:
                     "for something, and catch every exception?")
         if self.current is None and waited_s > STARTUP_LIMIT_S:
             return f"pytest did nothing for {STARTUP_LIMIT_S:g} s"
-        return "" if self._is_finished and waited_s > GRACE_S else None  # a thread of the file's keeps it from ending
+        return "" if self._is_finished and waited_s > GRACE_S else None  # a thread of the file keeps it from ending
 
     @property
     def status(self) -> int:
@@ -92,10 +95,10 @@ class Child:
         return self._process.printed(4_000)
 
     def _read_report(self) -> bool:
-        """Take in the lines that were completed since the last look. Whether there were any."""
+        """Read the lines that were completed since the last call, and return whether there were any."""
         events = list(self._report.new())
         for event in filter(None, events):
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # not ours: the file under test wrote there
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # the file under test wrote this line
                 self._take(event)
         return bool(events)
 

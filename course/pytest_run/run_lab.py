@@ -1,7 +1,8 @@
-"""Run a lab's tests in a process that can be killed, and learn what came of each.
+"""Run a lab's tests in a process that can be killed, and collect a verdict on each.
 
-The student's code runs in the child only. The list of tests and their points is read from ``test_lab.py`` here, and a
-test without a verdict is a failed test: a file that exits, hangs or floods its output costs its own lab, nothing else.
+The student's code runs only in the child process. The list of tests and their points is read from ``test_lab.py`` here,
+and a test without a verdict counts as failed. So a file that exits, hangs or floods its output affects only its own
+lab.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from course.pytest_run.listeners import OnPoll, OnVerdict, Verdicts
 from course.pytest_run.pytest_process import Child
 from course.pytest_run.targets import labels_of
 
-#: After this many processes that had to be killed, or died, the rest of the lab is not run.
+#: After this many processes have died or had to be killed, the rest of the lab is not run.
 MAX_LOST_PROCESSES = 3
 
 
 class LabRunFailed(Exception):
-    """pytest itself did not get as far as running tests; the message holds what it printed."""
+    """pytest itself failed before running any test; the message contains its output."""
 
 
 def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT_TIME_LIMIT_S,
             on_verdict: OnVerdict = lambda name, verdict: None, on_poll: OnPoll = lambda: None,
             names: Sequence[str] | None = None, bases: Mapping[str, Path] | None = None) -> Verdicts:
-    """Verdicts of the tests of ``lab``, or of those in ``names``, on each of ``impls`` (as for ``--impl``), every one
-    accounted for. ``bases`` are the files that stand for earlier labs, where those are not their solutions.
+    """Return the verdicts of the lab's tests, or of those in ``names``, on each of ``impls`` (as for ``--impl``).
 
-    ``on_verdict`` hears of each test as soon as it is over; ``on_poll`` is called many times a second. Whatever they
-    raise ends the run, and the tests that were under way are killed.
+    Every test gets a verdict. ``bases`` are files that replace the solutions of earlier labs.
+
+    ``on_verdict`` is called with each test as soon as it is over; ``on_poll`` is called many times per second. If one
+    of them raises, the run ends and the running tests are killed.
     """
     if not has_pytest():
         raise LabError("Testing needs pytest: pip install pytest (it comes with the extra `course` of this package)")
     names = list(names) if names is not None else [test.name for test in graded_tests(lab)]
-    labels = [labels_of([str(impl)], lab.root)[0] for impl in impls]  # each has a process, and a label there
+    labels = [labels_of([str(impl)], lab.root)[0] for impl in impls]  # each gets its own process and label
     verdicts: Verdicts = {label: {} for label in labels}
     for label, impl in zip(labels, impls):
         _Run(lab, label, str(impl), time_limit_s, verdicts[label], on_verdict, on_poll, bases or {}).run(names)
@@ -49,9 +51,9 @@ def run_lab(lab: Lab, impls: Sequence[str | Path], time_limit_s: float = DEFAULT
 
 def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float,
                      only: Mapping[str, str] | None = None, on_poll: OnPoll = lambda: None) -> Verdicts:
-    """As ``run_lab``, in one process for all: for files that are trusted to end, such as our own mutants.
+    """Run the tests like ``run_lab``, but in one process for all files, which must be trusted to end, like our mutants.
 
-    ``only`` names, for some of the labels, the one test to run on each.
+    ``only`` maps some of the labels to the one test to run on each.
     """
     names = [test.name for test in graded_tests(lab)]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,13 +73,13 @@ def run_lab_together(lab: Lab, impls: Sequence[str | Path], time_limit_s: float,
 def has_pytest() -> bool:
     try:
         return importlib.util.find_spec("pytest") is not None
-    except ValueError:  # it was put out of reach on purpose
+    except ValueError:  # made unreachable on purpose
         return False
 
 
 @dataclass
 class _Run:
-    """All tests on one file, in as many processes as that takes."""
+    """All tests on one file, in as many processes as needed."""
 
     lab: Lab
     label: str
@@ -89,7 +91,7 @@ class _Run:
     bases: Mapping[str, Path]
 
     def run(self, names: list[str]) -> None:
-        """Run what has no verdict yet; when a test takes its process along, note that and go on with the rest."""
+        """Run the tests that have no verdict yet. If one ends its process, record that and continue with the rest."""
         num_lost = 0
         while remaining := [name for name in names if name not in self.verdicts]:
             if num_lost == MAX_LOST_PROCESSES:
@@ -100,7 +102,7 @@ class _Run:
             num_lost += self._run_in_one_process(remaining)
 
     def _run_in_one_process(self, names: list[str]) -> bool:
-        """Run ``names`` as far as one process gets. Whether a test took it along."""
+        """Run ``names`` until the process ends, and return whether a test ended it."""
         num_stuck = sum(verdict.error in STUCK for verdict in self.verdicts.values())
         with tempfile.TemporaryDirectory() as folder:
             child = Child(self.lab, [self.impl], names, self.time_limit_s, Path(folder), num_stuck,
@@ -108,7 +110,7 @@ class _Run:
 
             def poll() -> None:
                 for name, verdict in list(child.verdicts.get(self.label, {}).items()):
-                    if name != child.latest:  # a parametrised test may have more cases to come
+                    if name != child.latest:  # a parametrised test may have further cases
                         self._settle(name, verdict)
                 self.on_poll()
 

@@ -1,4 +1,4 @@
-"""Which files a pytest run tests, by which tests, and which files it refuses."""
+"""Which files a pytest run tests, with which tests, and which files it rejects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course.pytest_run.targets import CHOICES, Choice, Impl
 
 
 class Tested:
-    """What ``--impl`` chooses of each lab. Each question is answered once: every test asks."""
+    """The files that ``--impl`` selects for each lab. Each answer is computed once, because every test asks."""
 
     def __init__(self, choice: Choice, root: Path) -> None:
         self._choice = choice
@@ -27,7 +27,7 @@ class Tested:
                                     f"write --impl={taken}, in one word")
 
     def impls(self, lab: Lab) -> list[Impl]:
-        """What of the lab is tested; a gallery of mutants is long."""
+        """Return what is tested for the lab. Cached, because a gallery of mutants is long."""
         if lab not in self._impls:
             try:
                 self._impls[lab] = self._choice.impls(lab)
@@ -36,7 +36,7 @@ class Tested:
         return self._impls[lab]
 
     def graded(self, lab: Lab) -> list[GradedTest]:
-        """The graded tests of a lab, read before anything of a student's runs."""
+        """Return the graded tests of a lab, read before any code of the student's runs."""
         if lab not in self._graded:
             self._graded[lab] = graded_tests(lab)
         return self._graded[lab]
@@ -53,13 +53,13 @@ class Tested:
         return "the course's own, nobody's score" + (f"; {untested} and was not tested" if untested else "")
 
     def lines(self, impls: Sequence[Impl]) -> list[str]:
-        """For each file under test, that it is."""
+        """Return one line per file under test, which says that it is tested."""
         notes = {impl.lab.number: self._choice.notes.get(impl.lab.number) for impl in impls}
         return [f"lab {impl.lab.number} tests {impl.files}"
                 + (f"  ({notes[impl.lab.number]})" if notes[impl.lab.number] else "") for impl in impls]
 
     def refuse_what_does_not_fit(self, impls: Sequence[Impl]) -> None:
-        """Raise UsageError if one file is to be tested as several labs, or a folder has none for any lab."""
+        """Raise UsageError if one file is to be tested as several labs, or a folder contains no file for any lab."""
         labs: dict[Path, list[str]] = {}
         for impl in impls:
             labs.setdefault(impl.path, []).append(str(impl.lab))

@@ -1,4 +1,4 @@
-"""What a lab's tests test: the solution, the starter, the engine's module, or another file."""
+"""What a lab's tests can test: the solution, the starter, the engine's module, or another file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Impl:
     label: str
     path: Path
     modules: tuple[str, ...] = ()
-    #: The path for people, where it lies outside of the project.
+    #: The path to show to people, if the file is outside the project.
     shown: str = field(default="", compare=False)
 
     @property
     def files(self) -> str:
-        """What is under test, for people: paths from the root of the project, never absolute ones."""
+        """The files under test, for people: paths relative to the root of the project, never absolute."""
         if self.shown:
             return self.shown
         paths = [self.lab.module_path(name) for name in self.modules] or [self.path]
@@ -35,13 +35,16 @@ class Impl:
 
     @property
     def is_course_owned(self) -> bool:
-        """Whether it is the course's own answer, and nobody's work."""
+        """Whether this is the course's own answer and not a student's work."""
         return bool(self.modules) or self.path == self.lab.solution
 
 
 def labels_of(choices: Sequence[str], here: Path) -> list[str]:
-    """What each of several ``--impl`` is called: a word as it is, a path by its last part, and by as many more as set
-    it apart from the others and from the words."""
+    """Return a label for each value of ``--impl``.
+
+    A keyword is its own label. A path is labelled by its last part, preceded by as many further parts as distinguish it
+    from the other paths and from the keywords.
+    """
     parts = [_parts((here / choice).resolve()) for choice in choices]
     labels = []
     for choice, own in zip(choices, parts):
@@ -57,7 +60,7 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 
 def engines(labs: Sequence[Lab], choice: Choice) -> dict[str, Pieces]:
-    """What the capstone tests: engines of nothing but solutions, or starters, or the starters of another folder."""
+    """Return the engines that the capstone tests: all solutions, all starters, or all starters of another folder."""
     found: dict[str, Pieces] = {}
     for wanted in choice.wanted:
         if wanted in ("auto", "solution"):
@@ -74,7 +77,7 @@ def engines(labs: Sequence[Lab], choice: Choice) -> dict[str, Pieces]:
 
 
 def file_in(folder: Path, lab: Lab) -> Path | None:
-    """The file of ``lab`` in a folder: in that of a whole course, of a phase, of labs, or of this lab alone."""
+    """Return the file of ``lab`` in ``folder``, which may be that of a whole course, a phase, its labs, or this lab."""
     parts = lab.starter.relative_to(lab.root).parts
     for num_left_out in range(len(parts)):
         path = folder.joinpath(*parts[num_left_out:])
@@ -86,13 +89,13 @@ def file_in(folder: Path, lab: Lab) -> Path | None:
 
 
 class Choice:
-    """What ``--impl`` asks for, several times perhaps. Paths are meant from the folder ``here``."""
+    """The values of ``--impl``, which may be given several times. Paths are relative to the folder ``here``."""
 
     def __init__(self, wanted: Sequence[str], here: Path) -> None:
         self.wanted = list(wanted) or ["auto"]
         self._here = here
         self.labels = dict(zip(self.wanted, labels_of(self.wanted, here)))
-        #: The number of a lab → why it has more or fewer things under test than one would think.
+        #: Lab number → why more or fewer things are under test than expected.
         self.notes: dict[str, str] = {}
 
     @property
@@ -101,11 +104,11 @@ class Choice:
         return [choice for choice in self.wanted if choice not in CHOICES]
 
     def missing(self) -> str | None:
-        """A path that leads nowhere, if there is one."""
+        """Return a path that does not exist, if there is one."""
         return next((choice for choice in self.files if not (self._here / choice).exists()), None)
 
     def taken_for(self, root: Path) -> str | None:
-        """A folder under test that became the root of the run, while one stands elsewhere."""
+        """Return a folder under test that pytest took for its root although the current folder is outside it."""
         return next((choice for choice in self.files if root.is_relative_to(self.path(choice))
                      and not self._here.resolve().is_relative_to(root)), None)
 
@@ -113,7 +116,10 @@ class Choice:
         return (self._here / choice).resolve()
 
     def impls(self, lab: Lab) -> list[Impl]:
-        """Each once, in the order of the choices. Raises LabError for a lab whose settings cannot be read."""
+        """Return everything under test, without duplicates, in the order of the choices.
+
+        Raise LabError for a lab whose settings cannot be read.
+        """
         return list(dict.fromkeys(impl for choice in self.wanted for impl in self._of(lab, choice)))
 
     def _of(self, lab: Lab, choice: str) -> list[Impl]:
@@ -136,7 +142,10 @@ class Choice:
         return [Impl(lab, self.labels[choice], path, shown=self._shown(path, lab, choice))]
 
     def _shown(self, path: Path, lab: Lab, choice: str) -> str:
-        """The path from the root of the project, or from where one stands; else its end, a part more than the label."""
+        """Return the path relative to the root of the project or to the current folder.
+
+        For any other path return its end, one part longer than the label.
+        """
         for folder in (lab.root, self._here.resolve()):
             if path.is_relative_to(folder):
                 return path.relative_to(folder).as_posix()
@@ -145,7 +154,7 @@ class Choice:
         return path.relative_to(chosen.parents[min(num_left, len(chosen.parents) - 1)]).as_posix()
 
     def unfit(self, impls: Sequence[Impl]) -> str | None:
-        """A folder in which none of these labs finds its file, if one was chosen."""
+        """Return a chosen folder in which none of these labs finds its file, if there is one."""
         for choice in self.files:
             mine = [impl for impl in impls if impl.label == self.labels[choice]]
             if mine and self.path(choice).is_dir() and not any(impl.path.is_file() for impl in mine):
@@ -153,7 +162,7 @@ class Choice:
         return None
 
     def _solution_and_work(self, lab: Lab, solution: Impl, starter: Impl) -> list[Impl]:
-        """The solution, and the starter from the moment the student has edited it."""
+        """Return the solution, and the starter once the student has edited it."""
         if not lab.solution.is_file():
             return [starter]
         if not lab.starter.is_file() or is_as_shipped(lab):

@@ -1,4 +1,4 @@
-"""The plugin and the runner: every way a student's file can misbehave gets a verdict, and only its own lab suffers."""
+"""The plugin and the runner: every misbehaving student file gets a verdict, and only its own lab is affected."""
 
 import os
 import signal
@@ -24,13 +24,16 @@ from course.test_forked import ForkedPopen
 
 
 def write_starter(lab, add="return a + b", double="return add(a, a)", top=""):
-    """A starter with these bodies."""
+    """Write a starter with these bodies."""
     text = lab.solution.read_text().replace("return a + b", add).replace("return add(a, a)", double)
     lab.starter.write_text(top + text)
 
 
 def plain_pytest(project, *arguments, popen=ForkedPopen):
-    """The exit status and the output of pytest in ``project``. ``subprocess.Popen`` starts a whole interpreter."""
+    """Run pytest in ``project``, and return the exit status and the output.
+
+    ``subprocess.Popen`` as ``popen`` starts a whole interpreter.
+    """
     with tempfile.TemporaryFile() as output:
         run = popen([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=project, stdout=output,
                     stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "200", "CI": "1",
@@ -40,7 +43,7 @@ def plain_pytest(project, *arguments, popen=ForkedPopen):
         return code, output.read().decode()
 
 
-#: Plugins that happen to be installed cost time in every process, so those that are wanted are named.
+#: Plugins that happen to be installed cost time in every process, so only the needed plugins are loaded, by name.
 ONE_WORKER, TWO_WORKERS = (("-p", "xdist.plugin", "-n", number) for number in "12")
 
 
@@ -173,11 +176,11 @@ def test_each_of_several_processes_multiplies_with_one_thread(monkeypatch, num_w
     assert environment.get("MKL_NUM_THREADS") == ("1" if num_workers else None)
 
 
-# ---- the runner, in a process of its own
+# ---- the runner, in a separate process
 
 
 def test_a_right_starter_passes(lab1):
-    """In a process that began without what only the commands need, which would cost a third of its start."""
+    """Check that the process starts without the modules that only commands need: a third of its starting time."""
     write_starter(lab1, top="import sys\nassert not {'rich', 'numpy', 'mlx', 'mini_vllm'} & set(sys.modules)\n")
     assert messages(lab1) == {}
 
@@ -242,7 +245,7 @@ def test_plain_pytest_gives_up_too_and_on_that_file_only(project, lab1):
     assert "test_double_doubles[starter] - not run: 2 tests before it did not finish" in output
 
 
-#: The kernel ends what cannot be interrupted a second earlier.
+#: With this, the kernel ends a test that cannot be interrupted one second earlier than usual.
 NO_GRACE = "from course.core import resource_limits; resource_limits.GRACE_S = 0\n"
 
 
@@ -333,7 +336,7 @@ def test_the_last_lines_that_a_failing_test_printed_are_kept(lab1, forked):
         "line 5", "line 6", "line 7", "line 8", "x" * 200 + "…"]
 
 
-# ---- while it runs
+# ---- during a run
 
 
 def test_each_verdict_is_told_when_the_test_is_over(lab1, forked):

@@ -1,1 +1,1 @@
-"""What a student sees: progress, reports on tests, hints, and the commands that run their parts."""
+"""What a student sees: progress, test reports, hints, and the commands that run their parts."""

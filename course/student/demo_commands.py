@@ -1,7 +1,7 @@
-"""``course demo`` and ``course bench``: what the engine shows of two of its pieces, shown of the student's own.
+"""``course demo`` and ``course bench``: the engine's demonstrations of two of its pieces, run on the student's pieces.
 
-A piece is the student's where a lab that gives it passes, as in ``course run``, and the reference's elsewhere. What is
-run has passed its tests, so it runs in this process.
+As in ``course run``, a piece is the student's if a lab that provides it passes, else the reference's. The student's
+pieces have passed their tests, so they run in this process.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BENCHES = ("allocator",)
 
 
 class Showpieces:
-    """``passes`` and ``file_of`` say which labs have a piece of the student's, and where it is."""
+    """Demonstrations of pieces. ``passes`` says which labs have a piece of the student's, ``file_of`` where it is."""
 
     def __init__(self, labs: Sequence[Lab], console: Console, passes: Callable[[Lab], bool],
                  file_of: Callable[[Lab], Path] = lambda lab: lab.starter) -> None:
         self.labs, self.console, self.passes, self.file_of = labs, console, passes, file_of
 
     def demo_blocks(self) -> int:
-        """Three requests, served by the manager on the pool. Raises LabError if a piece of the student's fails."""
+        """Show three requests served by the manager on the pool. Raise LabError if a piece of the student's fails."""
         pieces = self._choose("kv_cache_manager", "block_pool")
         with self._failing_is_told(pieces):
             from mini_vllm.demo.blocks import show_blocks
@@ -40,8 +40,11 @@ class Showpieces:
         return 0
 
     def bench_allocator(self, cold: bool = False) -> int:
-        """An operation of the pool, at two sizes. What checks cost is measured of the reference's only: it is compared
-        with a pool that is like the reference's in all but its checks. Raises LabError if the student's pool fails."""
+        """Time an operation of the pool at two sizes. Raise LabError if the student's pool fails.
+
+        The cost of checks is measured only for the reference, because it is compared with a pool that equals the
+        reference in everything but its checks.
+        """
         pieces = self._choose("block_pool")
         with self._failing_is_told(pieces):
             from mini_vllm.benchmark.allocator import print_allocator
@@ -53,7 +56,7 @@ class Showpieces:
         return 0
 
     def _choose(self, *slots: str) -> Pieces:
-        """The pieces of these slots, whoever fills the others; it is said whose they are."""
+        """Choose the pieces for these slots, regardless of the other slots, and print whose they are."""
         check_machine()
 
         def passes(lab: Lab) -> bool:

@@ -1,4 +1,4 @@
-"""The tests of a task on a screen that may be too low for all that there is to tell: what fails first stays."""
+"""Fit the tests of a task onto a screen that may be too low for all of them: the first failure is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course.core.terminal_text import num_rows
 
 @dataclass(frozen=True)
 class ShownTest:
-    """A test's line, and what is told below it."""
+    """A test's line, and the details below it."""
 
     line: Text
     told: list[Text]
@@ -24,10 +24,11 @@ def all_lines(tests: Sequence[ShownTest]) -> list[Text]:
 
 
 def cut(tests: Sequence[ShownTest], height: int, width: int, rest: str) -> list[Text]:
-    """The lines of ``tests`` in at most ``height`` rows, but never fewer than say what fails first.
+    """Return the lines of ``tests`` in at most ``height`` rows, but always enough to show the first failure.
 
-    What goes, one after the other: what is told of all tests but the first that fails; tests that pass; the other
-    tests; and the end of what is told. From the second on, ``rest`` says where all of it stands.
+    These are left out, in this order, until the rest fits: the details of all tests except the first failing one; tests
+    that pass; the other tests; the end of the details. As soon as anything is left out, ``rest`` says where to see all
+    of it.
     """
     first = next((test for test in tests if not test.passed), tests[0])
     where = Text(f"    {rest}", style="dim")

@@ -1,4 +1,4 @@
-"""What helps a student on: hints, answers, the solution, and a fresh start."""
+"""Help for a student: hints, answers, the solution, and a fresh start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from course.student.symbols import state_text
 
 
 class Help:
-    """The commands that help, each for one lab. They return what the process exits with."""
+    """The help commands, each for one lab. They return the exit status of the process."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self.progress, self.console = progress, console
@@ -94,11 +94,11 @@ class Help:
         return 0
 
     def _print_markdown(self, text: str) -> None:
-        from rich.markdown import Markdown  # a quarter of what a command imports, and most commands show none
+        from rich.markdown import Markdown  # a quarter of a command's import time, and most commands show no Markdown
         if self.console.is_terminal:
             self.console.print(Markdown(text), soft_wrap=False)
             return
-        # In a pipe no line is broken, and rich would cut code at the width of a terminal.
+        # In a pipe lines are not wrapped, but rich would cut code at the width of a terminal.
         code = [line for block in re.findall(r"```.*?```", text, flags=re.S) for line in block.splitlines()]
         self.console.width = max(self.console.width, max(map(len, code), default=0) + 4)
         self.console.print(Markdown(text))

@@ -1,4 +1,4 @@
-"""``course board``: the score of an open lab beside what others get, and one's own scores so far."""
+"""``course board``: the score of an open lab next to those of known policies, and the student's scores so far."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from course.lab.lab import Lab, LabError
 #: How long scoring may compute.
 LIMIT_S = 60.0
 NUM_SHOWN = 10
-#: From here on a score is not believed.
+#: A score from here on is not believed.
 OPTIMUM = 99.95
 
 
 class Entry(TypedDict):
-    """One score of the past."""
+    """One score from the past."""
 
     when: str
     total: float
-    #: The first line of the class's docstring, to tell one's tries apart.
+    #: The first line of the class's docstring, to tell attempts apart.
     what: str
-    #: The file that was scored, in short.
+    #: A short digest of the scored file.
     key: str
 
 
@@ -44,19 +44,22 @@ def _is_entry(value: object) -> TypeGuard[Entry]:
 
 
 class Board:
-    """The scores of one's own, in ``.course/board.json``."""
+    """The student's own scores, in ``.course/board.json``."""
 
     def __init__(self, root: Path, lab: Lab) -> None:
         self._file = root / ".course" / "board.json"
         self._lab = lab
 
     def entries(self) -> list[Entry]:
-        """The latest last. What is damaged is left out."""
+        """Return the scores, the latest last. Damaged entries are left out."""
         entries = self._read().get(self._lab.number)
         return [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
 
     def add(self, total: float, what: str, source: bytes) -> bool:
-        """Keep a score, unless this very file has it already; of a new best, the file, too. Whether it was kept."""
+        """Store a score, unless this very file has one already, and return whether it was stored.
+
+        If it is the best so far, store the file as well.
+        """
         key = hashlib.sha256(source).hexdigest()[:16]
         entries = self.entries()
         if any(entry["key"] == key for entry in entries):
@@ -81,9 +84,10 @@ class Board:
 
 
 def score(lab: Lab, path: Path | None, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """The report of ``course.eviction.score_process`` on the file at ``path``; without one, of what others get.
+    """Return the report of ``course.eviction.score_process`` on the file at ``path``.
 
-    Raises LabError, which says why, if the file cannot be scored.
+    Without a file the report covers only the policies for comparison. Raise LabError with the reason if the file cannot
+    be scored.
     """
     with tempfile.TemporaryDirectory() as folder:
         spec, report = Path(folder) / "spec.json", Path(folder) / "report.json"
@@ -136,7 +140,7 @@ def show_board(lab: Lab, root: Path, console: Console) -> int:
 
 
 def _show_entries(board: Board, console: Console) -> None:
-    """The scores so far, the latest last."""
+    """Print the scores so far, the latest last."""
     entries = board.entries()
     if not entries:
         return

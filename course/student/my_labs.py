@@ -3,8 +3,9 @@
 It is the student's own file if its lab passes, on the student's own bases where these pass; else the reference's. A
 line on standard error says which. A file that was changed since its last test is tested first.
 
-``load`` is the same for a notebook: it says whose on standard output, and where the student's does not pass it gives
-the engine's own module, so that a notebook shows the engine. ``load_parts`` does so for a whole engine.
+``load`` does the same for a notebook, with two differences: it prints whose module it is on standard output, and if the
+student's does not pass it returns the engine's own module, so that the notebook shows the engine. ``load_parts`` does
+this for a whole engine.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def __getattr__(name: str) -> types.ModuleType:
 
 
 def load(number: str) -> types.ModuleType:
-    """The module of a lab. Raises LabError if there is no such lab."""
+    """Load the module of a lab. Raise LabError if there is no such lab."""
     root = _root_or_package()
     labs = discover(root)
     lab = find_lab(number, labs)
@@ -66,7 +67,7 @@ def load(number: str) -> types.ModuleType:
 
 
 def load_parts() -> EngineParts:
-    """The parts of an engine, chosen as ``course run`` chooses them."""
+    """Load the parts of an engine, chosen as in ``course run``."""
     from mini_vllm.parts.complete_parts import fit
     root = _root_or_package()
     labs, progress = discover(root), Progress(root)
@@ -81,7 +82,7 @@ def load_parts() -> EngineParts:
 
 
 def _root_or_package() -> Path:
-    """The course that one stands in, or the one that the package holds."""
+    """Return the root of the current folder's course, or of the course inside the package."""
     try:
         return find_root()
     except LabError:
@@ -89,7 +90,7 @@ def _root_or_package() -> Path:
 
 
 def _files_of(lab: Lab, labs: list[Lab], progress: Progress) -> dict[str, Path]:
-    """The file of a lab and of each of its bases: the student's own where it passes, else the reference's."""
+    """Return the files of a lab and of its bases: the student's own where it passes, else the reference's."""
     return {each.number: each.starter if _passes(each, progress) else each.solution
             for each in (lab, *bases_of(lab, labs))}
 

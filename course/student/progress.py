@@ -1,4 +1,4 @@
-"""How far the student is in each lab. Results are kept by the content of the files, so asking again costs nothing."""
+"""How far the student is in each lab. Results are stored by the content of the files, so asking again costs nothing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class LabProgress:
 
     @property
     def next_task(self) -> int | None:
-        """What to mend first: the first task of which a test fails; if all that fail there stop at unwritten bodies of
-        other tasks, the first of those."""
+        """The task to fix first: the first task with a failing test.
+
+        If all its failing tests stop at unwritten bodies of other tasks, it is the first of those tasks instead.
+        """
         failing = self._failing
         return min((self._task_to_mend(test) for test in failing if test.task == failing[0].task), default=None)
 
@@ -72,7 +74,7 @@ class LabProgress:
 
     @property
     def broken(self) -> Verdict | None:
-        """Why no test could begin, if none could."""
+        """The verdict that says why no test could start, or None."""
         return next((verdict for verdict in self.verdicts.values() if verdict.concerns_the_whole_file), None)
 
     @property
@@ -89,16 +91,16 @@ class LabProgress:
 
 
 class _Entry(TypedDict):
-    """What is remembered of a lab."""
+    """The stored result of a lab."""
 
-    #: The files that were tested, in short.
+    #: A short digest of the tested files.
     key: str
     #: Test name → the fields of its verdict.
     verdicts: dict[str, dict[str, Any]]
 
 
 class Progress:
-    """The student's results, run when needed and remembered in ``.course/results.json``."""
+    """The student's results, computed when needed and stored in ``.course/results.json``."""
 
     def __init__(self, root: Path) -> None:
         self._file = root / ".course" / "results.json"
@@ -106,9 +108,9 @@ class Progress:
 
     def of(self, lab: Lab, anew: bool = False, on_verdict: OnVerdict = lambda name, verdict: None,
            on_poll: OnPoll = lambda: None) -> LabProgress:
-        """How far ``lab`` is; its tests run if its files have changed since the last time, or ``anew``.
+        """Return the progress of ``lab``. Its tests run if its files have changed, or if the caller wants a new run.
 
-        ``on_verdict`` and ``on_poll`` are those of ``run_lab``. If one of them raises, nothing is remembered.
+        ``on_verdict`` and ``on_poll`` are those of ``run_lab``. If one of them raises, nothing is stored.
         """
         known = self.remembered(lab)
         if known.state is State.NOT_STARTED or (not anew and not known.is_outdated):
@@ -123,11 +125,14 @@ class Progress:
         return LabProgress(lab, known.tests, verdicts)
 
     def remembered(self, lab: Lab) -> LabProgress:
-        """As ``of``, but nothing runs: a lab that was changed since its last run is in progress, and no test passes."""
+        """Return the progress like ``of``, but without running any test.
+
+        A lab that was changed since its last run is in progress, with no test passed.
+        """
         tests = graded_tests(lab)
         if not lab.starter.is_file() or is_as_shipped(lab):
             return LabProgress(lab, tests, {})
-        try:  # what was damaged is as good as forgotten
+        try:  # a damaged entry is treated as missing
             entry = self._read()[lab.number]
             if entry["key"] == _fingerprint(lab):
                 return LabProgress(lab, tests, {name: Verdict(**v) for name, v in entry["verdicts"].items()})

@@ -1,4 +1,4 @@
-"""What the ``course`` command prints about a lab's tests: a line for each task, then the one to work on in full."""
+"""The ``course`` command's output about a lab's tests: one line per task, then the task to work on in full."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from course.student.fit_screen import ShownTest, all_lines, cut
 from course.student.progress import LabProgress, State
 from course.student.symbols import TO_DO, bar, is_failure, line_of, mark, mark_to_do, number_of
 
-#: Rows of a screen that are left to what stands below: who is watching, and the cursor.
+#: Screen rows reserved for what is printed below: the note that the command is watching, and the cursor.
 NUM_ROWS_BELOW = 3
 
 
 @dataclass(frozen=True)
 class _InFull:
-    """A task that is shown in full, when all the others have had their lines."""
+    """A task that is shown in full, after the lines of all other tasks."""
 
     task: int | None
     of_task: list[tuple[GradedTest, Verdict]]
-    #: What there is to write, if it was not begun.
+    #: The names of the bodies to write, if the task was not begun.
     to_write: str | None
 
 
 class VerdictLines:
     """The lines of one test run. ``show`` each test as its verdict arrives, in the order of the tasks; then ``end``.
 
-    One wrong line may fail a dozen tests. So the first task with a failure is shown in full, as is the first that is
-    still to do if nothing has failed before it; every other task is a line, unless ``is_full``. These stand last, the
-    one to work on next at the very end: a terminal shows the end of what is printed. With ``fits_screen`` they are cut
-    to its height. Of a task that was not begun, only what there is to write is told: why its tests fail would be no
-    news.
+    One wrong line may fail a dozen tests. So only the first task with a failure is shown in full, and the first
+    unwritten task if nothing has failed before it. Every other task is one line, unless ``is_full``. Tasks in full are
+    printed last, the next one to work on at the very end, because a terminal shows the end of the output. With
+    ``fits_screen`` they are cut to its height. For a task that was not begun, only the bodies to write are listed: the
+    reason why its tests fail is obvious.
     """
 
     def __init__(self, console: Console, lab: Lab, tests: list[GradedTest], is_full: bool = False,
@@ -65,13 +65,13 @@ class VerdictLines:
                                      escape(self._path(lab.starter))])
 
     def _path(self, path: Path) -> str:
-        """In whole where it goes into a pipe, or fits."""
+        """Return the whole path if the output is a pipe or the path fits, else its end."""
         name = self._lab.relative(path)
         return short_path(name, self._console.width - 2) if self._console.is_terminal else name
 
     def show(self, name: str, verdict: Verdict) -> None:
         self._shown[name] = verdict
-        if verdict.concerns_the_whole_file:  # it is told once, at the end
+        if verdict.concerns_the_whole_file:  # printed once, at the end
             return
         test = self._tests[name]
         if self._is_full and not self._of_task:
@@ -83,7 +83,7 @@ class VerdictLines:
             self._end_task()
 
     def _end_task(self) -> None:
-        """All verdicts of a task are there: show it in a line, or keep it, to be shown in full at the end."""
+        """Finish a task whose verdicts have all arrived: print its line, or keep it to be shown in full at the end."""
         of_task, self._of_task = self._of_task, []
         if self._is_full or not of_task:
             return
@@ -110,7 +110,7 @@ class VerdictLines:
         self._console.print(f"  [bold]Task {task}[/] {self._titles.get(task or 0, '')}")
 
     def _print_in_full(self, next_task: int | None = None, num_rows_below: int = 0) -> None:
-        """Show the tasks that were kept, the next one last. Each fits a screen by itself, if that is asked for."""
+        """Print the tasks that were kept, the next one last. If they must fit the screen, each is cut to its height."""
         for kept in sorted(self._in_full, key=lambda kept: kept.task == next_task):
             self._print_heading(kept.task)
             tests = self._shown_tests(kept)
@@ -149,7 +149,7 @@ class VerdictLines:
             self._console.print(line)
 
     def _as_before(self, message: str) -> str:
-        """What stands in the place of a message that was told already: which one, if it is not the last above."""
+        """Return a short text in place of a repeated message: it names the earlier test unless that is the last."""
         return "  (same)" if message == self._last_said else f"  (as: {self._said[message]})"
 
     def end(self, row: LabProgress) -> None:
@@ -195,7 +195,7 @@ class VerdictLines:
         self._print(indented(self._console, verdict.printed, "dim", 8, "printed: "))
 
     def end_of_task(self) -> bool:
-        """End a run of one task's tests. Whether they pass."""
+        """End a run of one task's tests, and return whether they all pass."""
         self._end_task()
         verdicts = self._shown.values()
         broken = next((verdict for verdict in verdicts if verdict.concerns_the_whole_file), None)
@@ -207,7 +207,7 @@ class VerdictLines:
         return num_passed == len(self._tests)
 
     def end_early(self) -> None:
-        """Ctrl-C: say how far it got."""
+        """End after Ctrl-C: print how many tests ran and passed."""
         self._end_task()
         self._print_in_full()
         verdicts = self._shown.values()

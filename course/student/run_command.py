@@ -1,4 +1,4 @@
-"""``course run``: the student's own pieces in the engine, what they say, and how they compare with the reference."""
+"""``course run``: the student's own pieces in the engine, their output, and a comparison with the reference."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ from course.student.symbols import state_text
 
 DEFAULT_PROMPT = "Once upon a time"
 SILENCE_OF_LARGE_MODELS_S = 180.0
-#: What an engine of one's own pieces should reach of the reference's speed.
+#: The fraction of the reference's speed that an engine of the student's pieces should reach.
 ENOUGH_SPEED = 0.5
-#: In a narrower terminal it is only said whose a piece is, not until when.
+#: A narrower terminal shows only whose a piece is, without the note.
 MIN_WIDTH_OF_NOTES = 50
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command was given."""
+    """The arguments of the command."""
 
     prompt: str = DEFAULT_PROMPT
     model: str = "tiny-tales"
-    #: Just the pieces of these labs, by number.
+    #: Use only the pieces of these labs, by number.
     lab_names: Sequence[str] = ()
     is_strict: bool = False
     trace: Path | None = None
 
 
 def choose_pieces(labs: Sequence[Lab], progress: Progress, wish: RunOptions | None = None) -> Pieces:
-    """Whose pieces run. Raises LabError for labs that do not exist, and, if strict, for labs that do not pass."""
+    """Choose the pieces to run.
+
+    Raise LabError for labs that do not exist and, in strict mode, for labs that do not pass.
+    """
     wish = wish or RunOptions()
 
     def passes(lab: Lab) -> bool:
@@ -69,9 +72,9 @@ class RunCommand:
     def __init__(self, root: Path, labs: Sequence[Lab], progress: Progress, console: Console) -> None:
         self.root, self.labs, self.progress, self.console = root, labs, progress, console
         self._is_telling = False
-        #: To be told when the tale is over.
+        #: Printed after the tale.
         self._advice = ""
-        #: Shown while something is computed that prints nothing.
+        #: Shown during computations that print nothing.
         self._status = console.status("")
 
     def run(self, wish: RunOptions) -> int:
@@ -98,7 +101,7 @@ class RunCommand:
         return 1
 
     def _see(self, lab: Lab, alone: bool) -> int:
-        """Run the program that shows a lab outside the engine. What it prints comes as it is computed."""
+        """Run the program that shows a lab outside the engine. Its output appears as it is computed."""
         if not alone:
             raise LabError(f"Lab {lab} is no part of the engine: course run --lab {lab.number} shows it alone.")
         row = self.progress.of(lab)
@@ -112,14 +115,17 @@ class RunCommand:
         return 1 if status else 0
 
     def _test_what_changed(self) -> None:
-        """Verdicts come from the last tests; a file that was changed since is tested now."""
+        """Test the labs whose files were changed since their last test, so that all verdicts are current."""
         for lab in self.labs:
             if lab.parts and self.progress.remembered(lab).is_outdated:
                 with self.console.status(f"Testing lab {lab}, which has changed …"):
                     self.progress.of(lab)
 
     def spec(self, wish: RunOptions, is_own: bool = True) -> Spec:
-        """Another model than the small one just tells its tale, and so does an engine with no piece of one's own."""
+        """Return the spec of the run. It includes workloads and the measurement only for tiny-tales and own pieces.
+
+        Otherwise the engine only tells a tale.
+        """
         is_small = wish.model == "tiny-tales" and is_own
         return Spec(model=wish.model, prompt=wish.prompt,
                     trace=None if wish.trace is None else str(wish.trace.resolve()),
@@ -196,7 +202,7 @@ class RunCommand:
             self.console.print("  All parts are the reference's: this is a fault of the course or of this machine.")
             return
         own = [lab for lab in self.labs if pieces.files.get(lab.number) == lab.starter]
-        if len(own) == 1:  # nobody else can be to blame
+        if len(own) == 1:  # no other piece can be to blame
             self._show_culprit(own[0])
             return
         with self.console.status("Putting your pieces in one at a time …"):
@@ -221,9 +227,9 @@ class RunCommand:
 
 
 def _check_target(trace: Path | None) -> None:
-    """Raises LabError if no trace can be written there."""
+    """Raise LabError if no trace can be written there."""
     if trace is not None:
-        from mini_vllm.pictures.recorded import check_run_target  # here, since it costs time and is needed rarely
+        from mini_vllm.pictures.recorded import check_run_target  # imported late: it is slow and rarely needed
         try:
             check_run_target(trace)
         except ValueError as error:
@@ -231,7 +237,10 @@ def _check_target(trace: Path | None) -> None:
 
 
 def _without_standstill(spec: Spec, pieces: Pieces) -> Spec:
-    """A scheduler that only waits comes to a stop where somebody must give way. That is no mistake, and not tried."""
+    """Drop the workloads that need preemption if a piece can only wait.
+
+    Such a scheduler comes to a stop when one request must give way. This is no mistake, so it is not tried.
+    """
     if not any(lab.waits for lab in pieces.labs):
         return spec
     return replace(spec, workloads=tuple(name for name in spec.workloads if name not in NEED_PREEMPTION))

@@ -1,4 +1,4 @@
-"""``course serve``: the student's own pieces behind the server and its live page, until somebody stops it."""
+"""``course serve``: the student's own pieces behind the server and its live page, until it is stopped."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from course.own_engine.requirements import check_machine, check_model, check_ser
 from course.student.demo_commands import Showpieces
 from course.student.run_command import show_whose
 
-#: A pool that one can see at a glance; the page's sliders change it.
+#: A pool that fits on the page at a glance; the page's sliders change it.
 NUM_BLOCKS, BLOCK_SIZE = 128, 16
 
 
 class OwnServer(Showpieces):
-    """What it serves has passed its tests, so it runs in this process."""
+    """The server. Its pieces have passed their tests, so they run in this process."""
 
     def serve(self, model: str, port: int) -> int:
-        """Raises LabError, before it listens, if a piece of the student's does not fit or fails."""
+        """Serve the student's pieces. Raise LabError, before listening, if one of them does not fit or fails."""
         check_machine()
         check_server()
         check_model(model)

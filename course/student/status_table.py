@@ -1,4 +1,4 @@
-"""The table of ``course status``, as wide as there is room: the bar goes first, then the end of a title."""
+"""The table of ``course status``, fitted to the terminal: the bar is dropped first, then titles are shortened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course.student.progress import LabProgress
 from course.student.symbols import BAR_WIDTH, bar, state_text
 
 GAP = 2
-#: A title that would be shorter says nothing, and is left out.
+#: A shorter title says nothing, so it is left out.
 MIN_TITLE_WIDTH = 5
 
 
@@ -35,11 +35,11 @@ def status_table(rows: Sequence[LabProgress], console: Console) -> Table:
 
 
 def _fit(console: Console, widths: Sequence[int], title_width: int) -> tuple[int, bool]:
-    """How wide titles may be (0: left out) beside columns of these widths, and whether there is room for the bar."""
+    """Return the width of titles (0: left out) next to columns of these widths, and whether the bar fits."""
     room = console.width - sum(widths) - GAP * len(widths)
     if title_width + GAP + BAR_WIDTH <= room:
         return title_width, True
-    room -= 2 * console.options.ascii_only  # "..." stands for "…"
+    room -= 2 * console.options.ascii_only  # "..." replaces "…"
     return min(title_width, room if room >= MIN_TITLE_WIDTH else 0), False
 
 

@@ -1,4 +1,4 @@
-"""How a test, a task and a lab are written down: a mark, a count, a bar."""
+"""The notation for a test, a task and a lab: a mark, a count, a bar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mark(verdict: Verdict) -> tuple[str, str]:
 
 
 def mark_to_do(verdict: Verdict) -> tuple[str, str]:
-    """Of a task that was not begun, no test counts as failed."""
+    """Return the mark of a test whose task was not begun: such a test never counts as failed."""
     return mark(verdict) if verdict.passed else TO_DO
 
 

@@ -1,4 +1,4 @@
-"""``course demo`` and ``course bench``: with the student's pieces, or with the reference's, and it says whose."""
+"""``course demo`` and ``course bench`` use the student's pieces or the reference's, and say whose."""
 
 import io
 import sys
@@ -31,7 +31,7 @@ def wanted():
 
 
 def showpieces(*numbers, **files):
-    """As if the labs of these ``numbers`` passed, with their solutions for the student's files."""
+    """Make the commands as if these labs passed, with their solutions as the student's files."""
     return Showpieces(discover(), console(), lambda lab: lab.number in numbers,
                       lambda lab: files.get(f"lab_{lab.number.replace('.', '_')}", lab.solution))
 
@@ -73,7 +73,7 @@ def test_a_piece_that_fails_in_the_demo_is_told_with_its_line(tmp_path: Path):
 
 
 def tiny(monkeypatch):
-    """A benchmark of this size says nothing, but does all that the large one does."""
+    """Shrink the benchmark: its numbers mean nothing, but it runs the same code as the large one."""
     real = allocator.print_allocator
     monkeypatch.setattr(allocator, "print_allocator",
                         lambda cold, pool_class: real(cold, rounds=1, pool_class=pool_class, sizes=(300, 3000)))

@@ -1,4 +1,4 @@
-"""How ``course run`` ends: what was tried, and what one has now."""
+"""How ``course run`` ends: which workloads it tried, and what the student has now."""
 
 import io
 import json
@@ -21,7 +21,7 @@ PASSED = Verdict(True, None, "")
 
 
 def lines(monkeypatch, *passing, model="tiny-tales"):
-    """What ``course run`` prints, and the workloads it asks for, if all of them go well."""
+    """Return the output of ``course run``, and the workloads it asks for, if all of them succeed."""
     asked = []
 
     def run_pieces(root, pieces, spec, *rest):
@@ -64,14 +64,14 @@ def test_what_a_scheduler_that_waits_cannot_do_is_left_out_and_told(monkeypatch)
 
 
 def test_of_another_model_nothing_was_left_out(monkeypatch):
-    monkeypatch.setattr(run_command, "check_model", lambda name: None)  # it need not be on this machine
+    monkeypatch.setattr(run_command, "check_model", lambda name: None)  # the model need not be on this machine
     printed, workloads = lines(monkeypatch, "4.1", model="smollm2")
     assert workloads == () and not any("left out" in line for line in printed)
 
 
 @pytest.mark.parametrize("passing", [(), ("2.1", "3.1"), ("2.2", "3.2", "3.3"), ("3.1", "4.2", "5.1", "5.3")])
 def test_status_and_run_agree_on_what_is_whose(monkeypatch, capsys, passing):
-    """Of a course that is half done."""
+    """Check this for several half-finished courses."""
     course = Course()
     monkeypatch.setattr(course.progress, "of", lambda lab, **_: LabProgress(lab, [], {"a test": PASSED})
                         if lab.number in passing else LabProgress(lab, [], {}))

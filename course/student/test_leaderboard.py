@@ -1,4 +1,4 @@
-"""``course board``: scores of one's own, kept; whatever a policy does, the command survives it."""
+"""``course board`` keeps the student's scores, and it survives whatever a policy does."""
 
 import json
 
@@ -36,7 +36,7 @@ def scored(lab1):
 
 @pytest.fixture
 def classroom(scored, course):
-    """The commands; what they print is in ``terminal``."""
+    """The commands; their output is in ``terminal``."""
     return course
 
 

@@ -1,4 +1,4 @@
-"""What ``course.load`` gives a notebook: the student's own where it passes, else the engine's; and it says whose."""
+"""``course.load`` gives a notebook the student's own module if it passes, else the engine's, and says which."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from mini_vllm import block_pool
 
 @pytest.fixture
 def here(elsewhere, forked, monkeypatch):
-    """The course is the current folder."""
+    """A course that is the current folder."""
     monkeypatch.chdir(elsewhere)
     return elsewhere
 

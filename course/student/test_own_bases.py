@@ -1,4 +1,4 @@
-"""``course test`` of a lab that extends an earlier one: the student's own pieces meet, without points."""
+"""``course test`` for a lab that extends an earlier one: the student's own pieces are combined, without points."""
 
 import io
 

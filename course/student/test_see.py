@@ -1,4 +1,4 @@
-"""``course run --lab``, for labs that are no part of the engine but have something to show."""
+"""``course run --lab`` for labs that are not part of the engine but have a program to show them."""
 
 import io
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""``course serve``: the student's pieces are what the server is given, and a piece that does not fit is told before."""
+"""``course serve``: the server gets the student's pieces; a piece that does not fit is reported before it starts."""
 
 import io
 from pathlib import Path

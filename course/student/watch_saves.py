@@ -1,4 +1,4 @@
-"""Noticing that a student has saved a starter, while tests run and while none do."""
+"""Notice when a student saves a starter, during a test run and between runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POLL_S = 0.3
 
 
 class SavedMeanwhile(Exception):
-    """A starter was saved while tests ran: their verdicts are about a file that is no more."""
+    """A starter was saved while tests ran: their verdicts are about a version that no longer exists."""
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(str(lab))
@@ -19,20 +19,20 @@ class SavedMeanwhile(Exception):
 
 
 class Saves:
-    """Which starters were saved since the last look."""
+    """The starters that were saved since the last look."""
 
     def __init__(self, labs: list[Lab]) -> None:
         self._labs = labs
         self._before = self._stamps()
 
     def look(self) -> Lab | None:
-        """A lab whose starter was saved since the last look, if any; of several the last."""
+        """Return a lab whose starter was saved since the last call, the last one if there are several, or None."""
         before, self._before = self._before, self._stamps()
         saved = [lab for lab, stamp in self._before.items() if stamp is not None and stamp != before[lab]]
         return saved[-1] if saved else None
 
     def wait(self) -> Lab:
-        """The next lab whose starter is saved, however long that takes."""
+        """Wait until a starter is saved, and return its lab."""
         while (lab := self.look()) is None:
             time.sleep(POLL_S)
         return lab

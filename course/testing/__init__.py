@@ -1,1 +1,1 @@
-"""What the labs' tests call: calls that must fail, and measures of what a call costs."""
+"""Helpers for the labs' tests: calls that must fail, and measurements of what a call costs."""

@@ -1,7 +1,7 @@
-"""For the tests of labs: calls that must be refused, and calls that must not be.
+"""For the tests of labs: calls that must raise, and calls that must not.
 
-What goes wrong is told in a sentence: the call that the test made, what came of it, what was expected, and why. A body
-that is not written yet is neither a refusal nor a failure of its own: it speaks for itself.
+A failure is explained in a sentence: the call that the test made, its result, the expected result, and why. A body that
+is not written yet counts as neither an expected error nor a failed check: its NotImplementedError is passed on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def must_raise(error: type[Exception], call: str, why: str = "") -> Iterator[types.SimpleNamespace]:
-    """What runs in the block, told as ``call``, must be refused by ``error``; that is ``error`` of what is yielded."""
+    """Check that the block, described as ``call``, raises ``error``; the yielded object then has it as ``error``."""
     expected = f"expected a {error.__name__}{f': {why}' if why else ''}"
     caught = types.SimpleNamespace(error=None)
     try:
         yield caught
-    except NotImplementedError:  # a RuntimeError too, but not the one meant
+    except NotImplementedError:  # also a RuntimeError, but not the expected one
         raise
     except error as refusal:
         caught.error = refusal
@@ -34,7 +34,7 @@ def must_raise(error: type[Exception], call: str, why: str = "") -> Iterator[typ
 
 
 def must_answer(call: str, function: Callable[..., T], *arguments: Any, rule: str) -> T:
-    """What ``function(*arguments)``, told as ``call``, returns; it must not raise."""
+    """Return the result of ``function(*arguments)``, described as ``call``; fail the test if it raises."""
     try:
         return function(*arguments)
     except NotImplementedError:

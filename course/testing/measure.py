@@ -1,8 +1,8 @@
-"""For the tests of labs: what a call costs, and what an object holds.
+"""For the tests of labs: what a call costs, and what an object contains.
 
-The file under test may run in this process or in the grader's sandbox; ``where`` knows which. What can be seen from
-here is measured here: work that the file asks of objects that were handed in. What only the sandbox can see, it is
-asked for; a test that believes such a number is marked ``inside``, with the reason.
+The file under test may run in this process or in the grader's sandbox; ``where`` knows which. Work that the file asks
+of objects passed to it is visible from here and measured here. The sandbox is asked for everything else; a test that
+trusts such a number is marked ``inside``, with the reason.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Name → what measures it beside the file under test.
+#: Name → function that measures next to the file under test.
 _MEASURES: dict[str, Callable[..., Any]] = {}
 
 
 def beside_the_file(function: F) -> F:
-    """It runs where the file under test does. ``Where.measure`` calls it by its name, without an underscore. In a
-    sandbox the public function of that name is called, which comes back here."""
+    """Register a function to run where the file under test runs.
+
+    ``Where.measure`` calls it by its name without a leading underscore. In a sandbox the public function of that name
+    is called, which leads back here.
+    """
     _MEASURES[function.__name__.removeprefix("_")] = function
     return function
 
@@ -31,24 +34,24 @@ def beside_the_file(function: F) -> F:
 class Where:
     """Where the file under test runs: here, in this process. ``remote_lab.sandbox_measures`` is for a sandbox."""
 
-    #: What one question to an object that was handed in counts for, in lines. Here nobody has to ask.
+    #: How many lines a request to an object passed to the file counts as. In one process no requests are sent.
     lines_a_question = 0
 
     def num_questions(self) -> int:
-        """How often the file has asked something of objects that live here."""
+        """Return how many requests the file has sent to objects that live here."""
         return 0
 
     @staticmethod
     def is_overhead(frame: types.FrameType) -> bool:
-        """Whether a line is the grader's own work, and not the file's."""
+        """Check whether a line is the grader's own work, not the file's."""
         return False
 
     def measure(self, name: str, *args: Any) -> Any:
-        """Have a function of this module, or of one beside it, measure where the file runs."""
+        """Call a measuring function of this module, or of a related one, where the file runs."""
         return _MEASURES[name](*args)
 
     def method(self, function: Any) -> Any:
-        """A method of an object under test, as it is called where the file runs."""
+        """Return a method of an object under test, in the form in which it is called where the file runs."""
         return function
 
     def num_objects(self, thing: object, but: tuple[type, ...]) -> int:
@@ -70,7 +73,7 @@ class Where:
         return thing
 
     def flush(self, thing: Any) -> None:
-        """Nothing was put off."""
+        """Do nothing: no call was deferred."""
 
     def repeated(self, thing: Any, name: str, num_times: int) -> Iterator[Any]:
         for _ in range(num_times):
@@ -81,19 +84,19 @@ class Where:
 
 
 HERE = Where()
-#: Another one while the file under test runs in a sandbox.
+#: Replaced while the file under test runs in a sandbox.
 where: Where = HERE
 
 
 def salt() -> str:
-    """Nothing; in the grader what nobody can know beforehand."""
+    """Return an empty string, or in the grader a random one that no file can know in advance."""
     return "" if os.environ.get("COURSE_GRADER") is None else secrets.token_hex(8)
 
 
 def num_lines(call: Callable[[], object]) -> int:
-    """How many lines of Python, and calls of functions, run during ``call()``, outside of the test's own file.
+    """Count the lines of Python and function calls that run during ``call()``, except those in the test's own file.
 
-    Of a file in a sandbox: what runs here on its behalf, and five for each time that it asks.
+    For a file in a sandbox, count what runs here on its behalf, plus five for each of its requests.
     """
     count = 0
     of_test = sys._getframe(1).f_globals
@@ -119,22 +122,22 @@ def num_lines(call: Callable[[], object]) -> int:
 
 
 def lines_of_questions(num_questions: int) -> int:
-    """What this many questions to objects that were handed in count for in ``num_lines``: nothing without a sandbox."""
+    """Return what these requests count for in ``num_lines``: nothing without a sandbox."""
     return where.lines_a_question * num_questions
 
 
 def is_protocol(frame: types.FrameType) -> bool:
-    """Whether a line is part of how the grader and a sandbox talk, or of ``call_surface``, which listens to them."""
+    """Check whether a line is communication between grader and sandbox, or ``call_surface``, which records it."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.startswith(("course.grading", "course.authoring.call_surface", "json", "socket", "weakref",
                               "threading", "selectors"))
 
 
 def cheapest(function: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> tuple[int, int]:
-    """The fewest lines of Python, and the fewest bytes at the peak, of the calls ``function(*argument)``.
+    """Return the fewest lines of Python, and the fewest bytes at the peak, of the calls ``function(*argument)``.
 
     Inside: both are counted where the function runs. It must be a method of an object under test, not a function of the
-    test's own.
+    test.
     """
     num_lines, num_bytes = where.measure("cheapest", where.method(function), [tuple(each) for each in arguments])
     return int(num_lines), int(num_bytes)
@@ -147,7 +150,7 @@ def _cheapest(function: Callable[..., object], arguments: list[tuple[Any, ...]])
 
 
 def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tuple[int, int]:
-    """How many lines of Python ran during the call, and how many bytes it had taken at its peak."""
+    """Return how many lines of Python ran during the call, and how many bytes it used at its peak."""
     num_lines = 0
 
     def on_call(frame: types.FrameType, event: str, argument: object) -> Any:
@@ -176,7 +179,7 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
 
 
 def peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
-    """How many bytes a call had in use at its peak, beyond those before it. Inside."""
+    """Return how many bytes a call used at its peak, beyond those in use before it. Inside."""
     return int(where.measure("peak_bytes", where.method(function), *arguments))
 
 
@@ -196,7 +199,7 @@ def _peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
 
 
 def num_objects(thing: object, *, but: tuple[type, ...] = ()) -> int:
-    """How many objects hang on ``thing``, not counting classes, functions and what ``but`` names. Inside."""
+    """Count the objects reachable from ``thing``, except classes, functions and the types in ``but``. Inside."""
     return where.num_objects(thing, but)
 
 
@@ -213,12 +216,12 @@ def _num_objects(thing: object, but: tuple[type, ...]) -> int:
 
 
 def is_stand_in(thing: object) -> bool:
-    """Whether it stands for an object of the other side: of the test's, in the sandbox, and of the file's here."""
+    """Check whether ``thing`` represents an object of the other side: the test's in the sandbox, the file's here."""
     return hasattr(type(thing), "_far_methods")
 
 
 def bytes_grown(call: Callable[[], object]) -> int:
-    """How many bytes more are in use after ``call()`` than before. Inside."""
+    """Return how many more bytes are in use after ``call()`` than before. Inside."""
     return where.bytes_grown(call)
 
 
@@ -227,19 +230,19 @@ def start_counting_bytes() -> None:
 
 
 def stop_counting_bytes() -> int:
-    gc.collect()  # what only a circle holds is not kept
+    gc.collect()  # objects that only a reference cycle keeps alive do not count
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return grown
 
 
 def shares_memory(first: Any, second: Any) -> bool:
-    """Whether two arrays of the file under test lie in one memory: what is written into one is read in the other."""
+    """Check whether two arrays of the file under test share memory, so that a write to one is visible in the other."""
     return where.shares_memory(first, second)
 
 
 def listed(things: Iterable[Any]) -> list[Any]:
-    """All that ``things`` has, in its order. In a sandbox one message, and not one a thing."""
+    """Return all elements of ``things``, in order. In a sandbox this takes one message, not one per element."""
     return list(where.measure("listed", things))
 
 
@@ -249,34 +252,34 @@ def _listed(things: Iterable[Any]) -> list[Any]:
 
 
 def nothing() -> None:
-    """A question without a point."""
+    """Do nothing; for a request without effect."""
 
 
 def deferring(thing: Any, *names: str) -> Any:
-    """``thing``; in a sandbox its methods ``names``, whose results nobody wants, are called together with the next one.
+    """Return ``thing``. In a sandbox, calls of its methods ``names`` are deferred and sent with the next call.
 
-    ``flush`` has them called now.
+    Their results must not be needed. ``flush`` makes the deferred calls at once.
     """
     return where.deferring(thing, frozenset(names))
 
 
 def flush(thing: Any) -> None:
-    """What was deferred is called."""
+    """Make the deferred calls now."""
     where.flush(thing)
 
 
 def repeated(thing: Any, name: str, num_times: int) -> Iterator[Any]:
-    """The results of ``thing.name()``, called this many times: one after the other, or in a sandbox all at once."""
+    """Return the results of ``num_times`` calls of ``thing.name()``: one after another, or in a sandbox all at once."""
     return where.repeated(thing, name, num_times)
 
 
 def extendable(kind: Any, given: type) -> type:
-    """A class that a test can derive from: the file's own, where it runs here, else the engine's of that contract."""
+    """Return a class that a test can derive from: the file's own if it runs here, else the engine's equivalent."""
     return where.extendable(kind, given)
 
 
 def hash_of_none() -> int:
-    """``hash(None)``, where the file under test runs: before Python 3.12 it differs from process to process."""
+    """Return ``hash(None)`` where the file under test runs: before Python 3.12 it differs between processes."""
     return int(where.measure("hash_of_none"))
 
 

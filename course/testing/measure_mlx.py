@@ -1,6 +1,7 @@
-"""For the tests of labs with MLX: what a call holds and notes there. As ``measure``; all of it is inside.
+"""For the tests of labs with MLX: the memory that a call uses, and the operations that it records.
 
-Where something is said of pools, they are the ``pools`` of an object of the file under test: a list of arrays.
+These work like ``measure``, and all of them are inside. Pools are always the ``pools`` of an object of the file under
+test: a list of arrays.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import Any
 
 from course.testing import measure
 
-#: MLX computes in a thread of its own, which may hold an array a moment longer than it needs it. So one calls it
-#: several times; one that took more does not count.
+#: MLX computes in a separate thread, which may keep an array a moment longer than needed. So a call is measured several
+#: times, and the highest peak is ignored.
 NUM_TIMES = 5
-#: Operations on so many numbers keep that thread busy for some milliseconds.
+#: This many operations on arrays of this size keep that thread busy for some milliseconds.
 BUSY_OPERATIONS, BUSY_SIZE = 12, 20_000
 
 
 def peak_mlx_bytes(make: Callable[[], Any], change: Callable[[Any], Any]) -> int:
-    """What it takes at its highest to compute ``change(made).pools``, beside what there was after ``made = make()``."""
+    """Return the peak memory of computing ``change(made).pools``, beyond that in use after ``made = make()``."""
     peaks = []
     for _ in range(NUM_TIMES):
         made = make()
@@ -29,12 +30,12 @@ def peak_mlx_bytes(make: Callable[[], Any], change: Callable[[Any], Any]) -> int
 
 
 def num_mlx_operations(owner: Any) -> int:
-    """How many operations MLX has noted for ``owner.pools[0]`` and not computed yet."""
+    """Return how many operations MLX has recorded for ``owner.pools[0]`` but not computed yet."""
     return int(measure.where.measure("count_mlx_operations", owner))
 
 
 def values_after(function: Callable[..., object], array: Any, *args: Any) -> Any:
-    """What ``array`` holds after ``function(array, *args)``, as a list. It must be a function of the file's."""
+    """Return the content of ``array`` after ``function(array, *args)`` as a list. The function must be the file's."""
     return measure.where.measure("call_and_list", function, array, *args)
 
 
@@ -43,7 +44,7 @@ def values_after(function: Callable[..., object], array: Any, *args: Any) -> Any
 
 @measure.beside_the_file
 def begin_mlx_peak() -> int:
-    """How many bytes are in use now."""
+    """Reset the peak, and return how many bytes are in use now."""
     from mini_vllm.backend import mx
     _keep_busy()
     mx.reset_peak_memory()
@@ -52,7 +53,7 @@ def begin_mlx_peak() -> int:
 
 @measure.beside_the_file
 def end_mlx_peak(owner: Any) -> int:
-    """How many bytes were in use at the peak, when its pools are computed."""
+    """Compute the owner's pools, and return how many bytes were in use at the peak."""
     from mini_vllm.backend import mx
     _keep_busy()
     mx.eval(owner.pools)
@@ -60,8 +61,11 @@ def end_mlx_peak(owner: Any) -> int:
 
 
 def _keep_busy() -> None:
-    """MLX's thread has something to do for a while. What is only noted then, and not computed, still holds its arrays
-    when they are written, however fast the machine."""
+    """Keep MLX's thread busy for a while.
+
+    An operation that is then only recorded, and not computed, still holds its arrays when they are written, however
+    fast the machine is.
+    """
     from mini_vllm.backend import mx
     busy = mx.zeros(BUSY_SIZE)
     for _ in range(BUSY_OPERATIONS):

@@ -1,4 +1,4 @@
-"""What the tests of labs expect with: a failure is a sentence, an unwritten body speaks for itself."""
+"""The helpers of ``expect``: a failure is a sentence, and an unwritten body reports itself."""
 
 import pytest
 
