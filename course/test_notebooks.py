@@ -1,4 +1,4 @@
-"""The notebooks as they are committed: run, whole, and such that running them again would notice a change."""
+"""The committed notebooks: executed, complete, and able to reveal a change when they run again."""
 
 import json
 import re
@@ -11,8 +11,10 @@ from course.lab.lab import PROJECT_ROOT
 FOLDER = PROJECT_ROOT / "notebooks"
 NOTEBOOKS = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.ipynb"))}
 IGNORED = "nbval-ignore-output"
-#: Outputs that may differ from run to run have one of these in them.
+#: Outputs that may differ between runs contain one of these.
 TIMES = re.compile(r"\b(ms|s|seconds?|tokens/s)\b")
+#: A chart colour that is set by hand: a name, a grey, a hex number, or black as a format.
+BY_HAND = re.compile(r"""colou?r=["'][^"']+["']|["']#[0-9a-fA-F]{3,8}["']|["']k-+["']""")
 
 
 def code_cells(name):
@@ -24,7 +26,7 @@ def text_of(cell):
 
 
 def printed(cell):
-    """All text of a cell's outputs."""
+    """Return all text in a cell's outputs."""
     parts = []
     for output in cell["outputs"]:
         parts.append("".join(output.get("text", "")))
@@ -48,7 +50,7 @@ def test_every_cell_was_run_in_order_and_none_failed(name):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_outputs_are_there_to_compare_with(name):
-    """nbval passes a notebook whose outputs were stripped, and checks nothing."""
+    """Check this because nbval passes a notebook whose outputs were stripped, and then checks nothing."""
     cells = code_cells(name)
     silent = [cell for cell in cells if not cell["outputs"]]
     assert len(silent) <= len(cells) / 4, f"{len(silent)} of {len(cells)} cells have no output"
@@ -84,6 +86,37 @@ def test_one_predicts_before_one_sees(name):
     for number in asked:
         shown = list(takewhile(lambda cell: cell["cell_type"] == "code", cells[number + 1:]))
         assert any(cell["outputs"] for cell in shown), text_of(cells[number])
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_headings_are_the_same_in_all(name):
+    """Check for a title with the notebook's number, Setup, numbered sections, Exercises, Where to go next."""
+    lines = [line for cell in NOTEBOOKS[name]["cells"] if cell["cell_type"] == "markdown"
+             for line in text_of(cell).splitlines()]
+    titles, sections = ([line.partition(" ")[2] for line in lines if line.startswith(mark)] for mark in ("# ", "## "))
+    assert len(titles) == 1 and titles[0].startswith(f"{name[:2]} ")
+    assert sections[0] == "Setup" and sections[-2:] == ["Exercises", "Where to go next"]
+    assert [section.partition(". ")[0] for section in sections[1:-2]] == [str(n) for n in range(1, len(sections) - 2)]
+    told = re.findall(r"^\*\*Exercise (\d)\.\*\*", "\n".join(lines), re.M)
+    assert told == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_charts_have_the_colours_of_the_pictures(name):
+    sources = [text_of(cell) for cell in code_cells(name)]
+    assert not [found for source in sources for found in BY_HAND.findall(source)], "paint[…] names a colour"
+    if any("plt." in source for source in sources):
+        assert sum("use_chart_style()" in source for source in sources) == 1, "set once, before the first chart"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_slider_has_still_frames_for_pages_without_scripts(name):
+    for cell in code_cells(name):
+        for output in cell["outputs"]:
+            page = "".join(output.get("data", {}).get("text/html", ""))
+            if "<script>" in page:
+                assert '<details open data-part="stills">' in page and page.count("<img ") >= 3
+                assert "slider" not in re.sub("<script>.*|<summary>.*?</summary>", "", page, flags=re.S)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -1,10 +1,11 @@
-"""The exercises at the end of each notebook: a reader puts an answer in, a cell says whether it holds.
+"""The exercises at the end of each notebook: a reader enters an answer, and the cell says whether it is right.
 
     from course.exercises import check
     answer = None
     check("02", 1, answer)          prints: Exercise 1: not answered yet.
 
-The answers stand in ``course.exercises.nb02`` and so on, each with a proof: a function that finds it with the engine.
+The answers are in ``course.exercises.nb02`` and so on, each with a proof: a function that computes it with the engine.
+``opening`` draws the picture that each notebook begins with.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Two numbers that are this near, as a part of the right one, are the same answer.
+#: Two numbers whose difference is at most this fraction of the right one are the same answer.
 TOLERANCE = 0.01
 
 
@@ -23,16 +24,16 @@ class Exercise:
 
     answer: object
     proof: Callable[[], object]
-    #: Said with a right answer.
+    #: Printed for a right answer.
     why: str
-    #: Said with a wrong one.
+    #: Printed for a wrong one.
     hint: str
-    #: Wrong answers that people give, and what each overlooks.
+    #: Common wrong answers, and what each overlooks.
     slips: Mapping[object, str] = field(default_factory=dict)
 
 
 def exercises_of(notebook: str) -> Sequence[Exercise]:
-    """Those of a notebook, by its number: ``exercises_of("02")``. Raises ValueError for a notebook without any."""
+    """The exercises of a notebook: ``exercises_of("02")``. Raises ValueError for a notebook without exercises."""
     try:
         found: Sequence[Exercise] = importlib.import_module(f"{__name__}.nb{notebook}").EXERCISES
     except ModuleNotFoundError as error:
@@ -43,7 +44,7 @@ def exercises_of(notebook: str) -> Sequence[Exercise]:
 
 
 def check(notebook: str, number: int, answer: object) -> None:
-    """Say whether ``answer`` holds. None is no answer yet. Raises ValueError for an exercise that is not there."""
+    """Print whether ``answer`` is right. None is no answer yet. Raises ValueError for an unknown exercise."""
     exercises = exercises_of(notebook)
     if not 1 <= number <= len(exercises):
         raise ValueError(f"notebook {notebook} has exercises 1 to {len(exercises)}, not {number}")

@@ -1,4 +1,4 @@
-"""Exercises of notebook 01: what is kept, where holes come from, and what fits."""
+"""The exercises of notebook 01: what is kept, where holes come from, and what fits."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ EXERCISES = (
     Exercise(
         answer=45,
         proof=_kib_after_decoding,
-        why="8 + 7 tokens were sent, the 8th new one never was: 15 × 2 × 6 × 4 × 32 × 2 bytes = 46,080 bytes.",
+        why="8 + 7 tokens went through the model, but not the 8th new one: 15 × 2 × 6 × 4 × 32 × 2 = 46,080 bytes.",
         hint="Count the tokens that go through the model, as section 1 does. Section 2 has the KiB of one token.",
-        slips={48: "That is K/V of 16 tokens. Is the last one ever sent through the model?",
-               24: "That is 8 tokens. Both the prompt and what was written leave K/V.",
-               22.5: "That is the keys. Each token leaves a value, too.",
-               90: "That is 4 bytes an element, or 8 heads. The formula has 16-bit floats and KV heads: 4 of them.",
-               46080: "Right in bytes; the question is for KiB."},
+        slips={48: "48 KiB is the K/V of 16 tokens. Does the last one ever go through the model?",
+               24: "24 KiB is the K/V of 8 tokens. Both the prompt and the new tokens have K/V.",
+               22.5: "22.5 KiB is the keys alone. Each token also has a value.",
+               90: "90 KiB would be 4 bytes per element, or 8 heads. Use 16-bit floats and the KV heads: 4 of them.",
+               46080: "This is right in bytes; the question asks for KiB."},
     ),
     Exercise(
         answer=11,
         proof=_smallest_refused_with_room,
-        why="Holes of 10, 8 and 4 are left, 22 slots in all. 10 still fits where A was; 11 fits nowhere.",
+        why="Holes of 10, 8 and 4 are left, 22 slots in total. 10 still fits where A was; 11 fits nowhere.",
         hint="Draw the 40 slots: which holes do A, C and the end of the memory leave?",
-        slips={23: "23 is more than all that is free, so it would be refused in pages, too. Look for one with room.",
-               10: "10 fits just where A was.",
+        slips={23: "23 is more than all free slots, so it would be refused in pages as well. Look for one with room.",
+               10: "10 fits exactly where A was.",
                9: "9 fits where A was, at slot 0.",
-               5: "5 does not fit the last hole, but it fits the first.",
-               12: "It is refused, but it is not the smallest.",
-               19: "A's and C's holes do not touch: B lies between them."},
+               5: "5 does not fit into the last hole, but it fits into the first.",
+               12: "12 is refused, but it is not the smallest.",
+               19: "A's and C's holes do not touch: B is between them."},
     ),
     Exercise(
         answer=[4, 73, 81],
         proof=_num_that_fit,
-        why="8,192 // 2,048 is 4. 100 tokens take 7 pages of 16, and 512 // 7 is 73. A page of 100 fits like a glove: "
-            "81. If all lengths are known and equal, one size for all wastes nothing; chat is not like that.",
+        why="8,192 // 2,048 is 4. 100 tokens take 7 pages of 16, and 512 // 7 is 73. 81 pages of 100 fit. "
+            "If all lengths are known and equal, one page per request wastes nothing; chat is not like that.",
         hint="Count pages: how many are there in 8,192 slots, and how many does one request of 100 tokens take?",
-        slips={(4, 81, 81): "The last page of a request belongs to it alone: 100 tokens take 7 pages of 16, 112 slots.",
-               (4, 85, 81): "6 pages of 16 hold 96 tokens. The other 4 need a page, too.",
-               (4, 73, 82): "8,192 slots are 81 pages of 100 and a rest of 92, which is no page.",
-               (81, 73, 81): "A reservation sets 2,048 slots aside for each, however short it turns out."},
+        slips={(4, 81, 81): "A request does not share its last page: 100 tokens take 7 pages of 16, 112 slots.",
+               (4, 85, 81): "6 pages of 16 hold 96 tokens. The other 4 need another page.",
+               (4, 73, 82): "8,192 slots are 81 pages of 100 and 92 left over, which is not a whole page.",
+               (81, 73, 81): "A reservation sets 2,048 slots aside for each request, however short the request is."},
     ),
 )

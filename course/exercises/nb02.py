@@ -1,4 +1,4 @@
-"""The exercises of notebook 02: the free queue, what eviction leaves to be found, attention through a table."""
+"""The exercises of notebook 02: the free queue, what is found after an eviction, attention through a table."""
 
 from __future__ import annotations
 
@@ -53,36 +53,35 @@ def _orders_that_are_right() -> int:
 EXERCISES = (
     Exercise(
         answer=[6, 7, 3, 2, 5], proof=_blocks_of_r,
-        why="6 and 7 were never given out. Then come P's blocks, last one first: 3, 2, 1. The hit took 1 out of the "
-            "queue's middle, so 5 follows 2. What 3 and 2 held is forgotten now.",
-        hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, is taken from on the left, and what "
-             "comes home is put on the right.",
+        why="6 and 7 were never given out. Then P's blocks follow, last one first: 3, 2, 1. The hit took 1 out of the "
+            "middle of the queue, so 5 follows 2. The content of 3 and 2 is now forgotten.",
+        hint="Write the queue down after each call: it begins as 1 2 3 4 5 6 7, blocks are taken from the left, and "
+             "returned blocks are put on the right.",
         slips={(6, 7, 3, 2, 1): "Block 1 has an owner again: the hit took it out of the queue.",
-               (6, 7, 2, 3, 5): "P gave its blocks back last one first: 3 came home before 2.",
-               (6, 7, 2, 3, 4): "Both gave their blocks back last one first: 3 came home before 2, and 5 before 4.",
-               (6, 7, 3, 2, 4): "Q gave its blocks back last one first, too: 5 came home before 4.",
-               (6, 7, 5, 4, 3): "That would spare what is cached. The queue knows only how long a block has been free.",
-               (2, 3, 4, 5, 6): "Not the lowest numbers: those that have been free longest. 6 and 7 were never given "
-                                "out."}),
+               (6, 7, 2, 3, 5): "P returned its blocks last one first: 3 came before 2.",
+               (6, 7, 2, 3, 4): "Both returned their blocks last one first: 3 came before 2, and 5 before 4.",
+               (6, 7, 3, 2, 4): "Q also returned its blocks last one first: 5 came before 4.",
+               (6, 7, 5, 4, 3): "That would spare the cached blocks. The queue only knows how long each has been free.",
+               (2, 3, 4, 5, 6): "The queue does not give out the lowest numbers, but the blocks that have been free "
+                                "longest. 6 and 7 were never given out."}),
     Exercise(
         answer=8, proof=_tokens_found,
-        why="The first prompt's blocks came home as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 and "
-            "3: the tail is forgotten, and blocks 1 and 2 are found, 4 tokens each.",
+        why="The first prompt's blocks were returned as 4, 3, 2, 1, after 5, 6 and 7. The other prompt took 5, 6, 7, 4 "
+            "and 3: the end of the text is forgotten, and blocks 1 and 2 are found, 4 tokens each.",
         hint="Seven blocks can be given out. Write down the queue after the first request has ended, and take five.",
-        slips={0: "It would be 0 if the first block had been given back first. Tables are given back last block first.",
-               12: "The cap allows 12, but two of these blocks had to make room for the other prompt.",
-               16: "Some of it was forgotten: the other prompt needs 5 blocks, and only 3 had never been used.",
+        slips={0: "It would be 0 if the first block had been returned first. Tables are returned last block first.",
+               12: "At most 12 could be found, but two of these blocks had to make room for the other prompt.",
+               16: "A part was forgotten: the other prompt needs 5 blocks, and only 3 had never been used.",
                4: "The other prompt takes 5 blocks; the first 3 of them were never used, so only 2 are forgotten."}),
     Exercise(
         answer=2, proof=_orders_that_are_right,
-        why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not ask in which order they come: "
-            "two full blocks may change places. The half-full one may not, or NaN is read as if it were text. With "
-            "several queries not even the full ones may: each sees only what stands before it.",
-        hint="Which slots are read for 10 tokens, if block 5 comes first or second? And does a sum over all tokens "
+        why="[7, 2, 5] and [2, 7, 5]. The last query sees all tokens, and a sum does not depend on their order: two "
+            "full blocks may change places. The half-full one may not, or NaN is read as if it were text. With several "
+            "queries not even the full ones may: each query sees only the tokens before it.",
+        hint="Which slots are read for 10 tokens, if block 5 is first or second? Does a sum over all tokens "
              "depend on their order?",
-        slips={1: "Try [2, 7, 5]: the one query sees all ten tokens. What it adds up are the same ten terms.",
-               6: "Two of the four slots of block 5 hold NaN. Only as the last block is it read just as far as it is "
-                  "written.",
-               3: "Where must block 5 stand, so that only its two written slots are read? That leaves two orders.",
-               4: "Where must block 5 stand, so that only its two written slots are read? That leaves two orders."}),
+        slips={1: "Try [2, 7, 5]: the one query sees all ten tokens. It adds up the same ten terms.",
+               6: "Two of the four slots of block 5 hold NaN. They are left out only if block 5 is the last block.",
+               3: "Where must block 5 be, so that only its two written slots are read? That leaves two orders.",
+               4: "Where must block 5 be, so that only its two written slots are read? That leaves two orders."}),
 )

@@ -11,7 +11,7 @@ from mini_vllm.request import Request
 
 
 def _compute(manager: KVCacheManager, request: Request) -> int:
-    """Adopt what is found of the prompt, and compute the rest. Returns how many tokens were found."""
+    """Adopt the part of the prompt that is found, and compute the rest. Returns the number of tokens found."""
     hits, num_found = manager.get_computed_blocks(request)
     manager.allocate_slots(request, request.num_tokens - num_found, hits, num_found)
     request.num_computed_tokens = request.num_tokens
@@ -26,7 +26,7 @@ def _write_one(manager: KVCacheManager, request: Request) -> None:
 
 
 def _leave(manager: KVCacheManager, name: str, prompt: Sequence[int]) -> int:
-    """A request that computes its prompt and ends. Returns how many tokens were found."""
+    """A request that computes its prompt and ends. Returns the number of tokens found."""
     request = Request(name, prompt)
     num_found = _compute(manager, request)
     manager.free(request)
@@ -50,7 +50,7 @@ def count_samples() -> tuple[int, int]:
 
 
 def find_edited() -> tuple[int, int]:
-    """Tokens found and blocks copied for a prompt of 24 tokens of which 19 were left, by one who left 21."""
+    """Tokens found and blocks copied for a prompt of 24 tokens that shares 19 with an ended request of 21."""
     manager = KVCacheManager(20, block_size=8, tree_class=PrefixTree)
     _leave(manager, "first", range(21))
     num_found = _compute(manager, Request("second", [*range(19), *range(100, 105)]))
@@ -72,37 +72,37 @@ EXERCISES = (
     Exercise(
         answer=(21, 4), proof=count_samples,
         why="6 full blocks are shared by all, and each sample has 3 of its own, for positions 96 to 129. One of the 3 "
-            "began as the shared, half-filled seventh block; four samples copied it, the last wrote in place.",
-        hint="100 = 6 × 16 + 4. Which blocks will somebody write into, and which are only read? Section 2 has the "
+            "began as the shared, partly filled seventh block; four samples copied it, the last wrote in place.",
+        hint="100 = 6 × 16 + 4. Which blocks will a sample write into, and which are only read? Section 2 has the "
              "functions to try it: put in 16, 5, 100 and 30.",
-        slips={(45, 0): "This is what five requests without sharing would hold: 5 × 9 blocks. The full blocks of the "
+        slips={(45, 0): "Five requests without sharing would hold 5 × 9 blocks. The full blocks of the "
                         "prompt exist once.",
-               (21, 5): "The blocks are right. But of the five owners of the half-filled block the last need not copy "
-                        "it: by then it is the only one.",
-               (21, 0): "The blocks are right. But 100 is not a multiple of 16: the seventh block is shared "
-                        "half-filled, and written.",
-               (22, 4): "The half-filled original is not left over: the last owner writes into it.",
-               (22, 5): "The half-filled original is not left over: the last owner writes into it, without a copy."}),
+               (21, 5): "The number of blocks is right. But the last of the five owners of the partly filled block "
+                        "does not copy it: by then it is the only owner.",
+               (21, 0): "The number of blocks is right. But 100 is not a multiple of 16: the seventh block is shared "
+                        "while partly filled, and then written.",
+               (22, 4): "The partly filled original is not left over: the last owner writes into it.",
+               (22, 5): "The partly filled original is not left over: the last owner writes into it without a copy."}),
     Exercise(
         answer=(19, 1), proof=find_edited,
-        why="Two whole blocks, and 3 tokens of the third. Its key names 5 tokens, so to write another 20th token there "
-            "would change what others find: the index counts as a reader, and the block is copied.",
+        why="Two whole blocks, and 3 tokens of the third. Its key names 5 tokens, so writing another 20th token there "
+            "would change what other requests find: the index counts as a reader, and the block is copied.",
         hint="The first request's third block holds 5 tokens, under a key of those 5. Where would the new prompt write "
              "first? ben's question in section 5 is such a case.",
-        slips={(16, 0): "This is what a manager without a tree finds. With the tree a match may end inside a block.",
-               (19, 0): "The tokens are right. Nobody's table names the third block, that is true. But its key names "
-                        "two more tokens, and the new prompt would write over them.",
+        slips={(16, 0): "A manager without a tree finds 16. With the tree a match may end inside a block.",
+               (19, 0): "The number of tokens is right. It is true that no table names the third block. But its key "
+                        "names two more tokens, and the new prompt would overwrite them.",
                (21, 0): "The 20th token differs, so the match ends before it.",
-               (18, 1): "One token must be left to compute, but five are: the new prompt's own."}),
+               (18, 1): "One token must be left to compute, but here five are left: the last five of the new prompt."}),
     Exercise(
         answer=4, proof=find_after_eviction,
-        why="A's second visit took one of the two blocks that were still empty, and put A's blocks at the end of the "
-            "queue. C takes the other empty one, then B's third and second block. B's first is left.",
-        hint="Write the free queue down after each request ends. Blocks that were never used stand at the head, and a "
-             "request gives its last block back first.",
-        slips={0: "Two things save a block of B: one block of the pool was still empty when C came, and of B the last "
-                  "blocks go first.",
-               8: "A's second visit needs a block for its 13th token, so only one block is empty when C comes.",
-               12: "C needs 3 blocks, and only one is empty. The other two are taken from somebody who has ended: who "
-                   "has been away longest?"}),
+        why="A's second request took one of the two blocks that were still empty, and moved A's blocks to the end of "
+            "the queue. C takes the other empty block, then B's third and second block. B's first block is left.",
+        hint="Write the free queue down after each request ends. Blocks that were never used are at the head, and a "
+             "request returns its last block first.",
+        slips={0: "Two things save a block of B: one block of the pool was still empty when C arrived, and B's last "
+                  "blocks are given out first.",
+               8: "A's second request needs a block for its 13th token, so only one block is empty when C arrives.",
+               12: "C needs 3 blocks, and only one is empty. The other two are taken from an ended request: which "
+                   "one has been unused longest?"}),
 )

@@ -1,4 +1,4 @@
-"""The exercises of the fifth notebook: tokens that are computed, slots, and what filters leave."""
+"""The exercises of notebook 05: computed tokens, slots, and the tokens that filters leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tokens_computed() -> int:
 
 
 def slot() -> int:
-    """Where the token at position 19 of a request is written, whose block table is [3, 9, 5]."""
+    """The slot of the token at position 19 of a request whose block table is [3, 9, 5]."""
     import numpy as np
 
     from mini_vllm.attention import slot_mapping
@@ -42,25 +42,25 @@ def tokens_left() -> int:
 EXERCISES = (
     Exercise(
         answer=35, proof=tokens_computed,
-        why="24 tokens of the prompt are computed, then 11 of the output. The twelfth is said, and nobody asks what "
+        why="24 tokens of the prompt are computed, then 11 of the output. The twelfth is generated, but no token "
             "follows it.",
-        hint="Count the prompt tokens that are not in the cache, then the output tokens that are fed in again.",
-        slips={36: "The last token that is said is never computed: nobody asks what comes after it.",
+        hint="Count the prompt tokens that are not in the cache, then the output tokens that go through the network.",
+        slips={36: "The last generated token is never computed: no token follows it.",
                51: "16 of the 40 are found in the cache: nothing is computed for them.",
-               52: "16 are found in the cache, and the last token that is said is never computed.",
-               24: "These are the tokens of the prompt. The output's are computed too, all but the last."}),
+               52: "16 are found in the cache, and the last generated token is never computed.",
+               24: "24 tokens of the prompt are computed. The output tokens are computed too, all except the last."}),
     Exercise(
         answer=43, proof=slot,
-        why="19 = 2 × 8 + 3: the third block of the table, which is block 5, and there the place 3. 5 × 8 + 3 = 43.",
-        hint="position // 8 says which entry of the table, position % 8 which place in that block.",
-        slips={19: "That is the position in the request. The table says where that lies in the pool.",
-               75: "9 × 8 + 3: the entries of a table are counted from 0, and 19 // 8 is 2.",
-               44: "Places in a block are counted from 0: 19 % 8 is 3."}),
+        why="19 = 2 × 8 + 3: the third block of the table, which is block 5, at offset 3. 5 × 8 + 3 = 43.",
+        hint="position // 8 is the entry of the table, position % 8 the offset in that block.",
+        slips={19: "19 is the position in the request. The table says where that is in the pool.",
+               75: "75 is 9 × 8 + 3. The entries of a table are counted from 0, and 19 // 8 is 2.",
+               44: "Offsets in a block are counted from 0: 19 % 8 is 3."}),
     Exercise(
         answer=2, proof=tokens_left,
         why="Temperature 0.5 squares the weights: 64, 16, 4, 1, 1. Top-p 0.95 leaves 64, 16 and 4, and min-p 0.1 drops "
             "the 4, because it is below 6.4.",
-        hint="In this order: divide the logits by the temperature, then top-p, then min-p of what is left.",
-        slips={5: "That is without the temperature. It comes first: a logit divided by 0.5 is a weight squared.",
-               3: "That is what top-p leaves. Then min-p asks for a weight of 0.1 × 64 = 6.4 at least."}),
+        hint="Use this order: divide the logits by the temperature, apply top-p, then min-p to the rest.",
+        slips={5: "5 would be left without the temperature, which is applied first: it squares the weights.",
+               3: "Top-p leaves 3. Then min-p requires a weight of at least 0.1 × 64 = 6.4."}),
 )

@@ -10,8 +10,9 @@
     draw_trace    a recorded run: requests over steps, and times and blocks on the same axis
     draw_step     one step of a recorded run: the pool, the tables, and what is to be copied
     step_through  a recorded run, a frame a step
-    Slides        frames of one's own behind a slider
+    Slides        frames of one's own behind a slider, and as stills where no script runs
     stack         pictures under each other, as one
+    use_chart_style  matplotlib's charts in the same colours
 
     palette, elements, canvas    colours by name, shapes as text, what one draws on
     picture, slides, cast        what notebooks and files get; who has which letter and colour
@@ -22,6 +23,7 @@ A picture shows the objects that it is given, whoever wrote them: only names of 
 """
 
 from mini_vllm.pictures.batch import draw_batch
+from mini_vllm.pictures.chart_style import use_chart_style
 from mini_vllm.pictures.free_queue import draw_queue
 from mini_vllm.pictures.memory import MemoryRun, draw_memory, runs_in_pages
 from mini_vllm.pictures.picture import Picture
@@ -36,4 +38,4 @@ from mini_vllm.pictures.tree import draw_tree
 
 __all__ = ["Cast", "MemoryRun", "Picture", "Slides", "draw_batch", "draw_cache", "draw_memory", "draw_pool",
            "draw_queue", "draw_slots", "draw_step", "draw_trace", "draw_tree", "runs_in_pages", "stack",
-           "step_through"]
+           "step_through", "use_chart_style"]

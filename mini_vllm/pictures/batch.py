@@ -41,16 +41,20 @@ LOOK_AT_BATCH = ("Each column is a token: whose it is, its position in its own r
 
 
 def draw_batch(steps: Mapping[str, RequestStep], block_size: int, *, cast: Cast | None = None,
-               text_of: TextOf | None = None, look: str = LOOK_AT_BATCH) -> Picture:
-    """What one step computes of each request, in the order of the batch. Raises ValueError if that is nothing."""
+               text_of: TextOf | None = None, per_row: int = PER_ROW, look: str = LOOK_AT_BATCH) -> Picture:
+    """What one step computes of each request, in the order of the batch, ``per_row`` tokens side by side.
+
+    Raises ValueError if that is nothing.
+    """
     if not steps:
         raise ValueError("there is nothing to draw: the step computes no token")
     cast = cast if cast is not None else Cast(steps)
     canvas, label = Canvas(), describe(steps)
     canvas.text(MARGIN, MARGIN + 10, label, 12, "ink", font_weight="bold", data_part="title")
-    y = _draw_columns(canvas, steps, block_size, cast, text_of, MARGIN + 20)
-    y = _draw_rectangle(canvas, steps, cast, y + 6)
-    width, height = WIDTH, math.ceil(y + MARGIN)
+    width = round(LEFT + per_row * COLUMN + MARGIN)
+    y = _draw_columns(canvas, steps, block_size, cast, text_of, MARGIN + 20, per_row)
+    y = _draw_rectangle(canvas, steps, cast, y + 6, width)
+    height = math.ceil(y + MARGIN)
     return Picture(canvas.to_svg(width, height, label), width, height, label, look)
 
 
@@ -62,7 +66,7 @@ def describe(steps: Mapping[str, RequestStep]) -> str:
 
 
 def _draw_columns(canvas: Canvas, steps: Mapping[str, RequestStep], block_size: int, cast: Cast,
-                  text_of: TextOf | None, top: float) -> float:
+                  text_of: TextOf | None, top: float, per_row: int) -> float:
     """The batch as it is computed; returns where it ends."""
     batch = Batch.of([step.block_ids for step in steps.values()], [step.context_len for step in steps.values()],
                      [len(step.token_ids) for step in steps.values()])
@@ -71,7 +75,7 @@ def _draw_columns(canvas: Canvas, steps: Mapping[str, RequestStep], block_size: 
     tokens = [(name, step, index) for name, step in steps.items() for index in range(len(step.token_ids))]
     canvas.open_group(data_panel="batch")
     for number, (name, step, index) in enumerate(tokens):
-        row, column = divmod(number, PER_ROW)
+        row, column = divmod(number, per_row)
         x, y = LEFT + column * COLUMN, top + row * NEXT
         if column == 0:
             for text, below in (("token", TOKEN), ("position", POSITION), ("block", BLOCK), ("slot", SLOT),
@@ -87,7 +91,7 @@ def _draw_columns(canvas: Canvas, steps: Mapping[str, RequestStep], block_size: 
         if step.needs_all_logits or step.needs_logits and index == len(step.token_ids) - 1:
             canvas.text(middle, y + LOGITS, "▲", 10, "ink", text_anchor="middle", data_logits=name)
     canvas.close_group()
-    return top + math.ceil(len(tokens) / PER_ROW) * NEXT
+    return top + math.ceil(len(tokens) / per_row) * NEXT
 
 
 def _draw_token(canvas: Canvas, cast: Cast, name: str, text: str, x: float, y: float, title: str) -> None:
@@ -107,11 +111,11 @@ def _fitting(text: str, size: float = 9) -> str:
     return text
 
 
-def _draw_rectangle(canvas: Canvas, steps: Mapping[str, RequestStep], cast: Cast, y: float) -> float:
+def _draw_rectangle(canvas: Canvas, steps: Mapping[str, RequestStep], cast: Cast, y: float, width: int) -> float:
     """The same tokens, each request's in a row of its own, filled up to the longest; returns where it ends."""
     longest = max(len(step.token_ids) for step in steps.values())
     num_tokens, num_padded = sum(len(step.token_ids) for step in steps.values()), longest * len(steps)
-    cell, left = min(PADDED_CELL, (WIDTH - MARGIN - LEFT - 90) / longest), LEFT + 90
+    cell, left = min(PADDED_CELL, (width - MARGIN - LEFT - 90) / longest), LEFT + 90
     canvas.text(MARGIN, y + 10, f"padded to the longest: {len(steps)} × {longest} = {num_padded} tokens, "
                                 f"{num_padded - num_tokens or 'none'} of them padding", 11, "ink", data_part="padded")
     y += 18

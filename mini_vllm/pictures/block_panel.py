@@ -13,6 +13,8 @@ from mini_vllm.trace.summary import tell_ranges
 MAX_TITLES = 8000
 #: Unused blocks between used ones are left out from this many on; a gap stands for them.
 MIN_LEFT_OUT, GAP = 4, 15
+#: The most that a row is high in a brief picture.
+BRIEF_ROW = 12
 
 
 class _Rows:
@@ -24,7 +26,7 @@ class _Rows:
         left_out = [each for each in self.unused if len(each) >= MIN_LEFT_OUT or 1 in each or num_blocks in each]
         missing = {block_id for stretch in left_out for block_id in stretch}
         drawn = [block_id for block_id in range(1, num_blocks + 1) if block_id not in missing]
-        self.height = min(max(420 // max(len(drawn), 1), 1), 17)
+        self.height = min(max(420 // max(len(drawn), 1), 1), BRIEF_ROW if sheet.is_brief else 17)
         self.tops: dict[int, float] = {}
         self.gaps: list[tuple[float, range]] = []
         y = sheet.y
@@ -36,14 +38,18 @@ class _Rows:
             self.tops[block_id] = y
             y += self.height
         self.bottom = y
-        #: (step, block that was copied into).
-        self.copies = {(index, copy) for index, step in zip(sheet.history.shown, sheet.history.steps)
-                       for _, copy in step["copies"]}
+        #: Step → between which blocks a copy's line is drawn there, ends included.
+        self.copies = {index: [range(min(pair), max(pair) + 1) for pair in step["copies"]]
+                       for index, step in zip(sheet.history.shown, sheet.history.steps) if step["copies"]}
+
+    def is_crossed(self, step: int, block_id: int) -> bool:
+        """Whether a copy's line runs over the block in that step."""
+        return any(block_id in between for between in self.copies.get(step, ()))
 
 
 def draw_blocks(sheet: Sheet) -> None:
     sheet.heading("block")
-    sheet.y += 14
+    sheet.y += 0 if sheet.is_brief else 14
     rows = _Rows(sheet)
     sheet.draw_grid(rows.bottom - sheet.y)
     every = round_up(12 / rows.height)
@@ -89,8 +95,7 @@ def _draw_run(sheet: Sheet, rows: _Rows, block_id: int, run: Run, has_title: boo
     if is_filling:
         _draw_filling(sheet, run, paint, y, height)
     if has_title and run.owners and height >= 9:
-        aside = sheet.cell / 2 + 3 if (run.first, block_id) in rows.copies else 0
-        _draw_letters(sheet, run, (x + aside, y, width - aside, height), paint, is_filling)
+        _draw_letters(sheet, rows, block_id, run, (x, y, width, height), paint, is_filling)
 
 
 def _draw_filling(sheet: Sheet, run: Run, paint: str, y: float, height: float) -> None:
@@ -101,18 +106,33 @@ def _draw_filling(sheet: Sheet, run: Run, paint: str, y: float, height: float) -
     sheet.add("path", d=f"M{sheet.x(run.first):g} {bottom:g}L{path}V{bottom:g}z", fill=paint, pointer_events="none")
 
 
-def _draw_letters(sheet: Sheet, run: Run, box: tuple[float, float, float, float], paint: str, is_filling: bool) -> None:
-    """Whose block it is; on a label of the owner's colour, so that it can be read where the block is not full."""
+def _draw_letters(sheet: Sheet, rows: _Rows, block_id: int, run: Run, box: tuple[float, float, float, float],
+                  paint: str, is_filling: bool) -> None:
+    """Whose block it is; on a label of the owner's colour, so that it can be read where the block is not full, and
+    right of the lines of copies."""
     x, y, width, height = box
     letters, size = [sheet.cast.letter(owner) for owner in run.owners], min(height - 2, 10)
     texts = [" ".join(letters)] + [f"{letters[0]} +{len(letters) - 1}"] * (len(letters) > 1)
-    text = next((text for text in texts if sans_width(text, size) + 6 <= width), None)
-    if text is None:
+    places = ((text, _free_place(sheet, rows, block_id, run, sans_width(text, size) + 6)) for text in texts)
+    text, x = next(((text, place) for text, place in places if place is not None), ("", x))
+    if not text:
         return
     if is_filling:
         sheet.add("rect", x=x + 1, y=y + 1, width=round(sans_width(text, size) + 4, 2), height=height - 2, rx=2,
                   fill=paint, stroke="line", stroke_width=0.5, pointer_events="none")
     sheet.text(x + 3, y + height / 2 + 0.36 * size, text, size, ON_COLOUR, font_weight="bold", pointer_events="none")
+
+
+def _free_place(sheet: Sheet, rows: _Rows, block_id: int, run: Run, wide: float) -> float | None:
+    """Where the first ``wide`` pixels of a run begin that no copy's line crosses; None if there are none."""
+    x = sheet.x(run.first)
+    for step in range(run.first, run.last + 1):
+        line = sheet.x(step) + sheet.cell / 2
+        if line - 3 > x + wide:
+            break
+        if rows.is_crossed(step, block_id):
+            x = line + 3
+    return x if x + wide <= sheet.x(run.last + 1) else None
 
 
 def _draw_copies(sheet: Sheet, rows: _Rows) -> None:

@@ -35,7 +35,8 @@ class Canvas:
     def text(self, x: float, y: float, text: str, size: float = 11, fill: str = "faint", *, title: str = "",
              **attributes: object) -> None:
         if "text_anchor" not in attributes:
-            self.right = max(self.right, x + 0.87 * text_width(text, size))
+            share = 1.0 if attributes.get("font_weight") == "bold" else 0.87
+            self.right = max(self.right, x + share * text_width(text, size))
         self.add("text", title=title, text=text, x=x, y=y, font_size=size, fill=fill, **attributes)
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:

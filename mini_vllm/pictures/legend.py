@@ -16,12 +16,21 @@ from mini_vllm.trace.summary import GOOD_ENDS, facts, headline, sizes, time_shar
 EAR, END, BAD_END, COPY = "ear", "end", "bad end", "copy"
 
 
+#: What the entries of a brief legend are called.
+SHORT = {PROMPT: "prompt", AGAIN: "computed again", DECODE: "decoded", FORKED: "forked", WAITING: "waits",
+         PREEMPTED: "preempted", END: "finished", SHARED: "shared", CACHED: "free, still cached", COPY: "copied"}
+#: Fonts differ: where there is no Helvetica, letters are up to this many times as wide.
+WIDER = 1.16
+
+
 def draw_title(sheet: Sheet) -> None:
-    room = (sheet.width - 2 * MARGIN) * 0.94
-    for line in wrapped(headline(sheet.history).split(" "), 15, room * 0.95, " "):
-        sheet.text(MARGIN, sheet.y + 14, line, 15, "ink", font_weight="bold", data_part="title")
+    room, size = (sheet.width - 2 * MARGIN) * 0.94, 13.5 if sheet.is_brief else 15
+    for line in wrapped(headline(sheet.history).split(" "), size, room * 0.95, " "):
+        sheet.text(MARGIN, sheet.y + 14, line, size, "ink", font_weight="bold", data_part="title")
         sheet.y += 20
-    for line in (*wrapped(facts(sheet.history), 11, room), *wrapped(sizes(sheet.history).split(" "), 11, room, " ")):
+    lines = wrapped(facts(sheet.history), 11, room)
+    lines = lines[:1] if sheet.is_brief else [*lines, *wrapped(sizes(sheet.history).split(" "), 11, room, " ")]
+    for line in lines:
         sheet.text(MARGIN, sheet.y + 11, line, 11, data_part="facts")
         sheet.y += 15
     sheet.y += 8
@@ -29,21 +38,23 @@ def draw_title(sheet: Sheet) -> None:
 
 def draw_legend(sheet: Sheet) -> None:
     """As many entries in a line as fit; a heading begins another."""
-    for heading, entries in (("requests", _of_requests(sheet)), ("blocks", _of_blocks(sheet)),
-                             ("time", _of_times(sheet))):
+    groups = {"requests": _of_requests(sheet), "blocks": _of_blocks(sheet), "time": _of_times(sheet)}
+    if sheet.is_brief:
+        groups = {"": [(kind, SHORT[kind]) for entries in groups.values() for kind, _ in entries if kind in SHORT]}
+    for heading, entries in groups.items():
         if not entries:
             continue
         sheet.text(MARGIN, sheet.y + 9, heading, 10, "ink", font_weight="bold")
-        x = left = MARGIN + 56.0
+        x = left = MARGIN + (0.0 if sheet.is_brief else 62.0)
         for kind, text in entries:
-            wide = 24 + math.ceil(1.04 * sans_width(text, 10))
+            wide = 24 + math.ceil(WIDER * sans_width(text, 10))
             if x + wide > sheet.width - MARGIN and x > left:
                 x, sheet.y = left, sheet.y + 16
             _draw_swatch(sheet, x, sheet.y, kind)
             sheet.text(x + 24, sheet.y + 9, text, 10)
             x += wide + 9
         sheet.y += 16
-    sheet.y += 10
+    sheet.y += 5 if sheet.is_brief else 10
 
 
 def _of_requests(sheet: Sheet) -> list[tuple[str, str]]:
@@ -62,6 +73,8 @@ def _of_requests(sheet: Sheet) -> list[tuple[str, str]]:
 
 
 def _of_blocks(sheet: Sheet) -> list[tuple[str, str]]:
+    if not sheet.has_blocks:
+        return []
     kinds = {run.kind for runs in sheet.history.block_runs.values() for run in runs}
     kinds |= {COPY} if any(step["copies"] for step in sheet.history.steps) else set()
     told = {USED: "held by one, filled so far", SHARED: "shared", CACHED: "free, still cached", KEPT: "kept for a copy",

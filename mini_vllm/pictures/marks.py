@@ -25,7 +25,7 @@ def draw_box(sheet: Sheet, left: float, right: float, middle: float, height: flo
 
 
 def pearl_size(sheet: Sheet) -> float:
-    return max(min(sheet.cell - 1.5, sheet.row - 12, 12), 3)
+    return max(min(sheet.cell - 1.5, sheet.row - (9 if sheet.is_brief else 12), 12), 3)
 
 
 def draw_pearls(sheet: Sheet, left: float, right: float, middle: float, paint: str, title: str = "", *,

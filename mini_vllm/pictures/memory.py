@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mini_vllm.pictures.canvas import Canvas
-from mini_vllm.pictures.elements import round_up, text_width
+from mini_vllm.pictures.elements import round_up, text_width, wrapped
 from mini_vllm.pictures.palette import ON_COLOUR
 from mini_vllm.pictures.picture import Picture
 from mini_vllm.pictures.pool_state import AnyManager
@@ -65,18 +65,21 @@ def runs_in_pages(manager: AnyManager, requests: Iterable[Request]) -> list[Memo
 
 def draw_memory(num_slots: int, runs: Iterable[MemoryRun], *, per_row: int | None = None,
                 waiting: tuple[str, int] | None = None, cast: Cast | None = None,
-                look: str = LOOK_AT_MEMORY) -> Picture:
+                width: int = WIDTH, look: str = LOOK_AT_MEMORY) -> Picture:
     """All slots, ``per_row`` in a row (None: all in one). ``waiting``: a request that has no room, and how many slots
-    it wants; it is drawn under the strip, on the same scale.
+    it wants; it is drawn under the strip, on the same scale. ``width``: of the picture, in pixels.
 
     Raises ValueError for runs that overlap or leave the memory, and for more tokens in a run than it has slots.
     """
     runs = sorted(runs, key=lambda run: run.start)
     holes = _holes(num_slots, runs)
     cast = cast if cast is not None else Cast(run.owner for run in runs)
-    sheet = _Sheet(num_slots, min(per_row or num_slots, num_slots))
-    canvas, label = sheet.canvas, describe(num_slots, runs, holes)
-    canvas.text(MARGIN, MARGIN + 10, label, 12, "ink", font_weight="bold", data_part="title")
+    label = describe(num_slots, runs, holes)
+    titles = wrapped(label.split(" "), 12, 0.87 * (width - 2 * MARGIN), " ")
+    sheet = _Sheet(num_slots, min(per_row or num_slots, num_slots), width, MARGIN + 6.0 + 16 * len(titles))
+    canvas = sheet.canvas
+    for number, title in enumerate(titles):
+        canvas.text(MARGIN, MARGIN + 10 + 16 * number, title, 12, "ink", font_weight="bold", data_part="title")
     for run in runs:
         for kind, (start, size) in run.parts().items():
             sheet.fill(kind, start, size, cast.paint(run.owner), f"{run.owner}: {_slots(start, size)} {KINDS[kind]}")
@@ -88,8 +91,9 @@ def draw_memory(num_slots: int, runs: Iterable[MemoryRun], *, per_row: int | Non
     y = sheet.draw_scale()
     if waiting is not None:
         y = _draw_waiting(sheet, waiting, cast, y)
-    y = _draw_legend(canvas, {kind for run in runs for kind in run.parts()} | ({"hole"} if holes else set()), y)
-    return Picture(canvas.to_svg(WIDTH, y + MARGIN, label), WIDTH, y + MARGIN, label, look)
+    kinds = {kind for run in runs for kind in run.parts()} | ({"hole"} if holes else set())
+    y = _draw_legend(canvas, kinds, y, width)
+    return Picture(canvas.to_svg(width, y + MARGIN, label), width, y + MARGIN, label, look)
 
 
 def describe(num_slots: int, runs: Sequence[MemoryRun], holes: Sequence[tuple[int, int]]) -> str:
@@ -133,11 +137,11 @@ def _slots(start: int, size: int) -> str:
 class _Sheet:
     """Where a slot lies on the canvas."""
 
-    def __init__(self, num_slots: int, per_row: int) -> None:
+    def __init__(self, num_slots: int, per_row: int, width: int, top: float) -> None:
         self.canvas, self.num_slots, self.per_row = Canvas(), num_slots, per_row
         self.num_rows = -(-num_slots // per_row)
-        self.left, self.top = MARGIN + (GUTTER if self.num_rows > 1 else 0.0), MARGIN + 22.0
-        self.scale = (WIDTH - MARGIN - self.left) / per_row
+        self.left, self.top = MARGIN + (GUTTER if self.num_rows > 1 else 0.0), top
+        self.scale = (width - MARGIN - self.left) / per_row
 
     def pieces(self, start: int, size: int) -> Iterator[tuple[float, float, float]]:
         """x, y and width in each row that these slots lie in."""
@@ -197,11 +201,13 @@ def _draw_waiting(sheet: _Sheet, waiting: tuple[str, int], cast: Cast, y: float)
     return y + ROW + 12
 
 
-def _draw_legend(canvas: Canvas, kinds: set[str], y: float) -> float:
+def _draw_legend(canvas: Canvas, kinds: set[str], y: float, width: int) -> float:
     """A sample of each kind that occurs; returns where it ends."""
     x = float(MARGIN)
     for kind, text in KINDS.items():
         if kind in kinds:
+            if x + 28 + text_width(text, 10) > width:
+                x, y = float(MARGIN), y + 19
             draw_part(canvas, kind, (x, y + 3, 22), "used" if kind in ("used", "later") else "line", height=14)
             canvas.text(x + 28, y + 14, text, 10)
             x += math.ceil(28 + 0.87 * text_width(text, 10) + 18)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mini_vllm.extras import install_line
 
-#: A picture shrinks to the width of its column, but not so far that nobody can read it; then it scrolls.
-IMAGE_STYLE = "max-width:max(100%,{}px);height:auto;display:block"
+#: A picture is as wide as its column. It shrinks only so far that its letters can be read, then it scrolls; and it does
+#: not grow so far that a small picture fills the screen.
+IMAGE_STYLE = "width:clamp({}px,100%,{}px);max-width:none;height:auto;display:block"
 MIN_READABLE_WIDTH = 560
+SMALLEST, LARGEST, LARGEST_IF_FLAT = 0.75, 1.6, 2.2
+#: How high a flat picture may become.
+HIGH = 500
 PNG_SCALE = 2
 SUFFIXES = (".svg", ".png")
 
@@ -34,9 +38,16 @@ class Picture:
                 f"{html.escape(self.look)}</figcaption></figure>")
 
     def image(self) -> str:
-        style = IMAGE_STYLE.format(min(round(self.width), MIN_READABLE_WIDTH))
+        growth = min(max(HIGH / self.height, LARGEST), LARGEST_IF_FLAT)
+        style = IMAGE_STYLE.format(min(round(SMALLEST * self.width), MIN_READABLE_WIDTH), round(growth * self.width))
         return (f'<div style="overflow-x:auto"><img alt="{html.escape(self.label)}" style="{style}" '
                 f'src="data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"></div>')
+
+    def shown_at(self, width: int) -> Picture:
+        """The same picture, ``width`` pixels wide where a page does not say how wide."""
+        height = round(self.height * width / self.width)
+        old, new = f'width="{self.width:g}" height="{self.height:g}"', f'width="{width}" height="{height}"'
+        return replace(self, svg=self.svg.replace(old, new, 1), width=width, height=height)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self.to_html(), "image/svg+xml": self.svg, "text/plain": f"{self.label}. {self.look}"}

@@ -15,7 +15,8 @@ MIN_EAR = 6
 
 def draw_requests(sheet: Sheet) -> None:
     sheet.heading("request")
-    sheet.text(sheet.left - 8 - COLUMN * sheet.has_found, sheet.y + 8, "prompt", text_anchor="end", size=9)
+    if not sheet.is_brief:
+        sheet.text(sheet.left - 8 - COLUMN * sheet.has_found, sheet.y + 8, "prompt", text_anchor="end", size=9)
     if sheet.has_found:
         sheet.text(sheet.left - 8, sheet.y + 8, "cached", text_anchor="end", size=9)
     if sheet.has_times:
@@ -36,7 +37,7 @@ def draw_requests(sheet: Sheet) -> None:
         _draw_first_token(sheet, y, request_id)
         _draw_ends(sheet, y, request_id, ends.get(request_id, []))
         sheet.close_group()
-    sheet.y += height + 16
+    sheet.y += height + (10 if sheet.is_brief else 16)
 
 
 def _draw_names(sheet: Sheet, y: float, request_id: str) -> None:
@@ -47,6 +48,8 @@ def _draw_names(sheet: Sheet, y: float, request_id: str) -> None:
     if sheet.labels[request_id]:
         sheet.text(MARGIN + 22, middle + 0.36 * size, sheet.labels[request_id], size, "ink",
                    title=f"{request_id}: {name}" if name else request_id)
+    if sheet.is_brief:
+        return
     num_prompt, num_found = sheet.history.prompts.get(request_id), sheet.history.found.get(request_id)
     sheet.text(sheet.left - 8 - COLUMN * sheet.has_found, middle + 0.36 * size, "?" if num_prompt is None else
                str(num_prompt), min(size, 10), text_anchor="end", data_part="prompt")
@@ -83,7 +86,8 @@ def _draw_run(sheet: Sheet, y: float, request_id: str, run: Run) -> None:
     else:
         height = round((sheet.row - 4) * (0.5 + 0.5 * min(run.num_tokens / sheet.most, 1)), 2)
         marks.draw_box(sheet, left, right, middle, height, paint, run.kind, title)
-        _draw_numbers(sheet, middle, run, height)
+        if not sheet.is_brief:
+            _draw_numbers(sheet, middle, run, height)
 
 
 def _draw_numbers(sheet: Sheet, middle: float, run: Run, height: float) -> None:
@@ -110,7 +114,7 @@ def _draw_first_token(sheet: Sheet, y: float, request_id: str) -> None:
                    text_anchor="end", data_part="first-token", title=f"step {first}: the first token of {request_id}, "
                    f"{tell_time(after_s)} after the step that first saw it began")
     is_forked = any(run.kind == FORKED and run.first <= first <= run.last for run in sheet.history.rows[request_id])
-    if sheet.cell >= MIN_EAR and not is_forked:  # a ring says as much
+    if sheet.cell >= MIN_EAR and not sheet.is_brief and not is_forked:  # a ring says as much
         marks.draw_ear(sheet, sheet.x(first + 1), y + 2)
 
 

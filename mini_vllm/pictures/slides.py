@@ -1,4 +1,8 @@
-"""Pictures to step through: one at a time, by a slider, without a kernel."""
+"""Pictures to step through: one at a time, by a slider, without a kernel.
+
+GitHub and nbviewer take scripts out of a page. There the first frame and a strip of still frames tell the same story;
+where scripts run, the strip is folded away.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import html
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mini_vllm.pictures.picture import Picture
 
-#: Makes the slider, and shows the frame that it stands at. Without it the first frame stays. Frames have most of their
-#: lines in common, so each line is written once, and a frame is the numbers of its lines.
+#: The most still frames that are shown besides the first frame, if it is not said which.
+MAX_STILLS = 3
+#: Makes the slider, shows the frame that it is at, and folds the stills. Frames have most of their lines in common, so
+#: each line is written once, and a frame is the numbers of its lines.
 _SCRIPT = """\
 (() => {
   const figure = document.currentScript.closest("figure"), lines = LINES, frames = FRAMES, labels = LABELS;
@@ -36,6 +42,7 @@ _SCRIPT = """\
   slider.oninput = show;
   row.append(button("\\u25c0", "one step back", -1), slider, button("\\u25b6", "one step on", 1));
   figure.insertBefore(row, figure.firstChild);
+  figure.querySelectorAll("details").forEach(each => each.removeAttribute("open"));
 })();"""
 
 
@@ -47,19 +54,21 @@ class Slides:
         slides.add("ada comes", draw_cache(manager, requests))
         slides                                                    # in a notebook: the slider
 
-    A page without scripts shows the first frame, and all sentences folded away under it.
+    A page without scripts shows the first frame, and under it the frames with the numbers ``stills``, counted from 1.
+    None: the last one, and up to two between it and the first.
     """
 
     look: str
     frames: list[Picture] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    stills: tuple[int, ...] | None = None
 
     def add(self, label: str, picture: Picture) -> None:
         self.frames.append(picture)
         self.labels.append(label)
 
     def to_html(self) -> str:
-        """Raises ValueError if there is no frame."""
+        """Raises ValueError if there is no frame, and for a still that is not one of the frames."""
         frames, labels = self._even_frames(), self._numbered()
         first = self.frames[0]
         image = Picture(frames[0], self._width, self._height, labels[0], first.look).image()
@@ -69,9 +78,30 @@ class Slides:
         script = re.sub("LINES|FRAMES|LABELS", lambda name: values[name[0]], _SCRIPT)
         steps = "".join(f"<li>{html.escape(label)}</li>" for label in self.labels)
         return (f'<figure style="margin:0.5em 0">{image}<output style="font-weight:bold">{html.escape(labels[0])}'
-                f'</output><figcaption style="font-size:0.9em">{html.escape(self.look)}'
-                f"<details><summary>all steps in words</summary><ol>{steps}</ol></details></figcaption>"
+                f'</output><figcaption style="font-size:0.9em">{html.escape(self.look)}</figcaption>{self._strip()}'
+                f'<details style="font-size:0.9em"><summary>All frames in words</summary><ol>{steps}</ol></details>'
                 f"<script>{script}</script></figure>")
+
+    def _strip(self) -> str:
+        """Some frames under each other, to be seen without a script."""
+        numbers, labels = self.still_numbers(), self._numbered()
+        stills = {number: _resized(self.frames[number - 1], self._width, self.frames[number - 1].height)
+                  for number in numbers}
+        shown = "".join(f'<div style="margin-top:0.8em"><strong>{html.escape(labels[number - 1])}</strong></div>'
+                        f"{still.image()}" for number, still in stills.items())
+        summary = "Still frames, for pages on which the slider does not run"
+        return f'<details open data-part="stills"><summary>{summary}</summary>{shown}</details>' if shown else ""
+
+    def still_numbers(self) -> tuple[int, ...]:
+        """The numbers of the frames in the strip, counted from 1. Raises ValueError for one that is not there."""
+        num_frames = len(self.frames)
+        if self.stills is None:
+            num_stills = min(MAX_STILLS, num_frames - 1)
+            return tuple(1 + round(number * (num_frames - 1) / num_stills) for number in range(1, num_stills + 1))
+        for number in self.stills:
+            if not 1 <= number <= num_frames:
+                raise ValueError(f"frame {number} is to be a still, must be from 1 to {num_frames}")
+        return self.stills
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self.to_html(), "image/svg+xml": self._even_frames()[0],
@@ -92,11 +122,15 @@ class Slides:
         """All of one size, that of the largest, so that the page does not jump."""
         if not self.frames:
             raise ValueError("there are no frames to show: add one first")
-        width, height = f"{self._width:g}", f"{self._height:g}"
-        size = f'width="{width}" height="{height}"'
-        return [re.sub(r'width="[\d.]+" height="[\d.]+" viewBox="[^"]*"', f'{size} viewBox="0 0 {width} {height}"',
-                       frame.svg, count=1).replace(f'width="{frame.width:g}" height="{frame.height:g}"', size, 1)
-                for frame in self.frames]
+        return [_resized(frame, self._width, self._height).svg for frame in self.frames]
+
+
+def _resized(frame: Picture, width: float, height: float) -> Picture:
+    """The same frame on a larger sheet."""
+    size = f'width="{width:g}" height="{height:g}"'
+    svg = re.sub(r'width="[\d.]+" height="[\d.]+" viewBox="[^"]*"', f'{size} viewBox="0 0 {width:g} {height:g}"',
+                 frame.svg, count=1).replace(f'width="{frame.width:g}" height="{frame.height:g}"', size, 1)
+    return replace(frame, svg=svg, width=width, height=height)
 
 
 def _literal(values: Iterable[object]) -> str:

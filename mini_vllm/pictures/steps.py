@@ -13,14 +13,17 @@ from mini_vllm.trace.recorder import StepTrace
 
 
 def step_through(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None, every: int = 1,
-                 look: str = LOOK_AT_TABLES) -> Slides:
-    """A frame for every ``every``-th step. Raises ValueError for steps that the trace does not have."""
+                 look: str = LOOK_AT_TABLES, stills: tuple[int, ...] | None = None) -> Slides:
+    """A frame for every ``every``-th step; ``stills``: which frames a page without scripts shows.
+
+    Raises ValueError for steps that the trace does not have.
+    """
     last = len(trace.steps) if num_steps is None else first_step + num_steps
     if not 0 <= first_step < last <= len(trace.steps):
         raise ValueError(f"steps {first_step} to {last - 1} are asked for, the trace has {len(trace.steps)}")
     if every < 1:
         raise ValueError(f"every is {every}, must be at least 1")
-    cast, slides = Cast.of_trace(trace), Slides(look)
+    cast, slides = Cast.of_trace(trace), Slides(look, stills=stills)
     for index in range(first_step, last, every):
         slides.add(f"step {index}: {tell_step(trace.steps[index], cast)}", draw_step(trace, index, look=look))
     return slides

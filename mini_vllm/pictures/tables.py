@@ -33,7 +33,7 @@ def draw_tables(canvas: Canvas, state: PoolState, cast: Cast, y: float, text_of:
         for index, block_id in enumerate(table):
             words = _words(tokens, index, state.block_size, text_of)
             words = f"copy of {sources[block_id]} to come" if words and block_id in sources else words
-            width = max(44.0, text_width(words, 10) * 0.87 + 10) if words else 44.0
+            width = max(44.0, text_width(words, 10) * 0.9 + 12) if words else 44.0
             if x + width > WIDTH - MARGIN and x > left:
                 x, y = left, y + 34
             _draw_entry(canvas, blocks[block_id], cast, (x, y, width), words, _part(tokens, index, state.block_size))

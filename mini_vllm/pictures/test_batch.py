@@ -65,3 +65,13 @@ def test_the_same_steps_give_the_same_picture_in_the_colours_of_the_cast():
 def test_a_step_without_tokens_is_refused():
     with pytest.raises(ValueError, match="computes no token"):
         draw_batch({}, 8)
+
+
+def test_how_many_tokens_are_side_by_side_can_be_chosen():
+    steps = {"a": RequestStep(list(range(10)), [1, 2], 10, needs_logits=True)}
+    narrow = draw_batch(steps, 8, per_row=4)
+    assert narrow.width < draw_batch(steps, 8).width and shapes(narrow, "data-token") == ["a"] * 10
+    tops = [shape.get("y") for shape in ElementTree.fromstring(narrow.svg).iter() if shape.get("data-token")]
+    assert [tops.count(top) for top in dict.fromkeys(tops)] == [4, 4, 2]
+    assert max(float(shape.get("x")) + float(shape.get("width")) for shape in ElementTree.fromstring(narrow.svg).iter()
+               if shape.get("x") and shape.get("width")) <= narrow.width

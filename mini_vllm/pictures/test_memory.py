@@ -90,3 +90,15 @@ def test_pages_are_runs_and_neighbours_are_one():
 def test_a_picture_is_the_same_every_time():
     runs = [MemoryRun("ada", 0, 5, 2), MemoryRun("ben", 9, 5)]
     assert draw_memory(20, runs).svg == draw_memory(20, reversed(runs)).svg
+
+
+def test_a_narrow_picture_shows_the_same_within_its_width():
+    runs = [MemoryRun("A", 0, 512, 90, 70), MemoryRun("B", 512, 512, 170, 40)]
+    wide, narrow = draw_memory(2048, runs, per_row=1024), draw_memory(2048, runs, per_row=1024, width=320)
+    assert (wide.width, narrow.width) == (720, 320) and wide.label == narrow.label
+    root = ElementTree.fromstring(narrow.svg)
+    for shape in root.iter():
+        if shape.get("data-part") and shape.get("width"):
+            assert float(shape.get("x")) + float(shape.get("width")) <= 320
+    titles = [shape.text for shape in root.iter() if shape.get("data-part") == "title"]
+    assert len(titles) > 1 and " ".join(titles) == narrow.label, "the title is broken into lines"

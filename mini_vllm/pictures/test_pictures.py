@@ -1,10 +1,12 @@
 """Whether pictures show all of what they are given, and nothing else: the SVG is read back and compared."""
 
+import base64
 import json
 import random
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -202,8 +204,48 @@ def test_slides_hold_every_frame_at_one_size_and_survive_hostile_names():
         Slides("nothing").to_html()
 
 
+def slides_of(num_frames, **which):
+    pool, slides = BlockPool(9), Slides("look", **which)
+    for number in range(1, num_frames + 1):
+        slides.add(f"frame <{number}>", draw_pool(pool, {"ada": pool.get_new_blocks(1)}))
+    return slides
+
+
+@pytest.mark.parametrize("num_frames, shown", [(1, ()), (2, (2,)), (3, (2, 3)), (4, (2, 3, 4)), (7, (3, 5, 7))])
+def test_still_frames_are_seen_where_scripts_do_not_run(num_frames, shown):
+    slides = slides_of(num_frames)
+    page = re.sub("<script>.*</script>", "", slides.to_html(), flags=re.S)
+    images = [base64.b64decode(each).decode() for each in re.findall("base64,([^\"]+)", page)]
+    assert [slides.frames.index(next(frame for frame in slides.frames if frame.svg == image)) + 1
+            for image in images] == [1, *shown], "the first frame, then the strip"
+    for number in shown:
+        assert f"<strong>{number} of {num_frames}: frame &lt;{number}&gt;</strong>" in page
+    assert page.count("<details open") == bool(shown), "open, unless the script closes it"
+
+
+def test_which_frames_are_still_can_be_chosen():
+    slides = slides_of(7, stills=(2, 6))
+    assert slides.still_numbers() == (2, 6)
+    strip = slides.to_html().partition('data-part="stills"')[2].partition("</details>")[0]
+    assert re.findall(r"<strong>(\d) of 7", strip) == ["2", "6"]
+    for wrong in (0, 8):
+        with pytest.raises(ValueError, match=f"frame {wrong} is to be a still, must be from 1 to 7"):
+            slides_of(7, stills=(wrong,)).to_html()
+    trace, _ = run_traced()
+    assert step_through(trace, stills=(1, 4)).still_numbers() == (1, 4)
+
+
+def test_a_picture_fills_its_column_and_stays_legible():
+    picture = draw_pool(BlockPool(4))
+    assert f"width:clamp({round(0.75 * picture.width)}px,100%,{round(2.2 * picture.width)}px)" in picture.to_html()
+    large = draw_pool(BlockPool(90)).shown_at(1440)
+    assert "width:clamp(560px,100%,3168px)" in replace(large, height=200).to_html()
+    assert "width:clamp(560px,100%,2304px)" in replace(large, height=800).to_html(), "a high one grows less"
+    assert 'width="1440"' in large.svg and f'viewBox="0 0 {draw_pool(BlockPool(90)).width:g} ' in large.svg
+
+
 def test_lines_that_frames_have_in_common_are_written_once_and_every_frame_is_made_of_them():
-    pool, slides = BlockPool(40), Slides("look")
+    pool, slides = BlockPool(40), Slides("look", stills=())
     for number in range(10):
         slides.add(f"block {number + 1}", draw_pool(pool, {"ada": pool.get_new_blocks(1)}))
     page = slides.to_html()

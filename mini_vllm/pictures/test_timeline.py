@@ -271,6 +271,19 @@ def test_copies_are_marked():
     assert len(Drawing(simulation.trace).find("circle", "data-part", "copy")) == num_copies > 0
 
 
+def test_no_letter_stands_under_the_line_of_a_copy():
+    """Block 2 is first held in the step in which block 1 is copied into block 3: the line runs over it."""
+    first = {"tokens": {"a": [0, 4]}, "tables": {"a": [1]}, "blocks": [[1, 1, False]]}
+    copied = {"tokens": {"a": [4, 1], "b": [0, 4], "c": [3, 1]}, "copies": [[1, 3]],
+              "tables": {"b": [2], "c": [3]}, "blocks": [[2, 1, False], [3, 1, False]]}
+    drawing = Drawing(by_hand(first, copied, *[{}] * 40))
+    dot = next(iter(drawing.find("circle", "data-part", "copy")))
+    for block_id in ("2", "3"):
+        row = next(iter(drawing.find("g", "data-block", block_id)))
+        letter = next(each for each in row if each.tag.endswith("text"))
+        assert float(letter.get("x")) > float(dot.get("cx")) + 3, block_id
+
+
 def test_no_shape_and_no_text_leaves_the_picture(drawing):
     width, height = float(drawing.root.get("width")), float(drawing.root.get("height"))
     for each in drawing.find("rect"):
@@ -644,6 +657,14 @@ def test_a_brief_picture_has_requests_and_blocks_and_says_nothing_of_tokens_and_
     assert gone <= said[0] and not gone & said[1] and {"request", "block", "step"} <= said[1]
     kinds = [[each.get("data-kind") for each in root.iter() if each.get("data-kind")] for root in (whole, brief)]
     assert kinds[1] and Counter(kinds[1]) <= Counter(kinds[0])
+    assert "prompt" in said[1] and not {"tokens of a prompt", "prompt", "3"} <= said[1], "short words, no numbers"
+
+
+def test_a_picture_without_blocks_still_has_the_numbers_of_its_steps(simulation):
+    whole, without = (draw_trace(simulation.trace, is_brief=True, has_blocks=has) for has in (True, False))
+    assert 'data-panel="blocks"' in whole.svg and 'data-panel="blocks"' not in without.svg
+    assert ">block<" not in without.svg and ">step<" in without.svg and without.height < whole.height
+    assert "data-state" not in without.svg, "nor in the legend"
 
 
 def test_the_time_of_each_step_is_a_bar_of_its_three_parts():
@@ -748,5 +769,5 @@ def test_a_trace_is_not_overwritten_by_its_picture(saved, capsys):
     odd = saved.rename(saved.with_suffix(".svg"))
     before = odd.read_text(encoding="utf-8")
     assert main(["trace", str(odd)]) == 2
-    assert "is the trace itself; name the picture with -o" in capsys.readouterr().err
+    assert "is the trace itself; name the picture with --output" in capsys.readouterr().err
     assert odd.read_text(encoding="utf-8") == before

@@ -35,9 +35,10 @@ LOOK_AT_TIMELINE = ("Read it from left to right: a column is one step of the eng
 
 
 def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None = None, width: int | None = None,
-               look: str = LOOK_AT_TIMELINE, is_brief: bool = False) -> Picture:
+               look: str = LOOK_AT_TIMELINE, is_brief: bool = False, has_blocks: bool = True) -> Picture:
     """The picture of ``num_steps`` steps from ``first_step`` on, ``width`` pixels wide. None: to the last step, and as
-    wide as the steps need. ``is_brief``: requests and blocks only, without the tokens and the time of each step.
+    wide as the steps need. ``is_brief``: requests and blocks only, in low rows and with a short legend, without the
+    tokens and the time of each step. ``has_blocks``: False leaves the blocks out.
 
     The numbers in its title are those of the steps shown. Raises ValueError for a trace without steps, for steps that
     it does not have, and for a width out of bounds.
@@ -53,7 +54,7 @@ def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None =
         raise ValueError(f"num_steps is {num_steps}, must be from 1 to {len(trace.steps) - first_step}: the trace has "
                          f"{len(trace.steps)} steps, and the first one shown is {first_step}")
     check_width(width)
-    sheet = Sheet(History(trace, range(first_step, first_step + num_steps)), width, has_times=not is_brief)
+    sheet = Sheet(History(trace, range(first_step, first_step + num_steps)), width, is_brief, has_blocks)
     draw_title(sheet)
     draw_legend(sheet)
     if not is_brief:
@@ -62,7 +63,10 @@ def draw_trace(trace: StepTrace, *, first_step: int = 0, num_steps: int | None =
             draw_times(sheet)
         draw_axis(sheet)
     draw_requests(sheet)
-    draw_blocks(sheet)
+    if has_blocks:
+        draw_blocks(sheet)
+    else:
+        sheet.draw_step_numbers(sheet.y)
     return sheet.to_picture(headline(sheet.history), look)
 
 

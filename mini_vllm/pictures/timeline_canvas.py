@@ -20,6 +20,8 @@ MIN_WIDTH, MAX_WIDTH = 480, 10_000
 MIN_CELL, MAX_CELL = 2.0, 56.0
 #: Of the letters of a row, and of the columns beside it.
 SIZE, COLUMN = 11, 38
+#: The most that a row is high in a brief picture.
+BRIEF_ROW = 17
 
 
 class Sheet(Canvas):
@@ -28,32 +30,35 @@ class Sheet(Canvas):
     ``left`` to ``end`` are the steps, ``cell`` wide each; ``row`` is the height of a request.
     """
 
-    def __init__(self, history: History, width: int | None = None, has_times: bool = True) -> None:
-        """``width``: of the whole picture, in pixels. None: by the number of steps. ``has_times``: if there are any."""
+    def __init__(self, history: History, width: int | None = None, is_brief: bool = False,
+                 has_blocks: bool = True) -> None:
+        """``width``: of the whole picture, in pixels. None: by the number of steps. ``is_brief``: without times and
+        numbers of tokens beside the rows, and with low rows, so that it can be read on a narrow screen."""
         super().__init__()
+        self.is_brief, self.has_blocks = is_brief, has_blocks
         self.history, self.header = history, history.trace.header
         self.cast = Cast.of_trace(history.trace)
         #: Samples of one prompt stand side by side.
         self.rows = sorted(history.rows, key=self._place)
-        self.has_times = has_times and duration_s(history) > 0
-        self.has_found = any(history.found.get(request_id) for request_id in self.rows)
+        self.has_times = not is_brief and duration_s(history) > 0
+        self.has_found = not is_brief and any(history.found.get(request_id) for request_id in self.rows)
         self.labels = self._labels(0.18 * (width or WIDTH))
         widest = max((sans_width(label, SIZE) for label in self.labels.values()), default=0)
-        columns = COLUMN * (1 + self.has_found)
-        self.left = MARGIN + max(22 + math.ceil(1.04 * widest) + columns, 124) + 6
+        columns = 0 if is_brief else COLUMN * (1 + self.has_found)
+        self.left = MARGIN + max(22 + math.ceil(1.04 * widest) + columns, 0 if is_brief else 124) + 6
         beside = (66 if self.has_times else 10) + MARGIN
         num_steps = len(history.shown)
         cell = ((width or WIDTH) - self.left - beside) / num_steps
         self.cell = cell if width else min(max(math.floor(4 * cell) / 4, MIN_CELL), MAX_CELL)
         self.end = self.left + self.cell * num_steps
         self.width = width or max(math.ceil(self.end + beside), 560)
-        self.row = min(max(600 // max(len(self.rows), 1), 11), 24)
+        self.row = min(max(600 // max(len(self.rows), 1), 11), BRIEF_ROW if is_brief else 24)
         #: The most tokens of one cell.
         self.most = max((run.num_tokens for runs in history.rows.values() for run in runs
                          if run.kind in (PROMPT, AGAIN)), default=1)
         #: A step in this many has its number written.
         self.tick = round_up(34 / self.cell)
-        self.y: float = MARGIN
+        self.y: float = MARGIN / 2 if is_brief else MARGIN
 
     def _place(self, request_id: str) -> tuple[int, int]:
         """Where the request's first sample stands, and which sample it is."""
@@ -116,5 +121,5 @@ class Sheet(Canvas):
             self.text(self.x(index) + self.cell / 2, y, str(index), 10, "ink", text_anchor="middle")
 
     def to_picture(self, label: str, look: str) -> Picture:
-        height = math.ceil(self.y + MARGIN)
+        height = math.ceil(self.y + (MARGIN / 2 if self.is_brief else MARGIN))
         return Picture(self.to_svg(self.width, height, label), self.width, height, label, look)
