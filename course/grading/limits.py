@@ -1,4 +1,4 @@
-"""How files are graded: the limits, and how tightly they are kept in."""
+"""The settings for grading a file: the limits, and how tightly the file is isolated."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from course.core.failure_messages import DEFAULT_TIME_LIMIT_S
 from course.grading.sandbox import Limits
 from course.lab.lab import Lab
 
-#: For all tests of a lab together, in the sandbox: far more than the slowest right solution needs.
+#: For all tests of a lab together, in the sandbox: far more than the slowest correct solution needs.
 SUBMISSION_CPU_S = 120.0
 MEMORY_BYTES = 2 << 30
 FILE_BYTES = 16 << 20
 OPEN_FILES = 64
-#: What the grader's own process may report of one file.
+#: The most that the grader's own process may report about one file.
 MAX_REPORT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the instructor asked for."""
+    """The settings that the instructor chose."""
 
     sandbox: str = "auto"
-    #: What one test may compute, in CPU time.
+    #: The CPU time that one test may use.
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     #: A folder with further tests: ``2.1/test_hidden.py``.
     hidden: Path | None = None

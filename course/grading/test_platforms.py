@@ -1,5 +1,5 @@
-"""The scripts for Gradescope, Classroom and containers, run on a made-up machine: what they install is stubbed, and so
-is ``course grade``; the shell, the files and the exit statuses are real."""
+"""The scripts for Gradescope, Classroom and containers, run on a made-up machine. What they install is stubbed, and
+so is ``course grade``; the shell, the files and the exit statuses are real."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ SCRIPTS = sorted([*GRADING.rglob("*.sh"), GRADING / "gradescope/run_autograder"]
 RESULTS = {"score": 12.5, "output": "Well done.", "stdout_visibility": "visible", "tests": [{"name": "a"}]}
 METADATA = {"created_at": "2026-03-01T10:00:00+01:00", "assignment": {"due_date": "2026-03-02T10:00:00+01:00"},
             "users": [{"id": 1234, "name": "Anna, \"A.\" Example", "email": "a@example.org"}]}
-#: Writes results.json as the exporter does, and what it was called with.
+#: Writes results.json as the exporter does, and records its arguments.
 COURSE = """
 import json, os, sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def script(path, text):
 
 
 def python_script(path, text):
-    """Run by this Python, whose path may have a space in it: no first line can name it then."""
+    """Write a script that this Python runs. Python's path may contain a space, so a ``#!`` line cannot name it."""
     path.with_name(f"{path.name}-stub.py").write_text(text)
     script(path, f'#!/bin/sh\nexec "{sys.executable}" -IS "$0-stub.py" "$@"\n')
 

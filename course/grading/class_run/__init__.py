@@ -1,1 +1,1 @@
-"""``course grade``: a whole class, from what was handed in to what is given back."""
+"""``course grade``: a whole class, from its submissions to the results that are given back."""

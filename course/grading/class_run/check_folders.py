@@ -1,7 +1,7 @@
-"""Where submissions and results may lie: not in each other, and not in the tree that decides about them.
+"""Checks of the folders for submissions and results: neither inside each other, nor in the tree that grades them.
 
-The first thing that a run writes into ``--out`` is a marker. From then on the folder is known as one of ours, whenever
-the run was killed; before that it is empty, and may be used by anybody.
+The first thing that a run writes into ``--out`` is a marker. From then on the folder is known to be the grader's,
+whenever the run is killed. Before that the folder is empty, and anyone may use it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from course.lab.lab import LabError
 
 MARKER = ".course-grade.json"
 _MARKED = {"made by": "course grade", "what": "The results of a class. The same command resumes it."}
-#: How many results are opened to see that they are results.
+#: How many results are opened to verify that they are results.
 _MAX_OPENED = 20
 
 
 def check_places(submissions: Path, out: Path, root: Path) -> None:
-    """Raises LabError for places of which one would spoil another. ``root`` is the course whose tests count."""
+    """Raise LabError if one of these folders would spoil another. ``root`` is the course whose tests count."""
     submissions, out, root = submissions.resolve(), out.resolve(), root.resolve()
     if not submissions.exists():
         raise LabError(f"{submissions} is not there; give the folder in which the submissions lie.")
@@ -46,13 +46,13 @@ def check_places(submissions: Path, out: Path, root: Path) -> None:
 
 
 def claim(out: Path) -> None:
-    """Mark the folder as one of ours, before anything else is written into it."""
+    """Mark the folder as the grader's, before anything else is written into it."""
     if not (out / MARKER).is_file():
         write_whole(out / MARKER, json.dumps(_MARKED, indent=1).encode() + b"\n")
 
 
 def is_ours(out: Path) -> bool:
-    """Whether an earlier run made the folder. Those of before the marker are known by their lock or their results."""
+    """Return whether an earlier run made the folder. Versions without a marker left a lock or results."""
     return (out / MARKER).is_file() or any(out.glob(".work*.lock")) or any(
         _is_result(path) for path in islice(out.glob("results/*/*.json"), _MAX_OPENED))
 

@@ -1,10 +1,10 @@
-"""``course grade``: a class, from what was handed in to what can be given back.
+"""``course grade``: a class, from its submissions to the results that can be given back.
 
     places ─▶ whose is what ─▶ read, bounded ─▶ what is left to do ─▶ workers ─▶ store ─▶ tables and pages
 
-Up to the third arrow nothing is graded. What is not clear is listed there, all of it, and does not stop the rest. From
-then on every result is on the disk as soon as it is known, and tables and pages are written however it ends. A run that
-is killed at any moment is resumed by the same command.
+Nothing is graded up to the third arrow. Everything that is unclear is listed there, and does not stop the rest. From
+then on every result is on the disk as soon as it is known, and tables and pages are written however the run ends. If a
+run is killed, at any moment, the same command resumes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Export = Callable[[Path, Sequence[StudentResult], Provenance, Sequence[Lab], Seq
 
 @dataclass(frozen=True)
 class GradeOptions:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     submissions: Path
     out: Path
@@ -65,7 +65,7 @@ class GradeOptions:
 
 
 def find_level(wanted: str) -> SandboxInfo:
-    """The sandbox of this machine. Raises LabError if it has none, and one is required."""
+    """Return the sandbox of this machine. Raise LabError if it has none and one is required."""
     sandbox = importlib.import_module("course.grading.sandbox")
     try:
         level = sandbox.choose_level(wanted)
@@ -99,12 +99,13 @@ class ClassGrader:
         self._provenance = make_provenance(
             root, self._rows.labs, {"time_limit_s": wish.settings.time_limit_s}, level_of(wish.settings.sandbox),
             wish.settings.hidden)
-        #: What this call is about, and has no score in the end.
+        #: The number of files in this call that end up without a score.
         self._num_again = 0
         self._unclear: list[Unclear] = []
 
     def run(self) -> int:
-        """0 when all is graded, 1 when something must be graded again or somebody must decide what a file is."""
+        """Grade the class. Return 0 if all is graded, 1 if something must be graded again or decided by an
+        instructor, or could not be written."""
         wish = self._wish
         tell_begin(self._console, self._provenance, len(self._students), [lab.number for lab in self._asked])
         claim(wish.out)
@@ -131,7 +132,7 @@ class ClassGrader:
     # ---- before anything is graded
 
     def _find(self) -> tuple[Settled, list[Found]]:
-        """Whose is what; and what is no student's."""
+        """Assign the submissions to students; also return what belongs to no student."""
         wish = self._wish
         roster = read_roster(wish.roster) if wish.roster else None
         found, left_out = find(wish.submissions, read_pattern(wish.pattern) if wish.pattern else None)
@@ -145,7 +146,7 @@ class ClassGrader:
         return read_overrides(path, self._rows.students, self._rows.max_points)
 
     def _take_in(self) -> dict[Job, Record]:
-        """Read the submissions; note what cannot be graded; return what must be, each with its record to be."""
+        """Read the submissions, and record what cannot be graded. Return the jobs, each with its future record."""
         jobs: dict[Job, Record] = {}
         strays = Strays(self._labs, self._asked, self._root)
         without = [one.student.id for one in self._settled.submissions if not one.parts and not one.problem]
@@ -163,13 +164,13 @@ class ClassGrader:
         return jobs
 
     def _is_decided(self, unclear: Unclear) -> bool:
-        """Whether the instructor has given points for what it is about; two submissions are about every lab."""
+        """Return whether the instructor has given points for the labs in question: all labs, if handed in twice."""
         given = self._rows.overrides.get(unclear.student, {})
         labs = [lab.number for lab in self._asked] if unclear.kind is Kind.TWICE else [unclear.lab]
         return all(lab in given for lab in labs)
 
     def _settle_file(self, student: Student, lab: str, taken: TakenIn) -> dict[Job, Record]:
-        """A job, if there is one to do."""
+        """Return the job for a file, if it has to be graded."""
         file = taken.files[lab]
         self._store.put_text(student.id, lab, file.content)
         key = self._rows.keys[student.id, lab] = key_of(lab, file.sha256, self._provenance, self._wish.settings)
@@ -192,7 +193,7 @@ def _as_json(settings: Settings) -> dict[str, Any]:
 
 @contextmanager
 def _ending_on_term() -> Iterator[None]:
-    """Whoever ends this by SIGTERM gets what Ctrl-C gives: the workers gone, and the tables written."""
+    """Treat SIGTERM like Ctrl-C: the workers are ended, and the tables are written."""
     def end(*_: object) -> None:
         raise KeyboardInterrupt
 

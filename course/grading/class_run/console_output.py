@@ -1,4 +1,4 @@
-"""What an instructor sees while a class is graded, and after it."""
+"""The console output for an instructor while a class is graded, and afterwards."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from course.grading.class_run.worker_process import Job
 from course.grading.intake.unclear import Kind, Unclear
 
 MAX_LINES = 12
-#: What somebody must decide is listed further: a class may have many odd names, and one call should tell them all.
+#: More lines are shown for what an instructor must decide: a class may have many odd names, and all should be listed.
 MAX_UNCLEAR, MAX_ADVICE = 60, 1000
-#: How often a line is written where there is no bar.
+#: How often a line is written where there is no progress bar.
 LINE_EVERY_S = 10.0
 _COUNTED = {Outcome.GRADED.value: "graded", Outcome.MISSING.value: "missing", Outcome.UNREADABLE.value: "not readable",
             Outcome.GRADE_AGAIN.value: "to grade again", NOT_YET: "not graded yet"}
 
 
 class Meter:
-    """Counts files as they are done."""
+    """Counts files as they are graded."""
 
     def __init__(self, num_files: int, console: Console) -> None:
         self.num_files, self.num_done, self.num_again = num_files, 0, 0
@@ -71,14 +71,14 @@ def tell_begin(console: Console, provenance: Provenance, num_students: int, labs
 
 
 def tell_unclear(console: Console, unclear: Sequence[Unclear]) -> None:
-    """What somebody must decide, each with what to do; the rest by name."""
+    """Print what an instructor must decide, each with advice; the rest by name."""
     still_open = [one for one in unclear if one.is_open]
     if still_open:
         _say(console, f"To decide, {len(still_open)} (they are not graded on a guess; all others are graded):")
     for one, after in zip(still_open[:MAX_UNCLEAR], [*still_open[1:], None]):
         of_student = f"{one.student} {one.lab}: " if one.lab and one.kind is not Kind.NOBODY else ""
         _say(console, f"  {_plain(of_student + one.why)}", indent=4)
-        if one.advice and (after is None or after.advice != one.advice):  # what is to be done for several, once
+        if one.advice and (after is None or after.advice != one.advice):  # print advice for several items only once
             _say(console, f"      {_plain(one.advice, MAX_ADVICE)}", "dim", indent=8)
     if len(still_open) > MAX_UNCLEAR:
         _say(console, f"  … and {len(still_open) - MAX_UNCLEAR} more; unclear.json has them all.")
@@ -90,7 +90,7 @@ def tell_unclear(console: Console, unclear: Sequence[Unclear]) -> None:
 
 def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, out: Path,
              unclear: Sequence[Unclear] = ()) -> None:
-    """What became of every file, and where it is written. What is unclear has been told in full at the beginning."""
+    """Print the outcome of every file, and where the results are. Unclear files were listed at the beginning."""
     results = [result for student in students for result in student.labs.values()]
     counts = Counter(NOT_YET if result.reason == NOT_YET else result.outcome.value for result in results)
     parts = [f"{counts[what]} {name}" for what, name in _COUNTED.items() if counts[what]]
@@ -113,8 +113,8 @@ def tell_end(console: Console, students: Sequence[StudentResult], meter: Meter, 
 
 
 def _is_odd(student: StudentResult, result: LabResult) -> bool:
-    """Whether an instructor should look: no score though something was handed in, or a flag. Of several labs, some are
-    simply not there."""
+    """Return whether an instructor should look: there is no score though something was handed in, or there is a
+    flag. If several labs are graded, a missing one is not odd."""
     if result.outcome is Outcome.MISSING:
         return student.is_submitted and len(student.labs) == 1
     return bool(result.flags) or (result.outcome is not Outcome.GRADED and result.reason != NOT_YET)
@@ -130,7 +130,7 @@ def _tell_each(console: Console, odd: Sequence[tuple[str, LabResult]]) -> None:
 
 
 def _tell_not_set(console: Console, students: Sequence[StudentResult]) -> None:
-    """Labs that nobody handed in were perhaps not set."""
+    """Point out labs that no student handed in: perhaps they were not assigned."""
     handed_in = {number for student in students for number, result in student.labs.items()
                  if result.outcome is not Outcome.MISSING}
     nobody = [number for number in (students[0].labs if students else ()) if number not in handed_in]
@@ -141,7 +141,7 @@ def _tell_not_set(console: Console, students: Sequence[StudentResult]) -> None:
 
 
 def _plain(text: str, max_characters: int = 300) -> str:
-    """A student's words may stand in it: one line, no control characters."""
+    """Reduce text, which may be a student's, to one line without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:max_characters]
 
 

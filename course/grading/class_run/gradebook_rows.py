@@ -1,4 +1,4 @@
-"""The class as rows: what is known of everybody, and of every lab that has a result, whichever call made it."""
+"""The class as rows: what is known of every student, and of every lab that has a result, whichever call made it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ NOTHING = "Nothing was handed in."
 
 
 class Rows:
-    """Who and what is shown, and the results of it.
+    """The students and labs that are shown, and their results.
 
-    An LMS gives out one assignment at a time. So a second call, for another lab, adds to the rows of the first, and who
-    handed in nothing this time is not lost.
+    An LMS exports one assignment at a time. So a second call, for another lab, adds to the rows of the first, and
+    students who handed in nothing this time are kept.
     """
 
     def __init__(self, store: Store, students: Mapping[str, Student], has_roster: bool, course: Sequence[Lab],
                  asked: Sequence[Lab], hidden: Path | None) -> None:
         self._store, self._asked, self._known = store, asked, students
         earlier = [] if has_roster else store.students()
-        #: In the order of the roster, or of their ids.
+        #: The students, in the order of the roster, or of their ids.
         self.students = list(students) if has_roster else sorted({*students, *earlier})
         stored = {lab for student in self.students for lab in store.labs_of(student)}
         self.labs = [lab for lab in course if lab.number in stored or lab in asked]
-        #: Lab → its tests, of which none has passed.
+        #: Lab → its tests, all of them failed.
         self.unearned = {lab.number: unearned(lab, hidden) for lab in self.labs}
-        #: What a result must have been made with, for the files that this call has read.
+        #: The key that a result must have, for the files that this call has read.
         self.keys: dict[tuple[str, str], str] = {}
         self.overrides: dict[str, dict[str, Override]] = {}
 
@@ -42,7 +42,7 @@ class Rows:
         return {number: sum(test.points for test in tests) for number, tests in self.unearned.items()}
 
     def whole(self, result: LabResult) -> LabResult:
-        """Where nothing was run, what there was to earn stands there all the same."""
+        """Add the lab's tests, as failed, to a result without any, so that the maximum points are known."""
         return result if result.tests else replace(result, tests=self.unearned[result.lab])
 
     def make(self) -> list[StudentResult]:
@@ -58,7 +58,7 @@ class Rows:
             tuple(notes), any(record.is_submitted for record in records.values()))
 
     def _record(self, student: str, lab: str) -> Record:
-        """What is known of a file; of one that is still to be graded, or was in no call, that."""
+        """Return what is known of a file. If it is still to be graded, or was in no call, the record says that."""
         known = self._store.get(student, lab)
         if known is not None and known.key == self.keys.get((student, lab), known.key):
             return known

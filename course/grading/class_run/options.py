@@ -1,4 +1,4 @@
-"""The arguments of ``course grade``. Nothing of the grader is loaded for ``--help``."""
+"""The arguments of ``course grade``. No part of the grader is loaded for ``--help``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from course.core.failure_messages import DEFAULT_TIME_LIMIT_S
 
-#: What ``--sandbox`` may be.
+#: The values of ``--sandbox``.
 SANDBOXES = ("auto", "require", "none")
 EPILOG = """\
 what may lie in SUBMISSIONS:
@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Grade, as the arguments say."""
+    """Grade according to the arguments."""
     from rich.console import Console
 
     from course.grading.class_run.command import ClassGrader, GradeOptions

@@ -1,4 +1,4 @@
-"""An instructor's own numbers: ``overrides.csv``, with the columns student, lab, points, reason."""
+"""Points that an instructor sets: ``overrides.csv``, with the columns student, lab, points, reason."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ COLUMNS = ("student", "lab", "points", "reason")
 
 def read_overrides(path: Path, students: Collection[str], max_points: Mapping[str, int]) -> dict[
         str, dict[str, Override]]:
-    """Student → lab → the number that counts. ``max_points`` are those of the labs that are graded.
+    """Return the points that count, by student and lab. ``max_points`` has the points of the labs that are graded.
 
-    Raises LabError with every line that cannot be meant: nobody of that name, no reason, more points than there are.
+    Raise LabError with every invalid line: an unknown student, no reason, too many points.
     """
     rows = read_table(path, "overrides")
     lacking = [column for column in COLUMNS if column not in rows[0][1]]

@@ -1,4 +1,4 @@
-"""What is to be graded: which students, which labs, and of these what has no result yet that still holds."""
+"""The selection of what to grade: students, labs, and those of their files that have no valid result yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shard:
     num_shards: int = 1
 
     def has(self, student: str, lab: str) -> bool:
-        """Whether a file is in this part: by a digest, so that every machine says the same."""
+        """Return whether a file is in this part. A digest decides, so that every machine gets the same answer."""
         digest = hashlib.sha256(f"{student}\0{lab}".encode()).digest()
         return int.from_bytes(digest[:8], "big") % self.num_shards == self.index - 1
 
@@ -32,7 +32,7 @@ class Shard:
 
 
 def read_shard(text: str) -> Shard:
-    """``2/4`` is the second of four. Raises LabError for anything else."""
+    """Parse a shard: ``2/4`` is the second of four. Raise LabError for anything else."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise LabError(f"--shard {text!r} must be like 2/4, the second of four parts")
@@ -41,7 +41,7 @@ def read_shard(text: str) -> Shard:
 
 @dataclass(frozen=True)
 class Again:
-    """What ``--regrade`` names: a student, or one lab of theirs."""
+    """One value of ``--regrade``: a student, or one lab of a student."""
 
     student: str
     lab: str | None
@@ -51,7 +51,7 @@ class Again:
 
 
 def read_regrade(texts: Sequence[str], students: Collection[str], labs: list[Lab]) -> list[Again]:
-    """``ann`` or ``ann:2.1``. Raises LabError for a student or a lab that is not graded here."""
+    """Parse ``ann`` or ``ann:2.1``. Raise LabError for a student or a lab that is not graded here."""
     found = []
     for text in texts:
         student, colon, lab = text.rpartition(":")
@@ -63,7 +63,7 @@ def read_regrade(texts: Sequence[str], students: Collection[str], labs: list[Lab
 
 
 def check_student(student: str, students: Collection[str], option: str) -> None:
-    """Raises LabError, with the nearest, for one whom nobody knows."""
+    """Raise LabError for an unknown student, with the nearest known id."""
     if student not in students:
         near = nearest(student, students)
         guess = f" Did you mean {near}?" if near else ""
@@ -71,7 +71,7 @@ def check_student(student: str, students: Collection[str], option: str) -> None:
 
 
 def is_to_do(job: Job, key: str, known: Record | None, again: Sequence[Again]) -> bool:
-    """Whether a file must be graded: there is no result, it was made otherwise or gave no score, or it is asked for."""
+    """Return whether a file must be graded: it has no result, an outdated one or no score, or is named in ``again``."""
     if known is None or known.key != key or known.result.outcome is not Outcome.GRADED:
         return True
     return any(one.means(job.student, job.lab) for one in again)

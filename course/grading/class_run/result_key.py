@@ -1,4 +1,4 @@
-"""Which results still hold, and what there was to earn where nothing could be run."""
+"""The key of a result, which says whether it is still valid, and the tests of a lab as failed, if nothing could run."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from course.lab.lab import Lab, LabError
 
 
 def key_of(lab: str, file_sha256: str, provenance: Provenance, settings: Settings) -> str:
-    """A digest of all that a score depends on, the same on every machine that grades the same course: of the sandbox
-    counts what was asked for, of Python the version without its last number."""
+    """Return a digest of everything that a score depends on. It is the same on every machine that grades the same
+    course: it includes the sandbox that was asked for, and only the major and minor version of Python."""
     parts = [lab, file_sha256, provenance.tests_sha256[lab], provenance.commit, mini_vllm.__version__,
              settings.sandbox, settings.time_limit_s, sys.version_info[:2]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def unearned(lab: Lab, hidden: Path | None) -> tuple[TestResult, ...]:
-    """Every graded test of a lab, failed: what there was to earn, where nothing could be run."""
+    """Return every graded test of a lab as failed, for a file that could not be run."""
     failed = Verdict(False)
     return (*(test.result(failed) for test in graded_tests(lab)),
             *(test.result(failed, is_hidden=True) for test in hidden_graded_tests(lab, hidden)))
 
 
 def check_hidden(hidden: Path, labs: Sequence[Lab]) -> None:
-    """Raises LabError for a folder of hidden tests that is not there, is empty, or names labs that are not."""
+    """Raise LabError for a folder of hidden tests that does not exist, is empty, or names unknown labs."""
     if not hidden.is_dir():
         raise LabError(f"--hidden {hidden} is no folder; it has one for each lab, as in 2.1/test_hidden.py.")
     numbers = [lab.number for lab in labs]

@@ -1,7 +1,7 @@
-"""What was found out so far, a file for each lab of each student: ``results/ANN/2.1.json``.
+"""The results so far, one file for each lab of each student: ``results/ANN/2.1.json``.
 
-Every file is written under another name first and then renamed, so a run that is killed leaves whole files only, and
-the next one goes on from there. A score that is replaced is kept: ``results/ANN/history/2.1.001.json``.
+Every file is first written under another name and then renamed. So a run that is killed leaves only whole files, and
+the next one continues from there. A replaced score is kept: ``results/ANN/history/2.1.001.json``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from course.lab.lab import LabError
 
 @dataclass(frozen=True)
 class Record:
-    """A result, whose it is, and what it depends on."""
+    """A result, its student, and what it depends on."""
 
     student: str
     result: LabResult
-    #: A digest of all that the score depends on; see ``result_key``.
+    #: A digest of everything that the score depends on; see ``result_key``.
     key: str = ""
     name: str = ""
     notes: tuple[str, ...] = ()
@@ -53,16 +53,16 @@ class Store:
         self.texts = out / "submitted"
 
     def get(self, student: str, lab: str) -> Record | None:
-        """The record, or None where there is none that can be read."""
+        """Return the record, or None if there is none that can be read."""
         try:
             return Record.from_json(self._path(student, lab).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):  # damaged by hand: as good as not there
+        except (ValueError, KeyError, TypeError):  # someone damaged it: treat it as missing
             return None
 
     def put(self, record: Record) -> None:
-        """Keep the record in place of the one that is there; that one goes to the history if it held a score."""
+        """Store the record in place of the existing one, which moves to the history if it had a score."""
         path = self._path(record.student, record.result.lab)
         old = self.get(record.student, record.result.lab)
         if old == record:
@@ -72,19 +72,19 @@ class Store:
         write_whole(path, record.to_json().encode())
 
     def _keep(self, path: Path) -> None:
-        """Copy a result into the history, once: a run that was killed just after this does not do it again."""
+        """Copy a result into the history, but only once: after a run that was killed here, it is there already."""
         kept = sorted((path.parent / "history").glob(f"{path.stem}.[0-9]*.json"))
         content = path.read_bytes()
         if not kept or kept[-1].read_bytes() != content:
             write_whole(path.parent / "history" / f"{path.stem}.{len(kept) + 1:03}.json", content)
 
     def history(self, student: str, lab: str) -> list[Record]:
-        """What was there before, the oldest first."""
+        """Return the earlier records, the oldest first."""
         kept = sorted((self.results / student / "history").glob(f"{lab}.[0-9]*.json"))
         return [Record.from_json(path.read_text(encoding="utf-8")) for path in kept]
 
     def put_text(self, student: str, lab: str, content: bytes) -> None:
-        """Keep the text that is graded; without one, an earlier one goes."""
+        """Keep the text that is graded. If there is none, remove an earlier one."""
         path = self.texts / student / f"{lab}.py"
         if not content:
             path.unlink(missing_ok=True)
@@ -92,12 +92,12 @@ class Store:
             write_whole(path, content)
 
     def get_texts(self, lab: str, students: Sequence[str]) -> dict[str, str]:
-        """Student → the text that was graded, of those who have one."""
+        """Return the graded text of each student who has one."""
         paths = {student: self.texts / student / f"{lab}.py" for student in students}
         return {student: path.read_text(encoding="utf-8") for student, path in paths.items() if path.is_file()}
 
     def students(self) -> list[str]:
-        """Those who have a result. A run that was killed may have left a folder without one."""
+        """Return the students who have a result. A run that was killed may have left a folder without one."""
         return sorted({path.parent.name for path in self.results.glob("*/*.json")})
 
     def labs_of(self, student: str) -> list[str]:
@@ -109,10 +109,9 @@ class Store:
 
 @contextlib.contextmanager
 def workshop(out: Path, name: str) -> Iterator[Path]:
-    """A private folder for the files under way; what an earlier, killed run left behind is removed, here and in all of
-    ``out``.
+    """Create a private folder for files in progress. Remove what an earlier, killed run left there or in ``out``.
 
-    Raises LabError while another run works in it.
+    Raise LabError while another run works in it.
     """
     out.mkdir(parents=True, exist_ok=True)
     lock = os.open(out / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -124,9 +123,9 @@ def workshop(out: Path, name: str) -> Iterator[Path]:
                            "own.") from None
         except OSError:
             pass  # some network file systems cannot lock
-        folder = out.resolve() / f".{name}"  # a worker stands elsewhere
+        folder = out.resolve() / f".{name}"  # a worker has another current folder
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, exist_ok=True)  # a worker of the killed run may still be about to end in it
+        folder.mkdir(mode=0o700, exist_ok=True)  # a worker of the killed run may still be ending in it
         remove_partials(out)
         try:
             yield Path(tempfile.mkdtemp(dir=folder, prefix="run-"))

@@ -31,7 +31,7 @@ from course.grading.limits import Settings
 from course.lab.lab import PROJECT_ROOT, LabError, discover, find_lab
 from course.pytest_run.provenance import SandboxInfo, commit_of, digest_of_tests, make_provenance
 
-#: Grades by what stands in the text; some of it is what a grader should never meet.
+#: Grades according to the text; some texts make it do what a grader should never meet.
 STAND_IN = """
     import os, sys, time
     sys.path.insert(0, {root!r})
@@ -96,7 +96,7 @@ class Class:
         return status
 
     def graded(self) -> list[str]:
-        """What went through the grader since the last time one asked."""
+        """Return the texts that went through the grader since the last call."""
         texts = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return sorted(texts)
@@ -209,7 +209,7 @@ def test_a_grader_that_does_not_start_is_an_error(klass):
     klass.stand_in.write_text("raise SystemExit('no such thing')")
     with pytest.raises(LabError, match="The grader does not start: .*exit status 1(.|\n)*no such thing"):
         klass.grade()
-    assert klass.rows()["ann"][0] == "grade again"  # and the tables are there all the same
+    assert klass.rows()["ann"][0] == "grade again"  # and the tables were written all the same
 
 
 def test_shards_together_are_the_whole(klass):
@@ -253,7 +253,7 @@ def test_an_interrupt_writes_the_tables_and_ends_the_workers(klass, monkeypatch)
 
 
 def test_a_worker_ends_with_its_parent(tmp_path):
-    """However that was ended, and whatever the worker does."""
+    """Check this however the parent was ended, and whatever the worker does."""
     klass = Class(tmp_path)
     script = f"""
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})
@@ -282,7 +282,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(1, 3)), max_size=4), st.randoms())
 def test_any_order_of_kills_and_resumes_ends_in_the_same_results(tmp_path_factory, kills, random):
-    """Each kill: after so many results, before or after the write's rename, in a run with that many parts."""
+    """Kill runs after a given number of results, before or after the rename of a write, in a given number of shards."""
     folder = tmp_path_factory.mktemp("kills")
     store = Store(folder)
     texts = {f"s{number}": number for number in range(5)}
@@ -295,7 +295,7 @@ def test_any_order_of_kills_and_resumes_ends_in_the_same_results(tmp_path_factor
             if store.get(student, "2.1") is not None:
                 continue
             if num_until_kill == 0:
-                if in_write:  # killed between the writing and the renaming
+                if in_write:  # killed between writing and renaming
                     (folder / "results" / student).mkdir(parents=True, exist_ok=True)
                     (folder / "results" / student / ".2.1.json.1.partial").write_text('{"student": "s')
                 return
@@ -314,7 +314,7 @@ def test_any_order_of_kills_and_resumes_ends_in_the_same_results(tmp_path_factor
 
 
 def test_a_run_that_is_killed_outright_is_taken_up(klass):
-    """The whole command, by SIGKILL, while a file is under way."""
+    """Kill the whole command with SIGKILL while a file is in progress."""
     klass.hand_in(a="right 1", b="right 2", c="hangs")
     script = f"""
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})

@@ -1,4 +1,4 @@
-"""``course grade`` stopped at any moment: the same command resumes, and a folder that is not ours is left alone."""
+"""``course grade`` stopped at any moment: the same command resumes, and another program's folder is left alone."""
 
 import json
 import os
@@ -23,7 +23,7 @@ HOST = atomic_files._HOST
 
 
 class Killed(BaseException):
-    """In place of SIGKILL: no handler of ours catches it, and nothing is cleaned up after it."""
+    """Takes the place of SIGKILL: no handler of the grader catches it, and nothing is cleaned up after it."""
 
 
 @pytest.fixture
@@ -93,11 +93,11 @@ def test_a_run_that_is_killed_between_writing_and_renaming_is_resumed(klass, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic_files.Path, "replace", killed)
-        patch.setattr(atomic_files.Path, "unlink", lambda *_, **__: None)  # SIGKILL leaves it
+        patch.setattr(atomic_files.Path, "unlink", lambda *_, **__: None)  # SIGKILL would leave the file
         with pytest.raises(Killed):
             klass.grade()
     assert list(klass.out.rglob(f"*{PARTIAL}"))
-    for path in klass.out.rglob(f"*{PARTIAL}"):  # its writer is gone by now
+    for path in klass.out.rglob(f"*{PARTIAL}"):  # as if the process that wrote it were gone
         path.rename(path.with_name(path.name.replace(f".{os.getpid()}.", f".{dead_pid()}.")))
     assert klass.grade() == 0
     assert state(klass) == {"ann": "graded", "bob": "graded"} and not list(klass.out.rglob(f"*{PARTIAL}"))
@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_between_writing_and_renaming_is_resumed(klass, mon
 
 
 def test_the_real_thing_killed_before_its_first_result(klass):
-    """By SIGKILL to its process group, as an impatient instructor would."""
+    """Send SIGKILL to its process group, as an impatient instructor would."""
     klass.hand_in(ann="hangs", bob="right")
     script = f"""
         import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r})
@@ -152,7 +152,7 @@ def test_what_an_earlier_run_left_is_known(tmp_path):
     root = tmp_path / "course-2026"
     for number, make in enumerate([
             claim,
-            lambda out: (out / ".work.lock").touch(),  # as versions without a marker left it before their first result
+            lambda out: (out / ".work.lock").touch(),  # versions without a marker left this before their first result
             lambda out: (out / ".work-1-of-3.lock").touch(),
             lambda out: Store(out).put(Record("ann", LabResult("2.1", Outcome.GRADED)))]):
         out = tmp_path / f"out{number}"
@@ -201,7 +201,7 @@ def test_half_written_files_of_the_dead_go_and_of_the_living_stay(tmp_path):
         (folder / name).write_text("{")
     remove_partials(tmp_path)
     assert {name: (folder / name).exists() for name in names} == names
-    for name in names:  # one of another machine, or of before, is gone by its age
+    for name in names:  # a file of another machine, or of an older version, is removed by its age
         if (folder / name).exists():
             os.utime(folder / name, (1, 1))
     remove_partials(tmp_path)
@@ -209,7 +209,7 @@ def test_half_written_files_of_the_dead_go_and_of_the_living_stay(tmp_path):
 
 
 def test_folders_that_vanish_meanwhile_are_no_obstacle(tmp_path, monkeypatch):
-    """Those of another run's workers come and go."""
+    """Let the folders of another run's workers vanish during the search."""
     left = tmp_path / f"results/ann/.2.1.json.{HOST}.{dead_pid()}{PARTIAL}"
     (tmp_path / ".work-1-of-2/run-a/worker-1/job-b").mkdir(parents=True)
     left.parent.mkdir(parents=True)
@@ -242,14 +242,14 @@ def test_a_folder_without_a_result_is_no_student(tmp_path):
 
 
 def test_a_work_folder_that_does_not_go_is_no_obstacle(tmp_path, monkeypatch):
-    """A worker of the killed run may be about to end in it."""
+    """Keep the old folder: a worker of the killed run may still be ending in it."""
     (tmp_path / ".work/run-old/worker-1").mkdir(parents=True)
     monkeypatch.setattr("course.grading.class_run.store.shutil.rmtree", lambda *_, **__: None)
     with workshop(tmp_path, "work") as folder:
         assert list(folder.iterdir()) == []
 
 
-# ---- what must be decided
+# ---- what an instructor must decide
 
 
 def test_unclear_files_stop_nobody_and_the_status_tells(klass):
@@ -267,12 +267,12 @@ def test_unclear_files_stop_nobody_and_the_status_tells(klass):
                  "#odd cannot be a student's id", "cy 2.1: lab21.py is not graded.",
                  "twice handed in twice: twice and twice.py"):
         assert part in said, part
-    assert "cy 2.1: There is no starter.py" not in said  # it is told once
+    assert "cy 2.1: There is no starter.py" not in said  # it is mentioned only once
     assert "was not graded as lab 2.1's, because of its name" in dict(
         (row.student, row.notes) for row in klass.exported)["cy"][0]
     total = {row.student: row for row in klass.exported}["twice"]
     assert total.labs["2.1"].outcome is Outcome.GRADE_AGAIN
-    assert klass.grade(only=["ann"]) == 1 and len(klass.unclear) == 5  # the list is of the class, whoever is graded
+    assert klass.grade(only=["ann"]) == 1 and len(klass.unclear) == 5  # the list covers the class, not only ann
 
 
 def test_what_an_instructor_decided_is_open_no_more(klass):

@@ -1,7 +1,7 @@
-"""A process that grades one file after another, as it is told on its standard input.
+"""A process that grades one file after another, as ordered on its standard input.
 
-It runs no student's code: ``grade_file`` does that in a sandbox. It is a process all the same, so that whatever goes
-wrong in it costs one file and not the class. When its parent is gone, however that ended, it ends too.
+It does not run students' code: ``grade_file`` does that in a sandbox. It is still a separate process, so that whatever
+goes wrong in it costs one file and not the class. When its parent is gone, for whatever reason, it ends too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Grade = Callable[[Lab, Path, Settings], LabResult]
 
 
 def main() -> None:
-    """Serve with the real grader, which is loaded here and nowhere else."""
+    """Serve with the real grader, which is loaded only here."""
     serve(importlib.import_module("course.grading.grade_file.grade").grade_file)
 
 
 def serve(grade: Grade) -> None:
-    """Answer each line of the standard input, a job, by a line on what was the standard output, until its end.
+    """Answer each line of standard input, a job, with a line on the original standard output, until the input ends.
 
-    What anybody prints meanwhile goes to the standard error.
+    Anything printed in the meantime goes to standard error.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -49,13 +49,13 @@ def serve(grade: Grade) -> None:
 def _listen(jobs: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(json.loads(line))
-    if os.getpgrp() == os.getpid():  # the parent has closed the line, or is dead: what was started here goes along
+    if os.getpgrp() == os.getpid():  # the parent has closed the pipe or is dead: end what was started here, too
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 
 def _answer(job: dict[str, Any], grade: Grade) -> LabResult:
-    """The result of one file. An error of the grader is no verdict on the student."""
+    """Return the result of one file. An error of the grader is no verdict on the student."""
     hidden = job["settings"]["hidden"]
     settings = Settings(**{**job["settings"], "hidden": Path(hidden) if hidden else None})
     try:

@@ -1,4 +1,4 @@
-"""Several processes that grade, each one file at a time. One that dies or hangs is replaced."""
+"""Several processes that grade, each one file at a time. A process that dies or hangs is replaced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from course.core.result import LabResult, Outcome
 from course.grading.class_run.worker_process import Job, Worker, WorkerLost
 from course.lab.lab import PROJECT_ROOT, LabError
 
-#: A worker that says nothing for that long, times the lab's own factor, is taken for lost. The grader's own limits end
-#: a file long before.
+#: A worker that is silent for longer than this, times the lab's own factor, is considered lost. The grader's own limits
+#: end a file long before.
 BACKSTOP_S = 3000.0
 STARTUP_LIMIT_S = 120.0
-#: The worker finds this package, and nothing in the folder that one stands in: that may be a student's.
+#: The worker finds this package, and nothing in the current folder, which may be a student's.
 COMMAND = (sys.executable, "-c", f"import sys; sys.path.insert(0, {str(PROJECT_ROOT)!r}); "
            "from course.grading.class_run.worker import main; main()")
 
@@ -38,9 +38,9 @@ class Pool:
         self._num_started = 0
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, LabResult]]:
-        """Each job with its result, as they come. One without a score is done once more, after all others.
+        """Yield each job with its result, as they arrive. A job without a score is done once more, after all others.
 
-        Whatever ends this ends the workers. Raises LabError if a worker does not even start.
+        However this ends, the workers are ended. Raise LabError if a worker does not even start.
         """
         self._waiting = deque(jobs)
         try:
@@ -62,7 +62,7 @@ class Pool:
         self._workers.append(Worker(self._command, self._folder / f"worker-{self._num_started}"))
 
     def _answers(self) -> list[tuple[Worker, dict[str, Any] | WorkerLost]]:
-        """What the workers have said within a moment, and those that say nothing any more."""
+        """Return the workers' answers within a moment, and the workers that no longer answer."""
         found: list[tuple[Worker, dict[str, Any] | WorkerLost]] = []
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
@@ -83,7 +83,7 @@ class Pool:
         return found
 
     def _take(self, worker: Worker, answer: dict[str, Any] | WorkerLost) -> Iterator[tuple[Job, LabResult]]:
-        """Note what a worker said, and give it the next job."""
+        """Record a worker's answer, and give it the next job."""
         job = worker.job
         if isinstance(answer, WorkerLost):
             said = worker.said()

@@ -1,4 +1,4 @@
-"""One process that grades, as its parent sees it: it is given a file, and answers with a result or dies."""
+"""One process that grades, as its parent sees it: it receives a file, and answers with a result or dies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Job:
     student: str
     lab: str
     content: bytes
-    #: How many times the usual limits hold for the lab.
+    #: The factor by which the lab's limits exceed the usual ones.
     time_factor: float = 1.0
-    #: Whether it is the second time, since the first gave no score.
+    #: Whether this is the second attempt, because the first gave no score.
     is_second: bool = False
 
 
@@ -33,7 +33,7 @@ class WorkerLost(Exception):
 
 
 class Worker:
-    """One process, and the job that it has."""
+    """One process, and its current job."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         folder.mkdir(mode=0o700)
@@ -49,7 +49,7 @@ class Worker:
         self._line = b""
 
     def give(self, job: Job, request: dict[str, Any]) -> None:
-        """Hand over a job: its text lies in a fresh folder of the worker's own."""
+        """Hand over a job. Its text is in a fresh folder of the worker."""
         folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="job-"))
         path = folder / "starter.py"
         path.write_bytes(job.content)
@@ -58,10 +58,10 @@ class Worker:
         try:
             self.process.stdin.write(json.dumps({**request, "lab": job.lab, "path": str(path)}).encode() + b"\n")
         except BrokenPipeError:
-            pass  # it is dead: the end of its output will say so
+            pass  # the worker is dead: the end of its output will show it
 
     def read(self) -> dict[str, Any] | None:
-        """The next line, if it is complete. Raises WorkerLost at the end."""
+        """Return the next line if it is complete, otherwise None. Raise WorkerLost at the end of the output."""
         assert self.process.stdout is not None
         chunk = os.read(self.process.stdout.fileno(), 1 << 20)
         if not chunk:
@@ -79,7 +79,7 @@ class Worker:
         return time.monotonic() - self._since
 
     def said(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines that it wrote."""
         return self._child.printed().strip()
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What is written after a class was graded: tables and pages, and what is alike in what was handed in."""
+"""The output after a class was graded: tables and pages, and a comparison of the submissions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from course.lab.lab import Lab
 
 def hand_out(out: Path, students: Sequence[StudentResult], provenance: Provenance, labs: Sequence[Lab],
              unclear: Sequence[Unclear] = ()) -> list[str]:
-    """Write all of it. What could not be written, in sentences: one part that fails does not stop the others."""
+    """Write all exports. Return a sentence for each that could not be written; a failure does not stop the others."""
     problems = list(importlib.import_module("course.grading.export").write_all(out, students, provenance, unclear))
     try:
         _compare(out, [student.student for student in students], labs)
-    except Exception as error:  # it reads what anybody wrote; a table less is no reason to lose the others
+    except Exception as error:  # it reads students' texts; a failure here must not cost the other exports
         problems.append(f"Nothing was compared: {type(error).__name__}: {error}")
     return problems
 
 
 def _compare(out: Path, students: Sequence[str], labs: Sequence[Lab]) -> None:
-    """Side by side, what is alike in the texts of the same lab; it counts for nothing."""
+    """Write a side-by-side comparison of similar texts for each lab. It affects no score."""
     similarity = importlib.import_module("course.grading.similarity.compare")
     pages = importlib.import_module("course.grading.export.similarity_pages")
     texts_of = {lab: Store(out).get_texts(lab.number, students) for lab in labs}

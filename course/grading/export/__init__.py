@@ -1,8 +1,8 @@
-"""What grading hands out: tables for gradebooks, a page and files for each student, a report on the class.
+"""The output of grading: tables for gradebooks, a page and files for each student, a report on the class.
 
 An exporter is a small object with a ``name`` and ``write(out, students, provenance)``. Those of the course are listed
-here; a package of yours adds more through the entry point group ``mini_vllm.grading.exporters``, each a class without
-arguments. One that fails is reported, and the others still write.
+here. Your own package can add more through the entry point group ``mini_vllm.grading.exporters``, each a class without
+arguments. If one fails, the failure is reported and the others still write.
 
     escape         student text made harmless, for each format
     student_view   what a student may see of a result; hidden tests end there
@@ -38,7 +38,7 @@ class Exporter(Protocol):
 
 def write_all(out: Path, students: Sequence[StudentResult], provenance: Provenance,
               unclear: Sequence[Unclear] = ()) -> list[str]:
-    """Write every export into ``out``. Returns a sentence for each that could not be written."""
+    """Write every export into ``out``. Return a sentence for each that could not be written."""
     exporters, problems = _exporters(unclear)
     ordered = sorted(students, key=lambda student: student.student)
     return problems + write_each(exporters, out, ordered, provenance)
@@ -50,7 +50,7 @@ def write_each(exporters: Iterable[Exporter], out: Path, students: Sequence[Stud
     for exporter in exporters:
         try:
             exporter.write(out, students, provenance)
-        except Exception as error:  # a plug-in's mistake, a full disk: the others' files are still wanted
+        except Exception as error:  # a bug in a plug-in, a full disk: the other files are still wanted
             problems.append(f"{exporter.name} was not written: {type(error).__name__}: {one_line(str(error))}")
     return problems
 

@@ -1,4 +1,4 @@
-"""What an instructor reads first: how the class did, what to look at, and what the numbers rest on."""
+"""The report that an instructor reads first: how the class did, what to look at, and how the numbers were obtained."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def _lab(students: Sequence[StudentResult], lab: str, titles: Titles) -> list[Bl
 
 
 def _most_failed(graded: list[LabResult], lab: str, titles: Titles) -> list[Block]:
-    """First those at which most are stuck: who fails an early task fails the later ones too, and learns nothing there.
+    """List the tests that fail most often, first those at which most students are stuck. A student who fails an early
+    task also fails the later ones, so those failures say little.
 
-    A file that does not load fails all tests, and says nothing of any.
+    A file that does not load fails all tests. It is left out, because it says nothing about any of them.
     """
     running = [result for result in graded if any(test.passed for test in result.tests)]
     tests = {test.name: test for result in running for test in result.tests}
@@ -101,14 +102,14 @@ def _most_failed(graded: list[LabResult], lab: str, titles: Titles) -> list[Bloc
 
 
 def _where_stuck(result: LabResult) -> list[str]:
-    """The failed tests of the first task that is not done."""
+    """Return the failed tests of the first task that is not done."""
     failed = [test for test in result.tests if not test.passed and test.task is not None and not test.is_hidden]
     first = min((test.task for test in failed if test.task is not None), default=None)
     return [test.name for test in failed if test.task == first]
 
 
 def _scores(students: Sequence[StudentResult], lab: str) -> list[float]:
-    """What counts, of those who handed something in."""
+    """Return the scores that count, for the students who handed something in or have an override."""
     points = [points_of(student, lab) for student in students if lab in student.labs
               and (student.labs[lab].outcome is not Outcome.MISSING or lab in student.overrides)]
     return [value for value in points if value is not None]

@@ -1,4 +1,4 @@
-"""A made-up class: a perfect one, a half-right one, and everything that can go wrong with the others."""
+"""A made-up class: a perfect student, one who is half right, and everything that can go wrong with the others."""
 
 from dataclasses import replace
 

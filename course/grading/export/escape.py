@@ -1,7 +1,8 @@
-"""Text that a student may have written, made harmless: cleaned, cut, and escaped for the format it goes into.
+"""Text that a student may have written, made harmless: cleaned, cut, and escaped for its output format.
 
-Cleaning comes first and is the same for all: no control character is left (terminal sequences go as a whole, with their
-parameters), none that turns the direction of writing, and nothing that XML or JSON cannot hold.
+Cleaning is the first step and the same for all formats. It removes control characters (terminal sequences as a whole,
+with their parameters), characters that change the direction of writing, and everything that XML or JSON cannot
+represent.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from collections.abc import Iterable, Sequence
 
 MAX_CHARACTERS = 2_000
 MAX_LINES = 60
-#: A name, an id, a reason: whatever stands in a line.
+#: The limit for text within a line: a name, an id, a reason.
 MAX_LINE_CHARACTERS = 300
-#: Further than this nobody reads, not even to count lines.
+#: Text beyond this is not read, not even to count lines.
 _MAX_READ = 200_000
 
-#: What a terminal takes for commands: CSI, the strings (OSC, DCS, …) up to their end or the line's, and the short ones.
+#: Terminal commands: CSI, the strings (OSC, DCS, …) up to their end or the line's, and the short ones.
 _TERMINAL = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
                        r"|(?:\x1b[PX^_\]]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
                        r"|\x1b[ -/]*[0-~]?")
 _LINE_ENDS = re.compile("\r\n|[\r\n\x0b\x0c\x85\u2028\u2029]")
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-#: Where a cell, or what another program's separator makes a cell, would begin as a formula.
+#: The place where a cell, or text that becomes a cell with another program's separator, would begin as a formula.
 _FORMULA = re.compile(r"(^|;)(?=[\s\"']*[=+\-@＝＋－＠])")
-#: What is markup wherever it stands, or begins a link; and what is so only at the beginning of a line.
+#: Characters that are markup anywhere, or begin a link; and those that are markup only at the beginning of a line.
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _LINE_MARKUP = re.compile(r"^([-+=#]|\d+(?=[.)](?:\s|$)))")
 
 
 def clean(text: str, max_characters: int = MAX_CHARACTERS, max_lines: int = MAX_LINES) -> str:
-    """Without what is not text; what is too long is cut, and how much is said."""
+    """Remove what is not text. Cut what is too long, and say how much was cut."""
     text, num_unread = _stripped(text)
     lines = text.split("\n")
     kept = "\n".join(lines[:max_lines])
@@ -45,7 +46,7 @@ def clean(text: str, max_characters: int = MAX_CHARACTERS, max_lines: int = MAX_
 
 
 def one_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
-    """The same for what stands in a line: a name, an id, a reason."""
+    """Clean text that belongs in one line: a name, an id, a reason."""
     text, num_unread = _stripped(text)
     line = " ".join(text.split())
     num_more = max(len(line) - max_characters, 0) + num_unread
@@ -53,7 +54,7 @@ def one_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
 
 
 def _stripped(text: str) -> tuple[str, int]:
-    """What is text, and how many characters further on were not looked at."""
+    """Return the text without control characters, and how many characters beyond the limit were not read."""
     head = _LINE_ENDS.sub("\n", _TERMINAL.sub("", text[:_MAX_READ]))
     letters = (letter for letter in head if letter in "\t\n" or unicodedata.category(letter) not in ("Cc", "Cf"))
     return _NOT_XML.sub("\ufffd", "".join(letters)), max(len(text) - _MAX_READ, 0)
@@ -64,35 +65,35 @@ def html_text(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """In a line of Markdown, as it reads: every sign that could begin markup, a link or HTML has a backslash."""
+    """Escape text for a line of Markdown. Every character that could begin markup, a link or HTML gets a backslash."""
     return _LINE_MARKUP.sub(_escape_first, _MARKUP.sub(r"\\\1", " ".join(text.split())))
 
 
 def _escape_first(found: re.Match[str]) -> str:
-    """``\\-`` for a dash; of a number, the dot after it is what makes a list: ``1\\.``."""
+    """Escape a dash as ``\\-``. After a number, escape the dot, which would make a list: ``1\\.``."""
     return f"{found[1]}\\" if found[1].isdigit() else f"\\{found[1]}"
 
 
 def markdown_code(text: str) -> str:
-    """A code span; text that could end it is escaped instead."""
+    """Return a code span. Text that could end the span is escaped as ordinary text instead."""
     text = " ".join(text.split())
     return markdown_text(text) if not text or set(text) & set("`|\\") else f"`{text}`"
 
 
 def markdown_block(text: str) -> str:
-    """A fenced block: the fence is longer than any run of backticks in it."""
+    """Return a fenced block. The fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def csv_text(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """Return a cell that no spreadsheet interprets as a formula."""
     return _FORMULA.sub(r"\1'", one_line(text))
 
 
 def csv_table(rows: Iterable[Sequence[str | float | None]]) -> str:
-    """Rows as CSV. Numbers are written as numbers, None as an empty cell."""
+    """Return rows as CSV. Numbers are written as numbers, None as an empty cell."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for row in rows:
@@ -107,5 +108,5 @@ def _cell(value: str | float | None) -> str:
 
 
 def number(value: float) -> str:
-    """``12``, not ``12.0``; at most two decimals."""
+    """Format a number with at most two decimals, and without trailing zeros: ``12``, not ``12.0``."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

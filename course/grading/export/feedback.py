@@ -1,4 +1,4 @@
-"""What a student gets back: what was earned, what to mend first, and why each test failed."""
+"""The feedback for a student: the points earned, what to fix first, and why each test failed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _lab(lab: SeenLab, titles: Titles) -> list[Block]:
 
 
 def _tests(lab: SeenLab, titles: Titles) -> list[Block]:
-    """What to do first, then the failed tests in the order of the tasks, then the hidden ones."""
+    """Show what to do first, then the failed tests in the order of the tasks, then the hidden ones."""
     if lab.broken:
         return [Paragraph(("No test could run. Mend this first:",)), Verbatim(lab.broken), *_hidden(lab)]
     shown = [test for test in lab.tests if not test.is_hidden]
@@ -117,7 +117,7 @@ def _tests(lab: SeenLab, titles: Titles) -> list[Block]:
 
 
 def _task(title: str, tests: list[SeenTest], is_first: bool) -> list[Block]:
-    """What was printed is shown for the task to mend first; that of later ones says little until then."""
+    """Show the tests of a task. Output is shown only for the task to fix first: later output says little until then."""
     failed = [test for test in tests if not test.passed]
     earned = sum(test.points or 0 for test in tests if test.passed)
     worth = sum(test.points or 0 for test in tests)
@@ -131,7 +131,7 @@ def _task(title: str, tests: list[SeenTest], is_first: bool) -> list[Block]:
 
 
 def _by_message(failed: list[SeenTest]) -> list[tuple[str, list[SeenTest]]]:
-    """Tests that failed for the same reason stand together, where the first of them stood."""
+    """Group tests that failed for the same reason. Each group takes the place of its first test."""
     groups: dict[str, list[SeenTest]] = {}
     for test in failed:
         groups.setdefault(test.message, []).append(test)
@@ -148,7 +148,7 @@ def _told(message: str, tests: list[SeenTest]) -> list[Block]:
 
 
 def _printed(tests: list[SeenTest]) -> list[Block]:
-    """What the first of them that printed something did."""
+    """Return the output of the first of these tests that printed something."""
     title = "It printed:" if len(tests) == 1 else "One of these printed:"
     told: list[Block] = [Verbatim(test.printed, title) for test in tests if test.printed.strip() and not test.is_to_do]
     return told[:1]

@@ -1,4 +1,4 @@
-"""Gradescope's ``results.json``, one a student."""
+"""Gradescope's ``results.json``, one per student."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Gradescope:
 
 
 def gradescope_results(student: SeenStudent, provenance: Provenance, titles: Titles) -> dict[str, Any]:
-    """``score`` stands at the top, so that an override counts and no hidden test tells its own.
+    """Return the content of ``results.json``. ``score`` is at the top level, so that an override counts and no hidden
+    test reveals its own score.
 
-    Where something must be graded again, a case that only instructors see says so; Gradescope shows students no total
-    while there is such a case.
+    If a lab must be graded again, a case that only instructors see says so. Gradescope shows students no total while
+    there is such a case.
     """
     tests = [_case(lab, test, titles) for lab in student.labs for test in lab.tests if lab.outcome is Outcome.GRADED]
     tests += [_grade_again(lab) for lab in student.labs if lab.points is None]

@@ -1,4 +1,4 @@
-"""How many reached how much: ten bars, and one of its own for all points."""
+"""A histogram of the scores: ten bars, and a separate one for full marks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def histogram(percents: Sequence[float]) -> Picture:
 
 
 def _svg(counts: list[int]) -> str:
-    """Colours come from the page's style, which knows light and dark."""
+    """Draw the bars as SVG. The colours are defined in the page's style, which has a light and a dark variant."""
     room, most = HEIGHT - TOP - BOTTOM, max(max(counts), 1)
     parts = []
     for place, (label, count) in enumerate(zip(LABELS, counts)):

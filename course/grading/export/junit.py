@@ -1,4 +1,4 @@
-"""JUnit's XML, one file a student, one case a test."""
+"""JUnit's XML, one file per student, one case per test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def junit_tree(student: SeenStudent, provenance: Provenance) -> Xml.Element:
 
 
 def _suite(root: Xml.Element, student: SeenStudent, lab: SeenLab, provenance: Provenance) -> None:
-    """A lab without a score is an error of the suite, as JUnit calls what came from outside of a test."""
+    """Add the suite of a lab. A lab without a score is an error, JUnit's term for a problem outside a test."""
     suite = Xml.SubElement(root, "testsuite", name=f"lab {lab.number}", time=f"{lab.wall_s:.3f}")
     add_properties(suite, {
         "student": student.student, "lab": lab.number, "outcome": lab.outcome.value,
@@ -47,7 +47,7 @@ def _suite(root: Xml.Element, student: SeenStudent, lab: SeenLab, provenance: Pr
 
 
 def _case(suite: Xml.Element, lab: SeenLab, test: SeenTest) -> None:
-    """The time of one test is not known: the lab's stands at the suite."""
+    """Add the case of a test. The time of a single test is not known; the suite has the time of the lab."""
     if test.is_hidden:
         add_skipped(add_case(suite, f"lab-{lab.number}", test.name), HIDDEN)
         return

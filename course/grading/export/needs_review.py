@@ -1,4 +1,4 @@
-"""What in a class needs a person: one list a kind."""
+"""The results of a class that a person should review: one list per kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REMARKS = {
     _TO_DECIDE: "Not graded, because of a name: a student may lose points. If the guess is right, run its command "
                 "and grade again; or give the points in overrides.csv.",
     _FURTHER: "Handed in with the others. They change no score."}
-#: Of a command; a longer one stands in unclear.json.
+#: The length of a command. A longer one can be found in unclear.json.
 _MAX_ADVICE = 600
 
 
@@ -31,7 +31,7 @@ class _File:
 
 
 def to_look_at(students: Sequence[StudentResult], unclear: Sequence[Unclear] = ()) -> list[Block]:
-    """Nothing at all where there is nothing to look at."""
+    """Return the blocks of the section, or nothing if there is nothing to look at."""
     blocks: list[Block] = []
     lists = {_TO_DECIDE: [_about(one) for one in unclear if one.is_open], **_lists(students),
              _FURTHER: [_about(one) for one in unclear if not one.is_open]}

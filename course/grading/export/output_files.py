@@ -1,4 +1,4 @@
-"""Files that are there in whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 
 
 def write(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one. Every run writes all of them again, so they need not last."""
+    """Write a file so that a reader sees the old or the new one. Every run writes all files, so they need not last."""
     write_whole(path, text.encode("utf-8"), is_lasting=False)
 
 
 def folder_name(student: str) -> str:
-    """A student's folder: the id, or, where that is no name for a folder, what is left of it and a hash."""
+    """Return the name of a student's folder: the id, or if that is no folder name, what is left of it and a hash."""
     if _PLAIN_NAME.fullmatch(student) and not student.endswith("."):
         return student
     left = re.sub(r"[^A-Za-z0-9]+", "-", student).strip("-")[:40]

@@ -1,6 +1,6 @@
 """A page as blocks, written once and rendered twice: as Markdown and as HTML.
 
-Whatever is put into a block is taken for text. The two renderers escape it, so that no page has to think of that.
+Everything in a block is treated as text. The two renderers escape it, so the authors of pages need not.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Verbatim:
 class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[Line, ...], ...]
-    #: Columns of numbers stand to the right.
+    #: Columns of numbers, which are aligned to the right.
     numeric: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Picture:
-    """SVG of our own in HTML; in Markdown the same in letters."""
+    """An SVG image of the course's own in HTML; the same picture in characters in Markdown."""
 
     svg: str
     plain: str

@@ -1,4 +1,4 @@
-"""What the numbers were made by and with, in small print."""
+"""The small print: which course, tests and sandbox produced the numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from course.grading.export.page import Block, Items, Paragraph
 
 
 def small_print(provenance: Provenance, labs: tuple[str, ...]) -> Paragraph:
-    """One paragraph: commit, tests, Python, limits, sandbox."""
+    """Return one paragraph: commit, tests, Python, limits, sandbox."""
     tests = ", ".join(f"{lab} {provenance.tests_sha256[lab][:12]}" for lab in labs if lab in provenance.tests_sha256)
     limits = ", ".join(f"{name} {number(value)}" for name, value in provenance.limits.items())
     network = "network in reach" if provenance.has_network else "no network"

@@ -1,4 +1,4 @@
-"""What is alike, side by side, for an instructor to judge: ``similarity.md`` and ``similarity.html``."""
+"""Similar bodies side by side, for an instructor to judge: ``similarity.md`` and ``similarity.html``."""
 
 from __future__ import annotations
 

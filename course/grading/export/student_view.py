@@ -1,6 +1,6 @@
-"""What a student may see of a result. Whatever is handed to students is made from this, and from nothing else.
+"""The part of a result that a student may see. Everything that students receive is made from this and nothing else.
 
-Hidden tests end here: of them only the name goes on. Text is cleaned here, once; each format escapes it for itself.
+For a hidden test, only its name is passed on. Text is cleaned here, once; each format does its own escaping.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class SeenTest:
     sentence: str
     is_hidden: bool = False
     task: int | None = None
-    #: Of a hidden test, whether it passed and what it is worth are not said.
+    #: For a hidden test, whether it passed and what it is worth are not revealed.
     points: int | None = None
     passed: bool | None = None
     message: str = ""
     printed: str = ""
-    #: The body is still as the starter has it.
+    #: Whether the body is still as in the starter.
     is_to_do: bool = False
 
 
@@ -37,14 +37,14 @@ class SeenTest:
 class SeenLab:
     number: str
     outcome: Outcome
-    #: None where there is no score.
+    #: None if there is no score.
     points: float | None
     max_points: int
     tests: tuple[SeenTest, ...]
     reason: str
-    #: Why no test could run, if that is so: the same sentence for all of them.
+    #: Why no test could run, or "". The sentence is the same for all tests.
     broken: str
-    #: What the tests gave, and why it does not count; empty without an override.
+    #: The points from the tests, and why they do not count; the reason is empty without an override.
     computed_points: int
     override_reason: str
     has_override: bool
@@ -60,7 +60,7 @@ class SeenLab:
 
     @property
     def first_task(self) -> int | None:
-        """The task to mend first: the first of which something fails."""
+        """The task to fix first: the first one with a failing test."""
         return min((test.task for test in self.failed if test.task is not None), default=None)
 
 
@@ -74,7 +74,7 @@ class SeenStudent:
 
     @property
     def points(self) -> float | None:
-        """None while one of the labs must be graded again: a part of the sum is no sum."""
+        """The total, or None while one of the labs must be graded again: a partial sum would be misleading."""
         points = [lab.points for lab in self.labs]
         return None if any(p is None for p in points) else sum(p for p in points if p is not None)
 
@@ -90,7 +90,7 @@ def seen_by(result: StudentResult) -> SeenStudent:
 
 
 def points_of(result: StudentResult, number: str) -> float | None:
-    """What counts for a lab. None where it must be graded again and nobody has set a number."""
+    """Return the points that count for a lab; None if it must be graded again and there is no override."""
     if number in result.overrides or result.labs[number].outcome is not Outcome.GRADE_AGAIN:
         return result.points_of(number)
     return None

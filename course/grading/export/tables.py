@@ -13,7 +13,7 @@ from course.grading.export.titles import course_titles
 
 Cell = str | float | None
 
-#: For each lab, after its number: ``2.1 points``.
+#: The columns of each lab, after its number: ``2.1 points``.
 OF_LAB = ("points", "max", "computed", "override", "override_reason", "outcome", "reason", "flags")
 NBGRADER = ("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email", "raw_score",
             "late_submission_penalty", "score", "max_score")
@@ -21,25 +21,25 @@ CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 
 
 def lab_numbers(students: Sequence[StudentResult]) -> list[str]:
-    """All labs that somebody was asked for, in the order of the course."""
+    """Return all labs that any student was asked for, in the order of the course."""
     numbers = {number for student in students for number in student.labs}
     return sorted(numbers, key=lambda number: [(not part.isdigit(), int(part) if part.isdigit() else 0, part)
                                                for part in number.split(".")])
 
 
 def max_points(students: Sequence[StudentResult], number: str) -> int:
-    """What a lab is worth. A result that broke off early may not know it, so the largest counts."""
+    """Return the maximum points of a lab. A result that broke off early may not know them, so the largest counts."""
     return max((student.labs[number].max_points for student in students if number in student.labs), default=0)
 
 
 def total(student: StudentResult) -> float | None:
-    """None while a lab must be graded again: the rest would look like a sum."""
+    """Return the total; None while a lab must be graded again, because a partial sum would look like the total."""
     points = [points_of(student, number) for number in student.labs]
     return None if None in points else sum(value for value in points if value is not None)
 
 
 class Grades:
-    """One row a student, with everything that led to the number."""
+    """One row per student, with everything that led to the number."""
 
     name = "grades.csv"
 
@@ -72,7 +72,7 @@ class Grades:
 
 
 class Nbgrader:
-    """The columns of ``nbgrader export``. Of a name, the last word is taken for the last name."""
+    """The columns of ``nbgrader export``. The last word of a name is used as the last name."""
 
     name = "nbgrader.csv"
 
@@ -90,8 +90,8 @@ class Nbgrader:
 
 
 class Canvas:
-    """What Canvas's gradebook imports. The column ``ID`` is Canvas's own number, which is not known here: students are
-    found by the SIS id or the login. An empty cell leaves what Canvas has."""
+    """The format that Canvas's gradebook imports. The column ``ID`` is Canvas's own number, which is not known here:
+    Canvas finds students by the SIS id or the login. An empty cell leaves the value in Canvas unchanged."""
 
     name = "canvas.csv"
 

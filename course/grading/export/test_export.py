@@ -1,4 +1,4 @@
-"""What is written for gradebooks and for students: that it is there, validates, and tells nothing that it must not."""
+"""The files for gradebooks and for students: they exist, validate, and reveal nothing that they must not."""
 
 import csv
 import json
@@ -99,7 +99,7 @@ def test_a_hidden_test_shows_its_name_and_a_sentence_only(out, student, name):
 
 
 def test_whether_a_hidden_test_passed_cannot_be_told(out):
-    """Of the case itself: the sum of all is the student's score, hidden ones included."""
+    """Compare only the case itself. The student's score includes the hidden tests, so it may differ."""
     def hidden(student):
         tests = json.loads(of_student(out, student, "results.json"))["tests"]
         return [test for test in tests if "stress" in test["name"]]
@@ -220,7 +220,7 @@ def test_hostile_text_breaks_no_file(tmp_path, provenance, text):
 
 
 def documented(title):
-    """The schema or the columns that docs/grading-formats.md gives under a heading."""
+    """Return the schema or the columns that docs/grading-formats.md gives under a heading."""
     section = FORMATS.read_text(encoding="utf-8").split(f"\n## `{title}`\n")[1].split("\n## ")[0]
     if fenced := re.search(r"```json\n(.*?)```", section, re.S):
         return json.loads(fenced[1])

@@ -1,4 +1,4 @@
-"""Whatever a student's text is, it stays text in every format."""
+"""Whatever a student's text contains, it remains text in every format."""
 
 import csv
 import io
@@ -52,7 +52,7 @@ def test_cleaned_text_has_no_control_characters(text):
     for cleaned in (clean(text), one_line(text)):
         assert not [letter for letter in cleaned if ord(letter) < 32 and letter not in "\t\n"]
         assert not set(cleaned) & set("\x7f\x1b\x9b\u202e\u2066\u200f\ufeff\ufffe")
-        json.dumps(cleaned, ensure_ascii=False).encode()  # a lone surrogate has no UTF-8
+        json.dumps(cleaned, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded as UTF-8
     assert "\n" not in one_line(text)
 
 
@@ -99,7 +99,7 @@ def test_a_table_reads_back_with_the_same_rows_and_columns(rows):
 
 
 def page_with(text):
-    """The text in every place that a page has."""
+    """Build a page with the text in every possible place."""
     page = Page(text)
     page.add(Heading(2, (text, " ", strong(text), " ", code(text))), Paragraph((text, " ", good(text), bad(text))),
              Paragraph((text,), "note"), Items(((text,), ("x ", code(text)))), Verbatim(text, text),
@@ -132,7 +132,7 @@ def test_html_has_the_same_tags_whatever_the_text(text):
 
 
 def shape(text):
-    """The elements that a reader of Markdown makes of it, without words."""
+    """Return the elements that a Markdown parser finds in the text, without the words."""
     tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
     inside = [child for token in tokens for child in token.children or []]
     return ([token.type for token in tokens],

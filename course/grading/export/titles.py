@@ -1,4 +1,4 @@
-"""What labs and their tasks are called, where the course is at hand."""
+"""The titles of labs and their tasks, if the course is available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Titles:
 
 
 def course_titles() -> Titles:
-    """Read from the labs' folders. Where there is no course, numbers must do."""
+    """Read the titles from the labs' folders. Without a course, there are only numbers."""
     titles = Titles()
     try:
         for lab in discover():

@@ -1,4 +1,4 @@
-"""``unclear.json``: what was handed in and is not graded as it is called. People find it in the report."""
+"""``unclear.json``: files that were handed in but are not graded under their names. The report shows them to people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course.grading.intake.unclear import Unclear
 
 
 class UnclearFiles:
-    """Written by every run, also if there is nothing in it: an older list must not stay."""
+    """Written by every run, even if it is empty, so that no older list remains."""
 
     name = "unclear.json"
 

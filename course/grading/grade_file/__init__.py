@@ -1,1 +1,1 @@
-"""One file: its lab's tests run in the grader's process, the file runs in a sandbox."""
+"""Grading one file: its lab's tests run in the grader's process, the file runs in a sandbox."""

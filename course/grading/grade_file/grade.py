@@ -1,12 +1,12 @@
-"""Grade one file: its lab's tests run in a process of the grader's, the file runs in a sandbox.
+"""Grades one file: its lab's tests run in a process of the grader, the file runs in a sandbox.
 
     course grade ─▶ worker ─▶ grade_file ─▶ pytest, the lab's tests ─▶ sandbox, the student's file
                                     ◀── lines on a pipe ──    ◀── one socket ──
 
-The list of tests and their points is read from their text. A test without a verdict is a failed test.
+The list of tests and their points is read from the tests' source. A test without a verdict is a failed test.
 
-``pytest --grade-json`` is the same without a sandbox: ``grade`` with a run in which the file shares the process of its
-tests.
+``pytest --grade-json`` does the same without a sandbox: it calls ``grade`` with a run in which the file shares the
+process of its tests.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from course.grading.sandbox import Level, choose_level, describe
 from course.lab.graded_tests import GradedTest, graded_tests, hidden_graded_tests
 from course.lab.lab import Lab
 
-#: A test that passes with more than this part of its CPU time is run twice.
+#: A test that passes with more than this share of its CPU time is run twice.
 NEAR_LIMIT = 0.5
-#: What a student may read of one message.
+#: The length of a message that a student may read.
 MAX_MESSAGE_CHARACTERS = 2_000
 
 
@@ -39,7 +39,7 @@ def _level(wanted: str) -> Level:
 
 
 def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
-    """The result of the file at ``path`` for ``lab``. Raises SandboxError where the sandbox asked for cannot be had."""
+    """Return the result of the file at ``path`` for ``lab``. Raise SandboxError if the sandbox is not available."""
     compile_packages()
     level = _level(settings.sandbox)
     has_network, _ = describe(level)
@@ -51,7 +51,7 @@ def grade_file(lab: Lab, path: Path, settings: Settings) -> LabResult:
 
 def grade(run: TestsRun | RunHere, lab: Lab, path: Path, time_limit_s: float, names: Sequence[str],
           hidden: Sequence[GradedTest] = ()) -> LabResult:
-    """The result of the tests of these names, in which every graded test of the lab has its place."""
+    """Run the tests with these names. Return a result that contains every graded test of the lab."""
     started = time.monotonic()
     ended = _run(run, list(names))
     ended.flags += _run_again(run, ended, lab.test_limit_s(time_limit_s))
@@ -65,7 +65,7 @@ def grade(run: TestsRun | RunHere, lab: Lab, path: Path, time_limit_s: float, na
 
 
 def _run(run: TestsRun | RunHere, names: list[str]) -> Ended:
-    """Run the tests; once more if their own process ended before all of them had run."""
+    """Run the tests. Run them once more if their own process ended before all of them had run."""
     ended = run.run(names)
     if ended.why_died:
         first, ended = ended, run.run(names)
@@ -80,7 +80,7 @@ def _run(run: TestsRun | RunHere, names: list[str]) -> Ended:
 
 
 def _run_again(run: TestsRun | RunHere, ended: Ended, limit_s: float) -> list[str]:
-    """What passed near its limit is run once more. Flags for those that end differently."""
+    """Run the tests that passed near their time limit once more. Return flags for those that end differently."""
     near = [name for name, cpu_s in ended.longest_s.items()
             if cpu_s > NEAR_LIMIT * limit_s and ended.verdict(name).passed]
     if not near or ended.why_again:

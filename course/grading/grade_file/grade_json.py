@@ -1,8 +1,8 @@
-"""Grading by plain pytest, ``--grade-json FILE``: each file under test runs in a process of its own.
+"""Grading with plain pytest, ``--grade-json FILE``: each file under test runs in a separate process.
 
-In one process ``os._exit(0)`` would end pytest, with status 0 and without a word, and the labs after it would not run.
-So pytest collects and reports here, and the grader runs the tests, a lab and a file at a time, in processes that can be
-lost. A parametrised test is one item: it is graded whole.
+In a single process ``os._exit(0)`` would end pytest, silently and with status 0, and the labs after it would not run.
+So pytest collects and reports here, and the grader runs the tests, one lab and one file at a time, in processes that
+may be lost. A parametrised test is one item: it is graded as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FileRun:
     impl: Impl
     time_limit_s: float
     names: list[str] = field(default_factory=list)
-    #: What the grader found; None as long as nothing was run.
+    #: The grader's result; None until the tests were run.
     graded: LabResult | None = None
 
     def verdict(self, name: str) -> Verdict:
@@ -43,7 +43,7 @@ class FileRun:
         impl = self.impl
         if not impl.path.exists():
             return self._ungraded(Outcome.MISSING, f"{impl.files} is missing.")
-        if not impl.path.is_file():  # to open a FIFO would wait for ever
+        if not impl.path.is_file():  # opening a FIFO would wait forever
             return self._ungraded(Outcome.UNREADABLE, f"{impl.files} is no regular file.")
         run = RunHere(impl.lab, impl.label if impl.label in CHOICES else impl.path, self.time_limit_s)
         return grade(run, impl.lab, impl.path, self.time_limit_s, self.names)
@@ -54,13 +54,13 @@ class FileRun:
         return LabResult(self.impl.lab.number, outcome, tests, reason, sandbox="none")
 
     def result(self, points: Points) -> LabResult:
-        """What was reported so far, every graded test of the lab accounted for."""
+        """Return what was reported so far, with every graded test of the lab included."""
         known = self.graded or LabResult(self.impl.lab.number, Outcome.GRADED, sandbox="none")
         return replace(known, tests=points.tallies[self.impl.lab.number, self.impl.label].results())
 
 
 class GradedItem(pytest.Item):
-    """One test of a lab on one file, all its cases together."""
+    """One test of a lab on one file, with all its cases."""
 
     def __init__(self, *, test: str, run: FileRun, original: pytest.Item, **rest: Any) -> None:
         super().__init__(**rest)
@@ -93,15 +93,15 @@ class Failed(Exception):
 
 
 class GradingRun:
-    """What ``--grade-json`` adds to a pytest run."""
+    """The additions of ``--grade-json`` to a pytest run."""
 
     def __init__(self, config: pytest.Config, path: Path, points: Points, time_limit_s: float) -> None:
         self._config, self._path, self._points, self._time_limit_s = config, path, points, time_limit_s
         self._runs: dict[Impl, FileRun] = {}
-        self._write()  # what an earlier run left there must not be taken for this one's
+        self._write()  # the result of an earlier run must not be mistaken for this one's
 
     def fold(self, items: list[pytest.Item], impl_of: pytest.StashKey[Impl]) -> list[pytest.Item]:
-        """The items to run: for all cases of a lab's test one that is graded outside of this process, file by file."""
+        """Return the items to run, file by file. The cases of a test become one item, graded in another process."""
         folded: dict[Impl | None, list[pytest.Item]] = {}
         for item in items:
             impl = item.stash.get(impl_of, None)
@@ -148,7 +148,7 @@ class GradingRun:
                 terminal.write_line(line)
 
     def _lines(self) -> list[str]:
-        """What an instructor looks for, so it comes last: the points, what is odd, and what the numbers rest on."""
+        """Return what an instructor looks for, printed last: the points, oddities, and what the numbers depend on."""
         graded = [(impl, run.graded) for impl, run in self._runs.items()]
         return [*self._points.lines(),
                 *(f"lab {impl.lab.number} {impl.label}: {result.reason}" for impl, result in graded

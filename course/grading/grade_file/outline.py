@@ -1,5 +1,5 @@
-"""The names that a file defines, from its syntax tree. A program of its own, since a file that is made for it can take
-the parser's process along: it reads the text on its standard input, and writes JSON."""
+"""The names that a file defines, from its syntax tree. This is a separate program, because a file can be made to
+crash the parser: it reads the text from standard input, and writes JSON."""
 
 import ast
 import json
@@ -10,8 +10,8 @@ MAX_CPU_S, MAX_MEMORY_BYTES = 5, 1 << 30
 
 
 def outline(text: bytes) -> "dict[str, object]":
-    """``defined``: classes, functions and methods, as ``Class.method``; ``bound``: all other names at the top level; or
-    ``error``: why it does not parse."""
+    """Return ``defined``: classes, functions and methods, as ``Class.method``; and ``bound``: all other names at the
+    top level. If the text does not parse, return ``error`` with the reason."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:

@@ -1,4 +1,4 @@
-"""What is odd about a file that can be graded all the same: said beside its score."""
+"""Remarks on odd files that can be graded all the same. They are shown with the score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_REMARKS = 3
 
 
 def remark_on(lab: Lab, content: bytes) -> str:
-    """A sentence or two about the text, or nothing: it is the starter, does not parse, or calls things otherwise."""
+    """Return a sentence or two about the text, or "": it is the starter, does not parse, or uses other names."""
     starter = shipped_starter(lab)
     text = content.decode("utf-8", errors="replace").replace("\r\n", "\n")
     if text.strip() in (starter.strip(), bare_starter(lab).strip()):
@@ -43,7 +43,7 @@ def _outline(content: bytes) -> dict[str, Any]:
 
 
 def _renamed(wanted: Sequence[str], defined: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Sentences about public names of the starter that the file lacks; of a class that is not there, no methods."""
+    """Return sentences about public names of the starter that the file lacks, except methods of a missing class."""
     there = {*defined, *bound}
     missing = [name for name in wanted if name not in there and ("." not in name or _class_of(name) in defined)]
     if "*" in bound:

@@ -1,4 +1,4 @@
-"""The tests of one lab on one file that runs in their process: it is trusted not to forge its verdicts."""
+"""The tests of one lab on one file that runs in the same process. The file is trusted not to forge its verdicts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from course.pytest_run.run_lab import LabRunFailed, run_lab
 
 
 class RunHere:
-    """As ``TestsRun``, without a sandbox."""
+    """The same as ``TestsRun``, but without a sandbox."""
 
     def __init__(self, lab: Lab, chosen: str | Path, time_limit_s: float) -> None:
-        """``chosen`` is what ``--impl`` would say."""
+        """Take ``chosen`` as the value that ``--impl`` would have."""
         self._lab, self._chosen, self._time_limit_s = lab, chosen, time_limit_s
 
     def run(self, names: list[str]) -> Ended:
-        """Run the tests of these names. Everything that was started is gone afterwards."""
+        """Run the tests with these names. Every process that was started has ended afterwards."""
         cpu_before_s = _cpu_of_children_s()
         try:
             (verdicts,) = run_lab(self._lab, [self._chosen], self._time_limit_s, names=names).values()
@@ -34,7 +34,7 @@ class RunHere:
 
 
 def _remark(verdicts: list[Verdict]) -> str:
-    """What concerns the whole file, or why some of its tests were not run."""
+    """Return what concerns the whole file, or why some of its tests were not run."""
     for verdict in verdicts:
         if verdict.concerns_the_whole_file:
             return verdict.message.splitlines()[0]

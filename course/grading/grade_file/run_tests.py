@@ -1,7 +1,7 @@
-"""One pytest process of the grader's for a lab's tests, with the file under test in a sandbox behind it.
+"""One pytest process of the grader for a lab's tests, which uses the file under test in a sandbox.
 
-What came of each test arrives as signed lines on a pipe (``verdict_lines``). The child may not start sandboxes: it asks
-for them (``broker``). Nothing of a student's runs in either process. Should the child itself fail or hang, that is no
+The result of each test arrives as signed lines on a pipe (``verdict_lines``). The child may not start sandboxes: it
+asks for them (``broker``). No student's code runs in either process. If the child itself fails or hangs, that is no
 verdict on the student.
 """
 
@@ -26,30 +26,29 @@ from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.sandbox import Level
 from course.lab.lab import PROJECT_ROOT, Lab
 
-#: Pytest has this long to start, or to start a sandbox; between two of its lines the longest test's time comes to it,
-#: twice.
+#: The time for pytest to start, or to start a sandbox. The allowed silence adds twice the longest test's time.
 STARTUP_S = 120.0
-#: An error of these kinds is something for an instructor to look at.
+#: Kinds of errors that an instructor should look at.
 FLAGGED = {"CanaryPassed": "a wrong solution passes beside this file: it meddles with how it is measured",
            "ProtocolError": "what the file's process sent cannot be read: it does not play by the rules"}
 
 
 @dataclass
 class Ended:
-    """What one run found out."""
+    """The findings of one run."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    #: What the file has computed, in all, and during the longest case of each test, where that is known.
+    #: The CPU time of the file, in total and during the longest case of each test, where that is known.
     cpu_s: float = 0.0
     longest_s: dict[str, float] = field(default_factory=dict)
     #: Why there is no score; "" if there is one.
     why_again: str = ""
     #: How the tests' own process ended before all tests had run; "" if it did not.
     why_died: str = ""
-    #: Whether the first test had begun by then. Else it was not the file's doing.
+    #: Whether the first test had begun by then. If not, the file did not cause it.
     has_begun: bool = False
-    #: What else is to be said beside the score.
+    #: A remark that is shown with the score.
     remark: str = ""
 
     def verdict(self, name: str) -> Verdict:
@@ -59,15 +58,15 @@ class Ended:
 class TestsRun:
     """The tests of one lab on one file."""
 
-    __test__ = False  # pytest would take it for a class of tests
+    __test__ = False  # otherwise pytest would collect it as a test class
 
     def __init__(self, lab: Lab, path: Path, level: Level, settings: Settings) -> None:
         self._lab, self._path, self._level, self._settings = lab, path, level, settings
-        #: The student's file, as it was read once; it is not looked at again.
+        #: The student's file, as it was read once. It is not read again.
         self._source = path.read_bytes()
 
     def run(self, names: list[str]) -> Ended:
-        """Run the tests of these names. Everything that was started is gone afterwards."""
+        """Run the tests with these names. Every process that was started has ended afterwards."""
         ended = Ended()
         hidden = (self._hidden.parent,) if self._hidden is not None else ()
         broker = Broker(SandboxSettings(self._lab, self._source, self._level, limits_for(self._lab), hidden))
@@ -111,7 +110,7 @@ class TestsRun:
         return [*command, *(f"--graded-test={name}" for name in names), str(lab.tests)]
 
     def _listen(self, report: Any, broker: Broker, verdicts: VerdictReader, ended: Ended) -> None:
-        """Take in lines until the last, and start the sandboxes that are asked for meanwhile."""
+        """Read lines until the last, and start the sandboxes that are requested in the meantime."""
         limits = limits_for(self._lab)
         silence_s = STARTUP_S + 2 * WALL_FACTOR * self._lab.test_limit_s(self._settings.time_limit_s)
         deadline = time.monotonic() + WALL_FACTOR * limits.cpu_s
@@ -143,7 +142,7 @@ class TestsRun:
         ended.cpu_s += cpu_s
         ended.longest_s[name] = max(ended.longest_s.get(name, 0.0), cpu_s)
         before = ended.verdicts.get(name)
-        if before is None or before.passed:  # a parametrised test passes when all its cases do
+        if before is None or before.passed:  # a parametrised test passes if all its cases pass
             ended.verdicts[name] = verdict
         if event["waited"]:
             ended.why_again = (f"{name} was ended by the clock, having computed for {cpu_s:.1f} s: the machine "
@@ -153,7 +152,8 @@ class TestsRun:
 
 
 def _environment() -> dict[str, str]:
-    """Course and tests come from the instructor's tree, whatever the environment says."""
+    """Return the environment of the tests' process. Course and tests are imported from the instructor's tree,
+    whatever this process's environment says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
     return {**kept, **ONE_THREAD, "PYTHONPATH": str(PROJECT_ROOT),
             "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

@@ -1,15 +1,15 @@
 """The scores of a pytest run as JSON: ``--grade-json FILE``.
 
-    trusted       true: tests and the file under test shared a process, so that a file which wants to can forge this
-    note          that, in a sentence
-    is_finished   whether the run came to its end; false while it goes on, and after one that was ended
+    trusted       true: tests and the file under test shared a process, so a malicious file can forge this
+    note          the same, in a sentence
+    is_finished   whether the run reached its end; false while it runs, and after one that was stopped
     scores        for each thing under test: lab, impl (its label), file, points, max_points, num_tests, num_passed,
                   num_not_run
     labs          for each of these, in the same order, all that is known: ``LabResult`` of ``course.core.result``
-    provenance    what it was made by and with: ``Provenance`` of the same module
+    provenance    what produced it: ``Provenance`` of the same module
 
-It is written before the first test runs, every test "not run", and anew after each lab: what is on the disk is right at
-any time, also after a run that was killed.
+The file is written before the first test runs, with every test "not run", and again after each lab. So what is on the
+disk is right at any time, even after a run that was killed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOT_DEFENDED = ("The file runs in the process that judges it, and can forge its 
 
 def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Path, time_limit_s: float,
                  is_finished: bool) -> None:
-    """Put the scores so far into ``path``, all or nothing. Raises OSError."""
+    """Write the scores so far to ``path``, all or nothing. Raise OSError if that fails."""
     report = {"trusted": True, "note": NOTE, "is_finished": is_finished,
               "scores": [_score(impl, result) for impl, result in results],
               "labs": [_scrubbed(result, root).to_json() for _, result in results],
@@ -43,7 +43,7 @@ def write_scores(path: Path, results: Sequence[tuple[Impl, LabResult]], root: Pa
                   root, [impl.lab for impl, _ in results],
                   {"cpu_s_a_test": time_limit_s, "printed_bytes": MAX_FILE_BYTES},
                   SandboxInfo("none", True, NOT_DEFENDED)))}
-    path.parent.stat()  # a folder that is not there was not meant: it is not made
+    path.parent.stat()  # a missing folder is probably a mistake, so it is not created
     write_whole(path, (json.dumps(report, indent=2) + "\n").encode())
 
 

@@ -44,7 +44,7 @@ HUNGRY = '''
 
 @pytest.fixture
 def lab(lab1):
-    """A lab of 7 points: adding 3 (2 and 1), an inside test 1, doubling 3."""
+    """A lab of 7 points: 3 for adding (2 and 1), 1 for an inside test, 3 for doubling."""
     lab1.tests.write_text(lab1.tests.read_text() + textwrap.dedent(MARKS))
     lab1.mutants.write_text(lab1.mutants.read_text().replace("]\nUNOBSERVABLE", textwrap.dedent(HUNGRY).lstrip("\n")
                                                             + "UNOBSERVABLE"))
@@ -75,7 +75,7 @@ RIGHT = """
 
 def test_right_wrong_and_half(grade, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("course.core.child_process.subprocess", subprocess)  # a real process
+        patch.setattr("course.core.child_process.subprocess", subprocess)  # use a real process
         right = grade(RIGHT)
     assert (right.outcome, right.points, right.max_points) == (Outcome.GRADED, 7, 7), right
     assert right.flags == () and right.sandbox and right.file_sha256 and right.cpu_s > 0
@@ -104,7 +104,7 @@ def test_who_only_waits_is_graded_again(grade):
 
 def test_what_it_takes_to_start_a_sandbox_counts_for_no_test(lab):
     far = SandboxedLab(SandboxSettings(lab, textwrap.dedent(RIGHT).encode(), choose_level("auto"), limits_for(lab)))
-    far.begin(0.02, "test_lab")  # an interpreter alone takes more
+    far.begin(0.02, "test_lab")  # starting an interpreter alone takes longer
     try:
         assert far.module().double(2) == 4 and far.cpu_s() < 0.02
     finally:
@@ -136,7 +136,7 @@ def test_hidden_tests_count_and_are_marked(grade, tmp_path):
 
 
 def test_what_passes_near_its_limit_is_run_twice(grade, monkeypatch):
-    """A result that differs is flagged. The first counts."""
+    """Check that a different result is flagged, and that the first one counts."""
     runs = []
 
     def run(self, names):
@@ -207,7 +207,7 @@ FORGES = '''
 
 
 def test_bytes_on_any_descriptor_of_the_tests_make_up_no_verdict(grade, lab):
-    """As if a submission had found a way to have the tests' process write for it, wherever it can."""
+    """Write to every descriptor, as if a submission had found a way to make the tests' process write for it."""
     before = grade("def add(a, b=1):\n    return a + b\n\n\ndef double(number):\n    return number\n")
     lab.tests.write_text(lab.tests.read_text() + textwrap.dedent(FORGES).replace("\\\\", "\\"))
     after = grade("def add(a, b=1):\n    return a + b\n\n\ndef double(number):\n    return number\n")
@@ -311,7 +311,7 @@ def test_a_grader_that_is_killed_leaves_no_process(lab, tmp_path):
     path.write_text("def add(a, b=1):\n    return a + b\n")
     with subprocess.Popen([sys.executable, "-c", GRADES, lab.root, path]) as grading:
         used_s, give_up_s = 0.0, time.monotonic() + 60
-        while used_s < 2 and time.monotonic() < give_up_s:  # to start takes the tests' process half a second
+        while used_s < 2 and time.monotonic() < give_up_s:  # the tests' process takes half a second to start
             started = descendants(grading.pid)
             used_s = max((cpu_s(pid) for pid in started if b"--broker" in read_command(pid)), default=0.0)
         grading.kill()

@@ -1,4 +1,4 @@
-"""Grading by plain pytest: what a file earns, what is written down, and that no file ends more than its own lab."""
+"""Grading with plain pytest: what a file earns, what is recorded, and that no file ends more than its own lab."""
 
 import json
 import os
@@ -24,8 +24,8 @@ NO_TEXT = BOOM.format("def __str__(self): raise {}")
 LYING = "class Boom(Exception):\n        __class__ = {}\n    raise Boom('ha')"
 ENDED = "the process ended during this test, with exit status {}: does the file under test call os._exit(), or crash"
 
-#: What is put before the file, or into ``double``, which is worth 3 of 6 points; what it earns; and what is said of it.
-#: Those of the first table can be tested in one process with others.
+#: What is inserted before the file, or into ``double``, which is worth 3 of 6 points; the points that the file earns;
+#: and the message. The files of this first table can be tested in one process with others.
 HOSTILE = {
     "interrupts_import": ("raise KeyboardInterrupt", "", 0, "it raises KeyboardInterrupt (interrupts_import.py:1 in"),
     "exits_import": ("raise SystemExit(0)", "", 0, "cannot be imported: it calls exit()"),
@@ -50,7 +50,7 @@ HOSTILE = {
     "elsewhere": ("import os; os.chdir('/')", "", 6, ""),
     "no_output": ("import sys; sys.stdout = sys.stderr = None", "print(1)\n    return 2 * a", 6, ""),
 }
-#: And those of the second take their process along, spoil it, or keep it from ending.
+#: The files of this second table end their process, spoil it, or keep it from ending.
 DEADLY = {
     "ends_import": ("import os; os._exit(0)", "", 0, ENDED.format(0)),
     "ends": ("", "import os; os._exit(0)", 3, ENDED.format(0)),
@@ -64,7 +64,7 @@ DEADLY = {
 
 @pytest.fixture
 def heeds_ctrl_c():
-    """Who was started in the background does not."""
+    """Restore the default handling of SIGINT, which a process started in the background ignores."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -88,7 +88,7 @@ def test_a_file_that_takes_its_process_along_keeps_what_it_earned(lab1, forked, 
 
 
 def test_what_a_file_raises_ends_its_own_test_and_it_is_said_why(project, lab1, tmp_path):
-    """All of them in one process, where they could hurt each other; in processes of their own it is the same code."""
+    """Test all of them in one process, where they could affect each other. Separate processes run the same code."""
     files = [hostile_file(lab1, tmp_path, name, top, double) for name, (top, double, _, _) in HOSTILE.items()]
     code, output = plain_pytest(project, "-q", "--tb=short", str(lab1.folder), "--time-limit", "0.2", "--report",
                                 "report", *(f"--impl={file}" for file in files))
@@ -99,11 +99,11 @@ def test_what_a_file_raises_ends_its_own_test_and_it_is_said_why(project, lab1, 
         assert said in "".join(event.get("message", "") for event in events if event.get("impl") == name), name
 
 
-# ---- what is written down
+# ---- what is recorded
 
 
 def grade(project, *arguments):
-    """The exit status, what is printed, the JSON and the cases of the XML."""
+    """Return the exit status, the output, the JSON and the XML tree."""
     code, output = plain_pytest(project, "-q", "--grade-json", "out.json", "--junitxml", "out.xml", *arguments)
     xml = project / "out.xml"
     return code, output, json.loads((project / "out.json").read_text()), ET.parse(xml) if xml.exists() else None
@@ -147,7 +147,8 @@ def test_two_files_of_one_name(project, lab1):
 
 
 def test_a_whole_course_in_a_folder(project, lab1, lab2, tmp_path):
-    """Each lab finds its file; the one that ends its process costs its own lab, and a missing one earns nothing."""
+    """Check that each lab finds its file, that a file that ends its process costs only its own lab, and that a
+    missing file earns nothing."""
     lab3 = project / "phase-01-sums" / "labs" / "lab-03-more"
     shutil.copytree(lab2.folder, lab3)
     write_starter(lab1, double="import os; os._exit(0)")

@@ -1,4 +1,4 @@
-"""What one hostile submission is: an honest file, and what it does beside."""
+"""One hostile submission: an honest file, and the attack that is added to it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 
 class Earns(enum.Enum):
-    """What a hostile file is worth."""
+    """The points that a hostile file may earn."""
 
     #: Exactly what the file without the attack earns, test by test.
     BASE = "what its base earns"
     #: It harms itself: no test may pass that fails on its base.
     AT_MOST_BASE = "at most what its base earns"
-    #: Of its base's tests those that run in the sandbox may be forged; they are 5 % of a lab at most.
+    #: The tests of its base that run in the sandbox may be forged; they are at most 5 % of a lab.
     BASE_BUT_INSIDE = "what its base earns, apart from tests inside"
 
 
@@ -22,22 +22,22 @@ class Attack:
     """A hostile submission: the honest half file of its lab, with ``code`` at its end."""
 
     name: str
-    #: What it tries, in a sentence for people.
+    #: The purpose of the attack, in a sentence for people.
     tries: str
     code: str
     lab: str = "2.1"
     earns: Earns = Earns.BASE
-    #: It reaches for files, processes or memory: at the level "none" it is not defended.
+    #: It tries to reach files, processes or memory: there is no defence at the level "none".
     is_outside: bool = False
-    #: What must stand in a flag of the result.
+    #: Text that must be in a flag of the result.
     flag: str = ""
-    #: Whether a test inside must be run for it.
+    #: Whether an inside test must be run for it.
     is_inside: bool = False
-    #: What lies beside the file in its folder: name → text.
+    #: Other files in its folder: name → text.
     beside: dict[str, str] = field(default_factory=dict)
 
 
-#: The way from a student's file to the raw protocol: ``peer()`` is the sandbox's, ``ask`` sends a question as it is.
+#: The way from a student's file to the raw protocol: ``peer()`` is the sandbox's, ``ask`` sends a question unchanged.
 TALK = '''
 import sys as _sys
 def peer():
@@ -63,7 +63,7 @@ def answer(value, kind="!", ahead=0):
 
 
 def on_usage(body: str) -> str:
-    """Code of lab 2.1 that attacks when ``get_usage`` is called, which the base has wrong anyway."""
+    """Return code for lab 2.1 that attacks when ``get_usage`` is called, which is wrong in the base anyway."""
     return f"{TALK}\ndef _attack(self):\n{indented(body)}    return 0\nBlockPool.get_usage = _attack\n"
 
 

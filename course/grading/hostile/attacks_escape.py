@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course.grading.hostile.attack import TALK, Attack
 
-#: Where the course might lie, for one who looks: everything from the root, some folders deep.
+#: Searches for the course: everything from the root, some folders deep.
 _SEARCH = '''
 import os, sys
 def _search(name):

@@ -1,4 +1,4 @@
-"""Files that end, stop, hang or flood, and take time or memory. They harm themselves, and nobody else."""
+"""Files that end, stop, hang or flood, and take time or memory. They harm only themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks that were found by somebody who had not written the defence. Each of these once gained something."""
+"""Attacks that were found by people who had not written the defence. Each of these once gained something."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LLMEngine(LLMEngine):
 
 
 def _on_hash(body: str) -> str:
-    """Code of lab 2.1 that attacks when something is hashed with extra keys, which the base has wrong anyway."""
+    """Return code for lab 2.1 that attacks when something is hashed with extra keys, which the base gets wrong."""
     return (f"{TALK}\n_hash = hash_block_tokens\ndef _attack():\n{indented(body)}\n"
             "def hash_block_tokens(parent_hash, token_ids, extra_keys=None):\n"
             "    return _attack() if extra_keys else _hash(parent_hash, token_ids, extra_keys)\n")

@@ -1,10 +1,10 @@
-"""Attacks on what is measured in the sandbox, beside wrong solutions that must not pass there."""
+"""Attacks on what is measured in the sandbox, next to wrong solutions that must not pass there."""
 
 from __future__ import annotations
 
 from course.grading.hostile.attack import Attack, Earns
 
-#: The half file has this right, so it is broken first: looking up a hash leaves an entry.
+#: The half file is correct here, so it is broken first: looking up a hash leaves an entry.
 _BREAK = '''
 def _leaves_something(self, block_hash):
     self.__dict__.setdefault("_looked", []).append([block_hash])

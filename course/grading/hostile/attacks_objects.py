@@ -1,10 +1,10 @@
-"""Attacks on what the tests hand in: pools, requests, models that live in the grader and are called over the socket."""
+"""Attacks on what the tests hand in: pools, requests and models in the grader that are called over the socket."""
 
 from __future__ import annotations
 
 from course.grading.hostile.attack import TALK, Attack, Earns
 
-#: Calls ``_attack(thing)`` for everything of the grader's that a method of the file is given, or makes.
+#: Calls ``_attack(thing)`` for every object of the grader that a method of the file receives or creates.
 _ON_ALL = '''
 _seen = set()
 def _each(thing, depth=0):
@@ -22,7 +22,7 @@ def _watch(kind):
 for _kind in [value for value in globals().values() if isinstance(value, type) and value.__module__ == __name__]:
     _watch(_kind)
 '''
-#: Replaces what can be replaced of a thing, and of its class.
+#: Replaces whatever can be replaced in a thing, and in its class.
 _PATCH = '''
 def _attack(thing):
     for name in (*type(thing)._far_methods, "__eq__", "__hash__", "__len__", "__repr__", "__class__"):
@@ -50,7 +50,7 @@ def _attack(thing):
 ''' + _ON_ALL, lab="2.2"),
     *(Attack(f"patches_every_class_of_{lab}", "replaces every method of every class that it was given, here and in the "
              "grader", _PATCH + _ON_ALL, lab=lab, earns=earns)
-      # Lab 4.1 asks its stand-in for the queue how long it is: it has replaced that for itself.
+      # Lab 4.1 asks its stand-in for the queue for its length, which the attack has replaced for itself.
       for lab, earns in (("2.2", Earns.BASE), ("4.1", Earns.AT_MOST_BASE), ("5.1", Earns.BASE), ("5.3", Earns.BASE))),
     Attack("sets_what_it_was_given", "sets and deletes attributes of pools and blocks", '''
 def _attack(thing):

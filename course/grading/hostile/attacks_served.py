@@ -1,4 +1,4 @@
-"""Attacks by way of what the grader does for a file: what it serves, and what it takes for an answer."""
+"""Attacks through what the grader does for a file: what it serves, and what it accepts as an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from course.grading.hostile.attack import TALK, Attack, Earns, indented, on_usag
 
 
 def _on_engine(body: str) -> str:
-    """Code of lab 5.3 that attacks when the first engine is made, and says REACHED if something came of it."""
+    """Return code for lab 5.3 that attacks when the first engine is created, and prints REACHED if it succeeds."""
     return f"""{TALK}
 def _attack(self):
 {indented(body)}

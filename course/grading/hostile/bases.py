@@ -1,10 +1,10 @@
-"""The honest half files that attacks are put on: solutions of which some bodies are wrong."""
+"""The honest half files to which attacks are added: solutions with some wrong bodies."""
 
 from __future__ import annotations
 
 from course.lab.lab import Lab
 
-#: Lab → tests that are quick through the proxy. About half of their points are the base's.
+#: Lab → tests that are quick through the proxy. The base earns about half of their points.
 TESTS = {
     "2.1": ("test_task_1_reset_hash_forgets_the_hash_only", "test_task_1_append_puts_blocks_at_the_end_in_order",
             "test_task_2_remove_from_the_middle_keeps_order", "test_task_2_remove_refuses_a_block_that_is_not_queued",
@@ -31,10 +31,10 @@ TESTS = {
     "5.3": ("test_task_1_a_request_that_came_waits", "test_task_1_an_output_that_nobody_saw_is_something_to_tell",
             "test_task_2_every_prompt_gets_its_first_token", "test_task_3_the_last_token_of_max_tokens_is_the_last"),
 }
-#: Beside them, where an attack is on what is measured in the sandbox.
+#: Additional tests for attacks on what is measured in the sandbox.
 TESTS_INSIDE = {"2.1": ("test_task_7_looking_for_what_is_not_there_leaves_nothing_behind",)}
 
-#: Lab → what of the solution is broken: (text, by what it is replaced).
+#: Lab → what is broken in the solution: (text, its replacement).
 _BREAKS = {
     "2.1": (("        self.block_hash = None\n        # END", "        self.ref_cnt = 0\n        # END"),
             ('            raise RuntimeError(f"remove: block {block.block_id} is not in the free queue")\n',
@@ -58,7 +58,7 @@ _BREAKS = {
 
 
 def half_of(lab: Lab) -> str:
-    """The half file of a lab. ValueError if the solution has changed so that a break no longer fits."""
+    """Return the half file of a lab. Raise ValueError if the solution has changed so that a break no longer fits."""
     text = lab.solution.read_text(encoding="utf-8")
     for old, new in _BREAKS[lab.number]:
         if text.count(old) != 1:

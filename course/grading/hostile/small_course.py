@@ -1,4 +1,4 @@
-"""A course with a few tests of each lab: what a hostile file does to one test, it does to forty."""
+"""A course with a few tests of each lab: what a hostile file does to one test, it would do to forty."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILES = ("lab.json", "solution.py", "starter.py", "mutants.py", "wrong_pools.py
 
 
 def small_course(folder: Path, tests: Mapping[str, Collection[str]]) -> dict[str, Lab]:
-    """Lay down these labs in ``folder``, each with only these of its tests, and the labs that they extend."""
+    """Write these labs into ``folder``, each with only these tests, and the labs that they extend."""
     labs = discover(PROJECT_ROOT)
     shutil.copy(PROJECT_ROOT / "pyproject.toml", folder)
     for number, names in tests.items():
@@ -34,7 +34,7 @@ def _lay_down(lab: Lab, target: Path, names: Collection[str]) -> None:
 
 
 def only(text: str, names: Collection[str]) -> str:
-    """The text of a module of tests without the tests that are not named."""
+    """Return the text of a test module without the tests that are not named."""
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test") and node.name not in names:

@@ -1,6 +1,7 @@
 """Every hostile file scores what it honestly earns, and the next honest one scores what it did before.
 
-In the usual run a selection; HOSTILE=all (``make hostile``) grades every attack at every level that the machine offers.
+A normal run grades a selection. HOSTILE=all (``make hostile``) grades every attack at every level that the machine
+offers.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ class Course:
         self.bases = {}
 
     def grade(self, lab, text, level, beside=()):
-        """The result of a file of its own, with its neighbours."""
+        """Grade a text in a new folder, together with the other files in ``beside``."""
         self.num_graded += 1
         path = self.folder / f"{os.getpid()}-{self.num_graded}" / "starter.py"
         path.parent.mkdir()
@@ -64,9 +65,9 @@ class Course:
         return self.grade(lab, f"{half_of(lab)}\n{attack.code}", level, attack.beside)
 
     def base(self, lab, level):
-        """What the honest half file earns, graded once."""
+        """Return what the honest half file earns; it is graded once."""
         if (lab, level) not in self.bases:
-            with pytest.MonkeyPatch.context() as patch:  # a quicker process: here it is the file that is honest
+            with pytest.MonkeyPatch.context() as patch:  # a quicker process is enough, because this file is honest
                 patch.setattr("course.core.child_process.subprocess", STAND_IN)
                 self.bases[lab, level] = self.grade(lab, half_of(lab), level)
         return self.bases[lab, level]
@@ -82,7 +83,7 @@ def passed(result):
 
 
 def check(attack, result, base):
-    """Raises AssertionError if the attack has gained anything, or an honest part was lost that it did not harm."""
+    """Raise AssertionError if the attack has gained anything, or lost points that it should have kept."""
     gained, lost = passed(result) - passed(base), passed(base) - passed(result)
     if attack.earns is Earns.BASE_BUT_INSIDE:
         inside = {test.name for test in result.tests if test.is_inside}
@@ -114,7 +115,7 @@ def test_a_hostile_file_scores_what_it_earns_and_the_next_is_unharmed(course, at
 
 
 def together(attacks):
-    """One file with all of these, for attacks that do not get in each other's way."""
+    """Combine attacks that do not interfere with each other into one file."""
     attacks = list(attacks)
     return dataclasses.replace(attacks[0], name="+".join(each.name for each in attacks),
                                code="\n".join(each.code for each in attacks), earns=Earns.BASE, is_outside=False)
@@ -159,7 +160,7 @@ def test_bytes_that_no_honest_file_sends_cost_their_sender_only(course, name):
 
 
 def test_a_grader_that_believes_a_file_of_the_students_is_found_out(course, monkeypatch):
-    """Broken on purpose: verdicts are taken from what the student's file has written. The suite's check must see it."""
+    """Break the grader on purpose: it takes verdicts from what the student's file prints. The check must notice."""
     honest = TestsRun._take
 
     def gullible(self, event, ended):

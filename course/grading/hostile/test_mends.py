@@ -1,4 +1,4 @@
-"""What hostile files have found open in the proxy, one at a time and without a sandbox."""
+"""Gaps in the proxy that hostile files have found, tested one at a time and without a sandbox."""
 
 import contextlib
 import socket
@@ -30,7 +30,7 @@ def _unknown(name):
 
 @pytest.fixture
 def grader():
-    """The grader's side; nobody is at the other end."""
+    """The grader's side; there is no process at the other end."""
     ends = socket.socketpair()
     yield Peer(Wire(ends[0]), GraderPermissions(Surface({})), first_id=2, trusts_other=False, find_class=_unknown)
     for end in ends:
@@ -209,6 +209,6 @@ def test_no_earlier_call_hides_what_a_pool_of_lab_2_4_does_wrong(names, look, ex
 
 
 def test_a_class_that_was_handed_in_can_stand_in_an_alias():
-    """``MaybeRow = SamplerRow | None``, when the file is loaded."""
+    """Evaluate ``MaybeRow = SamplerRow | None``, as when the file is loaded."""
     row = make_class("SamplerRow", "class", ["__or__", "__call__"], [], [], 0, None, forwards_equality=True)
     assert row.__or__(object(), None) is Any and row.__ror__(object(), None) is Any

@@ -1,7 +1,7 @@
-"""Archives, read into memory and never unpacked: bounded in members, in bytes, and in how much grows from how little.
+"""Archives, read into memory and never unpacked. Their members, bytes and compression ratio are bounded.
 
-A tar is read as a stream, from front to back: an archive whose headers point backwards, at which some versions of
-``tarfile`` go round for ever, ends in an error.
+A tar is read as a stream, from front to back. An archive whose headers point backwards, which sends some versions of
+``tarfile`` into an endless loop, ends in an error.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from course.grading.intake.read_files import (
     unsafe_path,
 )
 
-#: How many times its size an archive may hold, beyond a first megabyte.
+#: How many times its own size an archive may contain, beyond the first megabyte.
 MAX_RATIO = 100
 FREE_BYTES = 1_000_000
-#: To read the largest takes one second or two.
+#: Reading the largest archive takes one or two seconds.
 MAX_CPU_S = 20.0
 _ENCRYPTED = 0x1
 
 
 def opened(member: Member, budget: Budget, depth: int = 2) -> list[Member]:
-    """The member itself; of an archive, what it holds, and what archives in it hold. It counts as a folder."""
+    """Return the member, or for an archive its members and those of archives in it. An archive counts as a folder."""
     if not is_archive(member.name) or member.problem:
         return [member]
     if depth == 0:
@@ -47,7 +47,7 @@ def opened(member: Member, budget: Budget, depth: int = 2) -> list[Member]:
 
 
 def stem_of(name: str) -> str:
-    """The name without the end that makes it an archive."""
+    """Return the name without the suffix that makes it an archive."""
     for end in (".tar.gz", ".tgz", ".tar", ".zip"):
         if name.lower().endswith(end):
             return name[:-len(end)]
@@ -55,7 +55,7 @@ def stem_of(name: str) -> str:
 
 
 def read_archive(name: str, content: bytes, budget: Budget) -> list[Member]:
-    """All members of an archive. Raises Refused, with what it is, if it is damaged or one to fill a disk with."""
+    """Return all members of an archive. Raise Refused, with a description, if it is damaged or would fill a disk."""
     read = _read_zip if name.lower().endswith(".zip") else _read_tar
     name = shown_name(name)
     try:
@@ -65,7 +65,7 @@ def read_archive(name: str, content: bytes, budget: Budget) -> list[Member]:
         raise
     except (TimeLimitExceeded, MemoryError):
         raise Refused(f"{name} is an archive that takes too long to read.") from None
-    except Exception as error:  # what a damaged or made-up archive raises is anybody's guess
+    except Exception as error:  # a damaged or made-up archive may raise anything
         raise Refused(f"{name} is a damaged archive, or none at all ({type(error).__name__}).") from None
 
 
@@ -74,7 +74,7 @@ def _read_zip(name: str, content: bytes, budget: Budget) -> Iterator[Member]:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         _check_ratio(name, sum(entry.file_size for entry in entries), len(content))
         for entry in entries:
-            inner = entry.filename.replace("\\", "/")  # as some programs of Windows write it
+            inner = entry.filename.replace("\\", "/")  # some Windows programs write backslashes
             if _is_left_out(inner):
                 continue
             problem = unsafe_path(inner) or _zip_kind(entry) or too_large(entry.file_size, inner)

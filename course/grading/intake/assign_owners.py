@@ -1,6 +1,6 @@
-"""Whose each submission is: settled for all of them, with the roster, before anything is graded.
+"""Assigns each submission to its student, with the roster, before anything is graded.
 
-What cannot be settled stops nobody else. It is left out, and listed with what to do about it.
+A submission that cannot be assigned does not stop the others. It is left out, and listed with advice.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from course.lab.lab import Lab, LabError
 
 ADD_TO_ROSTER = ("Add the id to the roster, say with --pattern which part of a name is the id, or keep all such names "
                  "as ids with --allow-unknown.")
-#: So many are compared with the roster; what comes after them is listed without a guess.
+#: The number of submissions that are compared with the roster; any further ones are listed without a guess.
 MAX_GUESSED = 200
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A student, and what is theirs: nothing, one folder or archive, or several loose files."""
+    """A student and their submission: nothing, one folder or archive, or several loose files."""
 
     student: Student
     parts: tuple[Found, ...] = ()
-    #: Why none of it is graded: which of two counts is not clear. Empty otherwise.
+    #: Why none of it is graded: it is not clear which of two submissions counts. Empty otherwise.
     problem: str = ""
 
 
 @dataclass(frozen=True)
 class Settled:
-    #: One for each student, in the order of the roster, then of ids.
+    #: One per student, in the order of the roster; without a roster, in the order of ids.
     submissions: list[Submission]
     unclear: list[Unclear]
-    #: What is no student's by its name.
+    #: Items whose names do not belong to any student.
     nobodys: list[Found]
 
 
 def settle(found: Sequence[Found], roster: Roster | None, allow_unknown: bool = False, takes_latest: bool = False,
            labs: Sequence[Lab] = ()) -> Settled:
-    """Whose is what. With ``takes_latest``, of two tries that have a number in their names the later counts.
+    """Assign each item to a student. With ``takes_latest``, the last of several attempts with numbered names counts.
 
-    Raises LabError, with everything that is not clear, if nothing is left to grade.
+    Raise LabError, with everything that is unclear, if nothing is left to grade.
     """
     by_student: dict[str, list[Found]] = {}
     students = dict(roster.students) if roster else {}
@@ -90,17 +90,18 @@ def settle(found: Sequence[Found], roster: Roster | None, allow_unknown: bool = 
 
 
 def _name(found: Found) -> str:
-    """The name of a student who stands on no roster, if the platform wrote it down."""
+    """Return the name of a student who is not on the roster, if the platform included it."""
     return found.label.keys[-1] if len(found.label.keys) > 1 and " " in found.label.keys[-1] else ""
 
 
 def _is_labs(one: Found, found: Sequence[Found], labs: Sequence[Lab]) -> bool:
-    """Whether a single file among other submissions is called like a lab's file: that says nothing of a student."""
+    """Return whether a single file among other submissions is named like a lab's file, and not after a student."""
     return one.is_loose and len(found) > 1 and is_labs_file(one.name, labs)
 
 
 def _parts(student: str, parts: list[Found], takes_latest: bool) -> tuple[tuple[Found, ...], str]:
-    """What counts of all that is this student's: one whole submission, or one file of each name. Else why nothing."""
+    """Return what counts among this student's parts: one whole submission, or one file of each name. Otherwise
+    return the reason why nothing does."""
     by_file: dict[str, list[Found]] = {}
     are_all_parts = all(one.label.is_part for one in parts)
     for one in parts:
@@ -119,7 +120,7 @@ def _parts(student: str, parts: list[Found], takes_latest: bool) -> tuple[tuple[
 
 
 def _both(tries: Sequence[Found]) -> str:
-    """Their names; written in ASCII where they would look the same."""
+    """Join the names of the attempts; write them in ASCII if they would look the same."""
     shown = [one.shown for one in tries]
     return " and ".join(shown if len({*map(_plain, shown)}) == len(shown) else [ascii(one.name) for one in tries])
 
@@ -137,13 +138,13 @@ def _twice(student: str, parts: Sequence[Found], problem: str) -> Unclear:
 
 
 def _twins(students: Sequence[str]) -> list[str]:
-    """Those whose ids differ only in capital letters: on some disks ``Ann`` and ``ann`` are one folder."""
+    """Return the students whose ids differ only in capitals: on some disks ``Ann`` and ``ann`` are one folder."""
     num_folded = Counter(student.casefold() for student in students)
     return [student for student in students if num_folded[student.casefold()] > 1]
 
 
 def _loose(submissions: Sequence[Submission], found: Sequence[Found], has_roster: bool) -> list[Unclear]:
-    """Single files that were taken for a student's by their names, where nearly all others are folders or archives."""
+    """List single files that were assigned to a student by name while most submissions are folders or archives."""
     num_loose = sum(one.is_loose for one in found)
     if has_roster or num_loose > len(found) // 3:
         return []
@@ -160,19 +161,19 @@ def _loose(submissions: Sequence[Submission], found: Sequence[Found], has_roster
 
 
 def stem_of_name(one: Found) -> str:
-    """The part of a name that could be a student's: without the end that says what kind of file it is."""
+    """Return the part of a name that could be a student's, without the suffix that gives the kind of file."""
     stem = stem_of(one.name)
     return stem.rpartition(".")[0] if one.is_single and "." in stem else stem
 
 
 class _Advice:
-    """What to do about submissions whose names do not say whose they are."""
+    """Advice on submissions whose names do not identify their student."""
 
     def __init__(self, students: Mapping[str, Student], by_student: Mapping[str, Sequence[Found]],
                  all_ids: Sequence[str], has_roster: bool) -> None:
         self._students, self._has_roster = students, has_roster
         self._without = [student for student in students if student not in by_student]
-        #: Ids that are somebody's already.
+        #: Ids that already belong to a student.
         self._taken = {student.casefold() for student in all_ids}
 
     def on_all(self, left: Sequence[tuple[Found, Kind]]) -> list[Unclear]:
@@ -204,7 +205,7 @@ class _Advice:
         return move(one.path, one.path.with_name(new))
 
     def _new_id(self, text: str) -> str:
-        """An id that is like the name, and nobody's."""
+        """Return an unused id that is similar to the name."""
         plain = re.sub(r"[^\w .@+',()&-]+", "-", unicodedata.normalize("NFC", text))
         plain = re.sub(r"^\W+", "", plain)[:MAX_ID_CHARACTERS // 2].rstrip(" .,-") or "student"
         new = next(name for name in _numbered(plain) if name.casefold() not in self._taken)
@@ -218,7 +219,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _end(one: Found) -> str:
-    """What follows the id in the name of a file."""
+    """Return what follows the id in the name of a file."""
     if is_archive(one.name):
         return one.name[len(stem_of(one.name)):]
     return f".{one.name.rpartition('.')[2]}" if one.is_single and "." in one.name else ""

@@ -1,5 +1,5 @@
-"""What lies in the folder of submissions, or in the one archive that holds them all. Only names are looked at here,
-except in such an archive: whose is what must be settled before anything else is read."""
+"""Finds what is in the folder of submissions, or in a single archive with all of them. Except in such an archive,
+only names are examined here: each item must be assigned to a student before anything else is read."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from course.grading.intake.read_files import (
 )
 from course.lab.lab import LabError
 
-#: An archive with a whole class in it may hold more than a student's.
+#: An archive with a whole class in it may contain more than a single student's.
 MAX_CLASS_MEMBERS, MAX_CLASS_BYTES = 200_000, 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Found:
-    """Something that was handed in."""
+    """An item that was handed in."""
 
-    #: Its name in the folder of submissions, as it may be printed.
+    #: Its name in the folder of submissions, safe to print.
     shown: str
     label: Label
-    #: What it holds; raises Refused.
+    #: Reads its content; raises Refused.
     read: Callable[[Budget], list[Member]]
     #: A text or a table: it counts only if a student of that name is on the roster.
     is_doubtful: bool = False
-    #: Its name as it is.
+    #: Its exact name.
     name: str = ""
-    #: Where it lies; None in an archive.
+    #: Its path; None in an archive.
     path: Path | None = None
-    #: Neither a folder nor an archive.
+    #: Whether it is neither a folder nor an archive.
     is_single: bool = False
-    #: A single file, in whose name no label of a platform says whose it is.
+    #: Whether it is a single file whose name has no platform's label that identifies the student.
     is_loose: bool = False
 
 
@@ -58,7 +58,7 @@ class _Top:
 
     name: str
     is_folder: bool
-    #: What it holds, if a single file is called by the second.
+    #: Reads its content. A single file gets the second argument as its name.
     read: Callable[[Budget, str], list[Member]]
     path: Path | None = None
 
@@ -68,9 +68,9 @@ class _Top:
 
 
 def find(submissions: Path, pattern: re.Pattern[str] | None) -> tuple[list[Found], list[Found]]:
-    """All that was handed in, in the order of names; and what is left out, because its name is no student's.
+    """Return the items that were handed in, in the order of names, and those left out: their names are no student's.
 
-    Raises LabError if there is nothing, or one student's course where a folder of submissions was expected.
+    Raise LabError if there is nothing, or if the folder is one student's course instead of a folder of submissions.
     """
     tops, metadata = _tops(submissions)
     if _is_one_course([top.name for top in tops]):
@@ -93,7 +93,8 @@ def find(submissions: Path, pattern: re.Pattern[str] | None) -> tuple[list[Found
 
 
 def _is_one_course(names: Sequence[str]) -> bool:
-    """One folder of a course among many submissions is a stray; several, or what else a course has, are a course."""
+    """Return whether these names are those of one course. A single phase folder among many submissions is a stray;
+    several phase folders, or one next to other parts of a course, are a course."""
     num_phases = sum(_is_phase(name) for name in names)
     return num_phases > 0 and (num_phases > 1 or len(names) == 1 or "mini_vllm" in names or "course" in names)
 
@@ -107,7 +108,7 @@ def _label(top: _Top, pattern: re.Pattern[str] | None) -> Label | None:
 
 
 def _found(top: _Top, label: Label, is_told: bool) -> Found:
-    """``is_told``: a pattern or a table says whose it is."""
+    """Create the item. ``is_told`` says that a pattern or a table identifies its student."""
     return Found(shown_name(top.name), label, partial(_read_as, top.read, label.file), _is_doubtful(top, label),
                  top.name, top.path, top.is_single, is_loose=top.is_single and not label.is_part and not is_told)
 
@@ -121,7 +122,7 @@ def _is_doubtful(top: _Top, label: Label) -> bool:
 
 
 def _tops(submissions: Path) -> tuple[list[_Top], str]:
-    """The names that count, and the text of Gradescope's table if there is one."""
+    """Return the names that count, and the text of Gradescope's table if there is one."""
     if submissions.is_dir():
         return _tops_of_folder(submissions)
     if is_archive(submissions.name):
@@ -150,7 +151,7 @@ def _tops_of_folder(folder: Path) -> tuple[list[_Top], str]:
 
 
 def _is_hidden_by_name(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder that a system hides, and that no program is known to make: ``..ann`` is somebody's."""
+    """Return whether the entry is a hidden folder that no known program creates: ``..ann`` belongs to a student."""
     return entry.name.startswith(".") and entry.is_dir(follow_symlinks=False) and not is_tools(entry.name)
 
 
@@ -167,7 +168,7 @@ def _read_folder(path: Path, budget: Budget, _name: str) -> list[Member]:
 
 
 def _tops_of_archive(path: Path) -> tuple[list[_Top], str]:
-    """The folders and files at the root of an archive, which are read now."""
+    """Return the folders and files at the root of an archive, which is read here."""
     if path.stat().st_size > MAX_CLASS_BYTES:
         raise LabError(f"{path} has {path.stat().st_size / 1e6:.0f} MB, more than {MAX_CLASS_BYTES / 1e6:.0f}: unpack "
                        "it, and give the folder.")
@@ -200,7 +201,7 @@ def _read_group(group: list[Member], budget: Budget, name: str) -> list[Member]:
 
 
 def _holds_a_class(names: Iterable[str]) -> bool:
-    """Whether the only folder there is holds several submissions, and is not itself one."""
+    """Return whether the only folder contains several submissions, and is not itself a submission."""
     kept = {name for name in names if not is_skipped(name)}
     is_submission = any(re.match(r"(phase|lab)-|\d+\.\d+", name) or name.endswith(".py") and
                         not (label_of(name, False) or Label(())).is_part for name in kept)

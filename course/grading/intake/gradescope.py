@@ -1,6 +1,6 @@
-"""``submission_metadata.yml`` of a Gradescope export: which folder is whose.
+"""``submission_metadata.yml`` of a Gradescope export: which folder belongs to which students.
 
-Only four lines of it are of interest, and they always look the same; a whole YAML reader is not needed for that.
+Only four kinds of lines in it matter, and they always look the same, so no YAML parser is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FIELD = re.compile(r"\s+(- )?:(name|sid|email):\s*(.*?)\s*")
 
 @dataclass
 class Submitter:
-    """Somebody whose work a folder is; in a group there are several."""
+    """A student to whom a folder belongs; a group has several."""
 
     fields: dict[str, str] = field(default_factory=dict)
 
@@ -24,14 +24,14 @@ class Submitter:
 
 
 def submitters_of(text: str) -> dict[str, list[Submitter]]:
-    """Folder → who handed it in."""
+    """Return the submitters of each folder."""
     found: dict[str, list[Submitter]] = {}
     folder, is_inside = "", False
     for line in text.splitlines():
         if line[:1].strip() and (match := _FOLDER.fullmatch(line)):
             folder, is_inside = match[1].strip("'\""), False
             found[folder] = []
-        elif line.startswith("  :"):  # another field of the submission; its history names submitters again
+        elif line.startswith("  :"):  # another field of the submission; the history lists submitters again
             is_inside = line.strip() == ":submitters:"
         elif folder and is_inside and (match := _FIELD.fullmatch(line)):
             if match[1] or not found[folder]:

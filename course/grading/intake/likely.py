@@ -1,6 +1,6 @@
-"""Guesses for an instructor: which lab a text is likely to belong to, and which student a name is likely to mean.
+"""Guesses for an instructor: which lab a text probably belongs to, and which student a name probably means.
 
-Texts of students are searched by lines, up to a bound, and neither parsed nor run. A starter and its solution are alike
+Students' texts are searched by lines, up to a limit, and neither parsed nor run. A starter and its solution are similar
 as texts, and so are labs that extend the same class. So the names that a text declares count first, then its lines.
 """
 
@@ -18,15 +18,15 @@ from course.lab.bare_starter import bare_starter
 from course.lab.lab import Lab
 from course.lab.starters import clean_solution, declarations, shipped_starter
 
-#: Further than this a text is not read.
+#: Text beyond this length is not read.
 MAX_CHARACTERS = 200_000
-#: Shorter lines are in every program.
+#: Shorter lines occur in every program.
 MIN_LINE = 16
-#: What of a starter's names, or of its lines, a text must have to be taken for this lab's.
+#: The share of a starter's names, or of its lines, that a text must contain to be considered this lab's.
 MIN_NAMES, MIN_LINES = 0.5, 0.4
-#: By how much the best guess must beat the next, in names and lines together; each counts up to 1.
+#: By how much the best guess must beat the next, in names and lines together; each contributes up to 1.
 MARGIN = 0.25
-#: How alike two names must be, and by how much the best must beat the next.
+#: How similar two names must be, and by how much the best must beat the next.
 MIN_ALIKE, MARGIN_ALIKE = 0.8, 0.03
 _DECLARATION = re.compile(r"^([ \t]*)(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 _MAX_SCOPES = 3
@@ -34,10 +34,10 @@ _MAX_SCOPES = 3
 
 @dataclass(frozen=True)
 class Guess:
-    """Whose file a text may be: no lab's, one lab's, or that of one of several."""
+    """The labs to which a text may belong: none, one, or one of several."""
 
     labs: tuple[Lab, ...] = ()
-    #: In a sentence.
+    #: The reason, as a sentence.
     why: str = "It fits no lab."
 
     @property
@@ -46,7 +46,7 @@ class Guess:
 
 
 class Starter:
-    """What is known of the file that a lab gave out."""
+    """The starter of a lab, as it was given out."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -72,12 +72,12 @@ class Starter:
 
 @lru_cache(maxsize=64)
 def starter_of(lab: Lab) -> Starter:
-    """Made once for each lab: it is compared with many texts."""
+    """Return the lab's starter, which is created only once per lab because it is compared with many texts."""
     return Starter(lab)
 
 
 class Starters:
-    """Those of all labs, each read when it is first asked for."""
+    """The starters of all labs, each read when it is first needed."""
 
     def __init__(self, labs: Sequence[Lab]) -> None:
         self.labs = labs
@@ -86,7 +86,7 @@ class Starters:
         return starter_of(lab)
 
     def guess(self, content: bytes) -> Guess:
-        """Which lab's file this is likely to be."""
+        """Guess which lab a text belongs to."""
         text = readable(content)
         names, lines = names_in(text), lines_of(text)
         fits = []
@@ -107,7 +107,7 @@ class Starters:
                              "that lab's starter.")
 
     def fits(self, content: bytes, lab: Lab) -> bool:
-        """Whether a text has anything of the lab's starter."""
+        """Return whether a text declares any name of the lab's starter."""
         return bool(names_in(readable(content)) & self.of(lab).names)
 
 
@@ -117,7 +117,7 @@ def readable(content: bytes) -> str:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The classes and functions that a text declares, as ``BlockPool.touch``: found line by line, by their indent."""
+    """Return the declared classes and functions, as ``BlockPool.touch``: found line by line, by their indentation."""
     scopes: list[tuple[int, str]] = []
     names = set()
     for match in _DECLARATION.finditer(text):
@@ -135,8 +135,8 @@ def lines_of(text: str) -> frozenset[str]:
 
 
 def likely_student(name: str, students: Iterable[Student], without: Collection[str]) -> str:
-    """The one student whose id, name or address is in ``name`` or much like it, or "". Between two that are equally
-    like it, the one in ``without``, who handed in nothing else, is likelier."""
+    """Return the only student whose id, name or address is in ``name`` or resembles it, or "". Among equal
+    candidates, a student in ``without``, who handed in nothing else, is preferred."""
     words = _words(name)
     wanted = "".join(words)
     scores = []
@@ -164,6 +164,6 @@ def _alike(key: str, words: Sequence[str], wanted: str) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """In small letters and without accents."""
+    """Split text into words, in lower case and without accents."""
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", text[:200]) if not unicodedata.combining(letter))
     return re.findall(r"[^\W_]+", plain.casefold())

@@ -1,11 +1,11 @@
-"""Whose it is, by its name: as learning platforms write names into what one downloads, or as a pattern says.
+"""Finds the student in a name: learning platforms label their downloads, or a pattern says which part is the student.
 
 | platform   | a name in the download                                                                  |
 |------------|-----------------------------------------------------------------------------------------|
 | Moodle     | ``Jane Smith_123456_assignsubmission_file_/``, or a file's name after it                |
 | Canvas     | ``smithjane_12345_67890_starter.py``, ``smithjane_LATE_12345_67890_starter-1.py``       |
 | Blackboard | ``Lab 2_jsmith_attempt_2026-03-01-10-00-00_starter.py``                                 |
-| none       | a folder or an archive a student, ``jsmith.py``, ``jsmith_2.1.py``                      |
+| none       | a folder or an archive per student, ``jsmith.py``, ``jsmith_2.1.py``                    |
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _AGAIN = re.compile(r"(?P<stem>.+?)-(?P<attempt>\d{1,2})(?P<end>\.\w+)")
 
 @dataclass(frozen=True)
 class Label:
-    """What a name says."""
+    """The information in a name."""
 
-    #: By these the student may stand on the roster, the surest first; without a roster, the first is the id.
+    #: Keys that may identify the student on the roster, the most reliable first; without a roster, the first is the id.
     keys: tuple[str, ...]
-    #: What the file is called without all that; empty for a folder or an archive that is the submission.
+    #: The name of the file without the label; empty for a folder or an archive that is the submission.
     file: str = ""
-    #: Which try it is, where the name says so; it can be compared.
+    #: The number of the attempt, if the name contains it. Two attempts can be compared.
     attempt: tuple[int, ...] = ()
-    #: Whether there may be more files of this student's beside it.
+    #: Whether there may be more files of the same student.
     is_part: bool = False
     is_late: bool = False
 
 
 def read_pattern(text: str) -> re.Pattern[str]:
-    """The regular expression of ``--pattern``. Raises LabError if it is none, or does not say where the student is."""
+    """Compile the regular expression of ``--pattern``. Raise LabError if it is invalid or has no group ``student``."""
     try:
         pattern = re.compile(text)
     except re.error as error:
@@ -52,7 +52,7 @@ def read_pattern(text: str) -> re.Pattern[str]:
 
 
 def label_of(name: str, is_folder: bool, pattern: re.Pattern[str] | None = None) -> Label | None:
-    """What the name of a folder or file says. None if it does not fit ``pattern``, or is nobody's work."""
+    """Return the label in the name of a folder or file; None if it does not fit ``pattern`` or is no submission."""
     if pattern is not None:
         match = pattern.fullmatch(name)
         return _from_pattern(match, name, is_folder) if match else None
@@ -69,7 +69,7 @@ def _from_pattern(match: re.Match[str], name: str, is_folder: bool) -> Label:
 
 def _moodle(name: str) -> Label | None:
     match = _MOODLE.fullmatch(name)
-    if match is None or match["kind"] == "onlinetext":  # what was typed into Moodle's box is no file
+    if match is None or match["kind"] == "onlinetext":  # text typed into Moodle's box is not a file
         return None
     return Label((match["student"], match["name"]), match["file"], is_part=bool(match["file"]))
 
@@ -104,5 +104,5 @@ def _plain(name: str, is_folder: bool) -> Label | None:
 
 
 def _starter(name: str) -> str:
-    """A single file is the lab's, whatever it is called."""
+    """Return the file's name as a starter's: a single file is the lab's, whatever its name."""
     return "starter." + name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Which file of a submission is which lab's: by its name, and by nothing else. What a file looks like is only told, by
+"""Matches the files of a submission with labs, by their names only. What a file looks like is only reported, by
 ``course.grading.intake.strays``."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_NAMED = 4
 
 @dataclass(frozen=True)
 class Placed:
-    """A file, and what it was handed in with."""
+    """A file, and the submission part that it was in."""
 
     part: Found
     member: Member
@@ -28,16 +28,16 @@ class Placed:
 
 @dataclass(frozen=True)
 class LabFile:
-    """What a student handed in for one lab: a text to be graded, or the reason why there is none."""
+    """A student's submission for one lab: a text to grade, or the reason why there is none."""
 
     lab: Lab
     content: bytes = b""
     #: Empty if there is a text.
     problem: str = ""
     is_missing: bool = False
-    #: Which of two submissions counts is not clear: there is no score, not even 0.
+    #: It is not clear which of two submissions counts: there is no score, not even 0.
     is_undecided: bool = False
-    #: The files whose names are right for the lab; one, if all is well.
+    #: The files whose names are right for the lab; exactly one if all is well.
     proper: tuple[Placed, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ class LabFile:
 
 @dataclass(frozen=True)
 class TakenIn:
-    """A submission that was read: one file for each lab that is asked, and what is to be said of the whole."""
+    """A submission that was read: one file per requested lab, and notes on the whole."""
 
     files: dict[str, LabFile]
     notes: tuple[str, ...] = ()
@@ -58,15 +58,15 @@ class TakenIn:
 
 @dataclass
 class _Candidates:
-    """What could be one lab's file."""
+    """The files that could be one lab's."""
 
     proper: list[Placed] = field(default_factory=list)
-    #: Rightly named but for the end: a notebook, say.
+    #: Files with the right name but the wrong suffix: a notebook, for example.
     near: list[Placed] = field(default_factory=list)
 
 
 def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab]) -> TakenIn:
-    """Read a submission, and find the file of each lab in ``asked``. ``labs`` are all of the course."""
+    """Read a submission, and find the file of each lab in ``asked``. ``labs`` contains all labs of the course."""
     def all_of_them(problem: str, is_missing: bool = False, is_undecided: bool = False) -> dict[str, LabFile]:
         return {lab.number: LabFile(lab, b"", problem, is_missing, is_undecided) for lab in asked}
 
@@ -95,7 +95,7 @@ def take_in(submission: Submission, labs: Sequence[Lab], asked: Sequence[Lab]) -
 
 
 def _choose(lab: Lab, candidates: _Candidates, members: Sequence[Member], is_only: bool) -> LabFile:
-    """The one file that is the lab's, or what is wrong. Two files with the same content are no riddle."""
+    """Return the one file that is the lab's, or what is wrong. Two files with the same content are not a problem."""
     proper = [one.member for one in candidates.proper]
     if len({(member.content, member.problem) for member in proper}) > 1:
         names = ", ".join(sorted(member.shown for member in proper)[:MAX_NAMED])
@@ -127,7 +127,7 @@ def _missing(lab: Lab, members: Sequence[Member], is_only: bool) -> str:
 
 
 def _notes(submission: Submission, members: Sequence[Member]) -> list[str]:
-    """What an instructor may want to know of the whole."""
+    """Return what an instructor may want to know about the whole submission."""
     odd = [f"{member.shown} {member.problem}; it was left out." for member in members
            if member.problem and not is_archive(member.name)]
     if len(odd) > MAX_NAMED:

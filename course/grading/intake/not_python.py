@@ -1,4 +1,4 @@
-"""What a file is that was to be Python: said to its student in a sentence, if it cannot be run."""
+"""Descriptions of files that should be Python but cannot be run: a sentence for the student."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _MAGIC = {b"PK\x03\x04": "a zip archive", b"PK\x05\x06": "an empty zip archive",
           b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"{\\rtf": "a document of a word processor",
           b"\xd0\xcf\x11\xe0": "a document of a word processor"}
 _UTF16 = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-#: By the end of a name, where a .py was expected.
+#: Descriptions by suffix, where a .py was expected.
 _BY_NAME = {".ipynb": "is a Jupyter notebook; hand in starter.py", ".pyc": "is compiled; hand in starter.py",
             ".rar": "is a RAR archive; hand in the Python file, or a .zip",
             ".7z": "is a 7z archive; hand in the Python file, or a .zip"}
 
 
 def problem_of_name(name: str) -> str:
-    """What to say of a file that is in the right place, but is no .py by its name."""
+    """Return what to say about a file that is in the right place but does not have the name of a Python file."""
     end = name[name.rfind("."):].lower() if "." in name.rpartition("/")[2] else ""
     return _BY_NAME.get(end, f"is no Python file by its name ({end or 'it has no ending'}); hand in starter.py")
 
 
 def problem_of(content: bytes) -> str:
-    """Empty for a text that Python can read, whether it is right or not; else what it is, as what follows its name."""
+    """Return "" for a text that Python can read, correct or not; otherwise what it is, to follow the file's name."""
     for mark, encoding in _UTF16.items():
         if content.startswith(mark):
             return f"is {encoding}; save it as UTF-8"
@@ -50,7 +50,7 @@ def problem_of(content: bytes) -> str:
 
 
 def without_mark(content: bytes) -> bytes:
-    """The text without the byte-order mark that some editors put in front."""
+    """Return the text without the byte-order mark that some editors add."""
     return content.removeprefix(UTF8_MARK)
 
 

@@ -1,4 +1,4 @@
-"""The files of a submission, read into memory once. Nobody goes back to their paths."""
+"""The files of a submission, read into memory once. Their paths are not used again."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 MAX_MEMBERS = 2000
-#: A lab's file; the longest solution has 30 kB.
+#: The size of a lab's file; the longest solution has 30 kB.
 MAX_FILE_BYTES = 1_000_000
-#: All files of one submission together, an archive included.
+#: All files of one submission together, including an archive.
 MAX_TOTAL_BYTES = 64_000_000
-#: A file that may be Python though its name does not say so; and all of those of one submission.
+#: The size of a file that may be Python though its name does not say so; and of all such files of one submission.
 MAX_GUESSED_BYTES, MAX_ALL_GUESSED_BYTES = 200_000, 2_000_000
 MAX_DEPTH = 12
-#: Of a name, in a sentence.
+#: The length of a name in a sentence.
 MAX_SHOWN = 100
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
-#: Gradescope's table of who handed in what.
+#: Gradescope's table of submitters.
 METADATA = "submission_metadata.yml"
-#: Folders that hold nobody's work.
+#: Folders that never contain a student's work.
 SKIPPED = ("__MACOSX", "__pycache__", "node_modules", "site-packages", "venv")
 
 
-#: Hidden folders that programs make.
+#: Hidden folders that programs create.
 _TOOLS = re.compile(r"\.(?:_.*|git|github|svn|hg|vscode|idea|ipynb_checkpoints|venv|env|tox|nox|cache|course|local|"
                     r"config|Trash.*|Spotlight.*|fseventsd|TemporaryItems|DocumentRevisions.*|AppleDouble|\w+_cache)")
-#: Ends of names under which a Python text may have been saved by mistake.
+#: Suffixes under which a Python text may have been saved by mistake.
 _MISTAKEN = ("", ".txt", ".pyw", ".py3", ".text", ".bak", ".old", ".orig")
 
 
 class Refused(Exception):
-    """A submission that cannot be taken in as a whole; the message is a sentence about it, for its student."""
+    """A submission that cannot be accepted as a whole; the message is a sentence about it, for its student."""
 
 
 @dataclass(frozen=True)
 class Member:
     """One file of a submission."""
 
-    #: Where it lies in the submission, with slashes; an archive counts as a folder.
+    #: Its path in the submission, with slashes; an archive counts as a folder.
     name: str
     content: bytes = b""
-    #: Why there is no content, as what follows the name: ``is a symbolic link``.
+    #: Why there is no content, phrased to follow the name: ``is a symbolic link``.
     problem: str = ""
-    #: What the sentences call it, where that is not its name.
+    #: Its name in sentences, if that differs from ``name``.
     alias: str = ""
 
     @property
@@ -60,17 +60,17 @@ class Member:
 
 @dataclass
 class Budget:
-    """What one submission may take, and what it has taken."""
+    """The limits of one submission, and how much of them it has used."""
 
     max_members: int = MAX_MEMBERS
     max_bytes: int = MAX_TOTAL_BYTES
     num_members: int = 0
     num_bytes: int = 0
-    #: Of files that may be Python by mistake. They are read as long as there is room, and refused for nothing.
+    #: The bytes of files that may be Python by mistake. They are read while there is room, and never cause a refusal.
     num_guessed_bytes: int = 0
 
     def count_member(self) -> None:
-        """Raises Refused when it is one too many."""
+        """Count one more file. Raise Refused if there are too many."""
         self.num_members += 1
         if self.num_members > self.max_members:
             raise Refused(f"It holds more than {self.max_members} files; hand in the labs' files only.")
@@ -82,7 +82,7 @@ class Budget:
 
 
     def wanted_of(self, name: str, num_bytes: int) -> int:
-        """How many bytes of a file to read, if it has ``num_bytes``."""
+        """Return how many bytes to read of a file with ``num_bytes``."""
         if limit_of(name) or not may_be_python(name) or num_bytes > MAX_GUESSED_BYTES:
             return limit_of(name)
         self.num_guessed_bytes += num_bytes
@@ -90,7 +90,7 @@ class Budget:
 
 
 def shown_name(name: str) -> str:
-    """A name that somebody else chose, as it may stand in a sentence: no control characters, no more than a line."""
+    """Return a name that someone else chose, safe for a sentence: no control characters, at most a line long."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in name)
     return plain if len(plain) <= MAX_SHOWN else f"…{plain[-MAX_SHOWN:]}"
 
@@ -100,12 +100,12 @@ def is_archive(name: str) -> bool:
 
 
 def is_skipped(name: str) -> bool:
-    """Whether a part of a path is hidden, a cache, or what an operating system leaves."""
+    """Return whether a part of a path is hidden, a cache, or a file that an operating system creates."""
     return name.startswith(".") or name in SKIPPED or name in ("Thumbs.db", "desktop.ini")
 
 
 def is_tools(name: str) -> bool:
-    """Whether a hidden folder is one that a program makes, and so not a submission."""
+    """Return whether a hidden folder is one that a program creates, and so is not a submission."""
     return _TOOLS.fullmatch(name) is not None
 
 
@@ -114,20 +114,20 @@ def is_notebook(name: str) -> bool:
 
 
 def may_be_python(name: str) -> bool:
-    """Whether a Python text may have this name by mistake: ``starter``, ``starter.py.txt``, ``starter.py~``."""
+    """Return whether a Python text may have this name by mistake: ``starter``, ``starter.py.txt``, ``starter.py~``."""
     last = PurePosixPath(name).name.lower()
     return ".py" in last and not last.endswith((".pyc", ".py", ".ipynb")) or PurePosixPath(last).suffix in _MISTAKEN
 
 
 def limit_of(name: str) -> int:
-    """How many bytes of a file of this name are of interest: none, if it can be neither Python nor an archive."""
+    """Return how many bytes of a file with this name matter: 0 if it can be neither Python nor an archive."""
     if is_archive(name) or name.endswith(METADATA):
         return MAX_TOTAL_BYTES
     return MAX_FILE_BYTES if name.lower().endswith(".py") else 0
 
 
 def too_large(num_bytes: int, name: str) -> str:
-    """Empty if a file may have that size; else what is to be said of it."""
+    """Return "" if a file may have that size; otherwise what to say about it."""
     limit = limit_of(name)
     if not limit or num_bytes <= limit:
         return ""
@@ -136,7 +136,7 @@ def too_large(num_bytes: int, name: str) -> str:
 
 
 def unsafe_path(name: str) -> str:
-    """Empty for a path that stays where it is put; else what is wrong with it."""
+    """Return "" for a path that stays within its folder; otherwise what is wrong with it."""
     if "\\" in name or "\0" in name or any(ord(letter) < 32 for letter in name):
         return "has a path with characters that do not belong there"
     parts = PurePosixPath(name).parts
@@ -146,7 +146,7 @@ def unsafe_path(name: str) -> str:
 
 
 def read_folder(folder: Path, budget: Budget) -> list[Member]:
-    """What lies in ``folder`` and below it. Nothing is reached through a link. Raises Refused for too much of it."""
+    """Return all files in ``folder`` and below it. Links are not followed. Raise Refused if there is too much."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         return list(_walk(descriptor, "", budget, MAX_DEPTH))
@@ -155,7 +155,7 @@ def read_folder(folder: Path, budget: Budget) -> list[Member]:
 
 
 def read_one(path: Path, name: str, budget: Budget) -> Member:
-    """A single file, which is called ``name`` in the submission."""
+    """Read a single file, which is called ``name`` in the submission."""
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return replace(_read(descriptor, path.name, name, budget), alias=path.name if path.name != name else "")
@@ -167,7 +167,7 @@ def _walk(descriptor: int, prefix: str, budget: Budget, depth: int) -> Iterator[
     with os.scandir(descriptor) as entries:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, 10 * MAX_MEMBERS)
                        if not is_skipped(entry.name))
-    if any(name == "pyvenv.cfg" for name, _ in found):  # a virtual environment, whatever it is called
+    if any(name == "pyvenv.cfg" for name, _ in found):  # a virtual environment, whatever its name
         return
     for name, is_folder in found:
         if not is_folder:
@@ -183,7 +183,7 @@ def _walk(descriptor: int, prefix: str, budget: Budget, depth: int) -> Iterator[
 
 
 def _read(folder: int, entry: str, name: str, budget: Budget) -> Member:
-    """The entry of an open folder, if it is a regular file; opened so that neither a link nor a FIFO can do harm."""
+    """Read an entry of an open folder if it is a regular file. Neither a link nor a FIFO can do harm."""
     budget.count_member()
     found = os.stat(entry, dir_fd=folder, follow_symlinks=False)
     if kind := kind_of(found.st_mode):
@@ -208,7 +208,7 @@ def _read(folder: int, entry: str, name: str, budget: Budget) -> Member:
 
 
 def kind_of(mode: int) -> str:
-    """Empty for a regular file; else what it is."""
+    """Return "" for a regular file; otherwise what it is."""
     kinds = {stat.S_IFREG: "", stat.S_IFLNK: "is a symbolic link", stat.S_IFIFO: "is a named pipe",
              stat.S_IFSOCK: "is a socket", stat.S_IFCHR: "is a device", stat.S_IFBLK: "is a device",
              stat.S_IFDIR: "is a folder"}

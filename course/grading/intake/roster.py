@@ -1,4 +1,4 @@
-"""Who is in the class: ``roster.csv``, and the ids that may become names of folders."""
+"""The students of the class: ``roster.csv``, and the ids that may become folder names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from course.lab.lab import LabError
 
 MAX_ID_CHARACTERS = 80
-#: Disks count bytes: a name has 255 of them at most.
+#: File systems count bytes: a name has at most 255.
 MAX_ID_BYTES = 240
 AN_ID = ("An id begins with a letter or a digit, has letters, digits, spaces and .@+',()&- and at most "
          f"{MAX_ID_CHARACTERS} of them.")
 _ID = re.compile(r"\w(?:[\w .@+',()&-]*[\w@+'()&-])?")
-#: What platforms call their columns; the first that is there counts.
+#: The names that platforms give their columns; the first that exists counts.
 _COLUMNS = {
     "id": ("id", "student id", "student_id", "sid", "sis user id", "id number", "student number", "username",
            "user name", "login", "sis login id", "student"),
@@ -39,7 +39,7 @@ class Student:
 
 
 def wrong_with(text: str) -> str:
-    """Why a name cannot be an id, as what follows the name; empty if it can."""
+    """Return why a name cannot be an id, phrased to follow the name; "" if it can."""
     student = unicodedata.normalize("NFC", text.strip())
     if any("\ud800" <= letter <= "\udfff" for letter in student):
         return "is not UTF-8"
@@ -53,7 +53,7 @@ def wrong_with(text: str) -> str:
 
 
 def check_id(text: str, where: str) -> str:
-    """The id, as a folder may be called. Raises LabError for one that cannot be: with a slash, a dot in front, …"""
+    """Return the id in a form that can name a folder. Raise LabError if it cannot: a slash, a leading dot, …"""
     student = unicodedata.normalize("NFC", text.strip())
     if wrong_with(student):
         raise LabError(f"{where}: {student[:100]!r} cannot be a student's id. {AN_ID}")
@@ -67,7 +67,7 @@ class Roster:
         self.students = {student.id: student for student in students}
 
     def find(self, keys: Sequence[str]) -> str | None:
-        """The id of the one student whom one of ``keys`` means: by id, by address, by name. None if it is nobody."""
+        """Return the id of the only student that one of ``keys`` means, by id, address or name; None without one."""
         for key in keys:
             for same in (_same_id, _same_email, _same_name):
                 found = [student.id for student in self.students.values() if same(student, key.strip())]
@@ -86,7 +86,7 @@ def _same_email(student: Student, key: str) -> bool:
 
 
 def _same_name(student: Student, key: str) -> bool:
-    """``Smith, Jane`` is Jane Smith; so is ``smithjane``, as Canvas writes it."""
+    """Return whether the key is the student's name: ``Smith, Jane`` or Canvas's ``smithjane`` for Jane Smith."""
     words, wanted = _words(student.name), _words(key)
     if not words or not wanted:
         return False
@@ -99,7 +99,7 @@ def _words(name: str) -> list[str]:
 
 
 def read_roster(path: Path) -> Roster:
-    """Raises LabError for a file that is no roster: no column of ids, a row without one, one id twice."""
+    """Read the roster. Raise LabError for an invalid file: no column of ids, a row without an id, an id twice."""
     rows = read_table(path, "a roster")
     headings = rows[0][1]
     columns = {what: next((name for name in names if name in headings), None) for what, names in _COLUMNS.items()}
@@ -111,7 +111,7 @@ def read_roster(path: Path) -> Roster:
     students: dict[str, Student] = {}
     for line, row in rows:
         fields = {what: row.get(column or "", "") for what, column in columns.items()}
-        if any("points possible" in value.casefold() for value in row.values()):  # the second row of Canvas's export
+        if any("points possible" in value.casefold() for value in row.values()):  # the second row of a Canvas export
             continue
         name = fields["name"] or f"{fields['first']} {fields['last']}".strip()
         student = Student(check_id(fields["id"], f"{path}, line {line}"), name, fields["email"], fields["section"])
@@ -123,10 +123,9 @@ def read_roster(path: Path) -> Roster:
 
 
 def read_table(path: Path, what: str) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file, each with its line and by heading in small letters; empty ones are left out.
+    """Return the rows of a CSV file, each with its line number and by heading in lower case. Empty rows are left out.
 
-    Spreadsheets write semicolons or tabs in some countries, and a mark in front of the text. Raises LabError if there
-    are no rows.
+    In some countries spreadsheets write semicolons or tabs, and a byte-order mark. Raise LabError if there are no rows.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")

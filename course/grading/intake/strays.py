@@ -1,7 +1,7 @@
-"""Files that are graded under no lab, or under one that they do not fit: what they are likely to be.
+"""Files that are not graded under any lab, or under one that they do not fit, and what they probably are.
 
-Only the names of files decide what is graded. Here a bounded number of texts is looked at, so that an instructor learns
-of work that would be lost by a name.
+Only the names of files decide what is graded. Here a bounded number of texts is examined, so that an instructor learns
+of work that would be lost because of a name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from course.grading.intake.roster import Student
 from course.grading.intake.unclear import Kind, Unclear, move
 from course.lab.lab import Lab
 
-#: So many texts of one submission are looked at, with so many bytes together.
+#: How many texts of one submission are examined, and how many bytes in total.
 MAX_LOOKED_AT, MAX_LOOKED_AT_BYTES = 20, 400_000
-#: So many files that change nothing are listed for a student.
+#: How many files that change nothing are listed per student.
 MAX_FURTHER = 5
-#: So many things that are no student's are read.
+#: How many items that are no student's are read.
 MAX_NOBODYS = 200
-#: Ends of names that are never a lab's work.
+#: Suffixes of files that are never a lab's work.
 _TABLES = (".csv", ".tsv", ".xlsx", ".md", ".pdf", ".yml", ".yaml", ".json", ".html", ".toml", ".cfg")
 
 
 @dataclass(frozen=True)
 class _Look:
-    """A text that was looked at."""
+    """A text that was examined."""
 
     placed: Placed
     guess: Guess
@@ -52,7 +52,7 @@ class _Look:
 
 
 class Strays:
-    """Finds them, in one submission after the other."""
+    """Finds stray files, in one submission after the other."""
 
     def __init__(self, labs: Sequence[Lab], asked: Sequence[Lab], root: Path) -> None:
         self._labs, self._asked, self._root = labs, asked, root
@@ -61,7 +61,7 @@ class Strays:
     # ---- in a student's submission
 
     def of(self, submission: Submission, taken: TakenIn) -> list[Unclear]:
-        """What is unclear in what one student handed in."""
+        """Return what is unclear in one student's submission."""
         student = submission.student.id
         several = [self._several(student, file) for file in taken.files.values() if len(_contents(file)) > 1]
         wrong = self._in_wrong_places(taken)
@@ -73,7 +73,7 @@ class Strays:
         return several + [one for one in found if one.is_open] + notebooks + further[:MAX_FURTHER]
 
     def _in_wrong_places(self, taken: TakenIn) -> list[_Look]:
-        """Texts that are graded as one lab's, have none of its names, and fit another lab."""
+        """Find texts that are graded as one lab's, contain none of its names, and fit another lab."""
         looks = []
         for file in taken.files.values():
             if file.content and not self._starters.fits(file.content, file.lab):
@@ -83,14 +83,14 @@ class Strays:
         return looks
 
     def _lacking(self, taken: TakenIn, wrong: Sequence[_Look]) -> set[str]:
-        """The labs for which nothing of the student's own is graded."""
+        """Return the labs for which no work of the student's own is graded."""
         misplaced = [id(look.placed) for look in wrong]
         return {number for number, file in taken.files.items() if not file.content
                 or any(id(one) in misplaced for one in file.proper)
                 or self._starters.of(file.lab).is_as_given_out(readable(file.content))}
 
     def _others(self, taken: TakenIn, lacking: set[str]) -> list[Placed]:
-        """The files that may be Python and are no asked lab's by their names; the likeliest first."""
+        """Return the files that may be Python and whose names belong to no requested lab, the likeliest first."""
         graded = {(one.part.name, one.member.name) for file in taken.files.values() for one in file.proper}
         contents = {one.member.content for file in taken.files.values() if file.content for one in file.proper}
         others = [one for one in taken.members if one.member.content and one.member.content not in contents
@@ -103,8 +103,8 @@ class Strays:
         return lab_of(placed.member.name, self._labs, None)
 
     def _is_the_courses(self, placed: Placed, lacking: set[str]) -> bool:
-        """Whether a file lies where the course has one, as in a copy of all of it. Where a lab has no file, its
-        ``solution.py`` may be the student's work, and so may another lab's starter."""
+        """Return whether the course has a file at this path, as in a copy of the whole course. If a lab has no file,
+        its ``solution.py`` may be the student's work, and so may another lab's starter."""
         parts = PurePosixPath(placed.member.name).parts
         if len(parts) == 1:
             return stem_of_file(placed.member.name) in ("conftest", "setup")
@@ -130,7 +130,7 @@ class Strays:
         return looks
 
     def _judge(self, student: str, look: _Look, lacking: set[str]) -> Unclear | None:
-        """What is to be said of a text; None if nothing is."""
+        """Return what to say about a text; None if there is nothing to say."""
         path = _path_of(look.placed)
         kind = Kind.MISNAMED if look.place is None else Kind.WRONG_LAB
         graded = f"is graded as lab {look.graded_as.number}'s" if look.graded_as else "is not graded"
@@ -161,7 +161,7 @@ class Strays:
             else look.guess.why
 
     def _is_shipped(self, look: _Look, lab: Lab) -> bool:
-        """Whether it is as the course has it: the starter under any name, the solution under its own."""
+        """Return whether the text is the course's own: the starter under any name, or the solution under its own."""
         starter = self._starters.of(lab)
         is_solution = stem_of_file(look.placed.member.name) == "solution" and starter.is_the_solution(look.text)
         return is_solution or starter.is_as_given_out(look.text)
@@ -174,7 +174,7 @@ class Strays:
         return Unclear(_path_of(last), Kind.SEVERAL, file.problem, advice, student, file.lab.number)
 
     def _notebooks(self, student: str, taken: TakenIn) -> list[Unclear]:
-        """Where several labs are asked; of a single one the reason says it already."""
+        """List the notebooks if several labs are graded. For a single lab, the reason already says it."""
         if len(taken.files) == 1 or any(file.content for file in taken.files.values()):
             return []
         found = []
@@ -200,7 +200,8 @@ class Strays:
 
     def of_nobody(self, found: Sequence[Found], students: Mapping[str, Student],
                   without: Sequence[str]) -> list[Unclear]:
-        """What lies among the submissions and is no student's by its name. ``without``: who handed in nothing."""
+        """Return the items among the submissions that belong to no student by their names. ``without`` contains the
+        students who handed in nothing."""
         known = list(students.values())
         return [self._nobodys(one, known, without) if i < MAX_NOBODYS else _unread(one) for i, one in enumerate(found)]
 
@@ -233,7 +234,7 @@ def _unread(one: Found) -> Unclear:
 
 
 def with_notes(taken: TakenIn, found: Sequence[Unclear]) -> TakenIn:
-    """What the student reads about files that were not graded for their names."""
+    """Add the notes that tell a student about files that were not graded because of their names."""
     notes = [f"{shown_name(one.path)} was not graded as lab {one.lab}'s, because of its name. Your instructor decides "
              f"whether it is; {one.lab}.py would have been clear."
              for one in found if one.is_open and one.lab and one.kind in (Kind.MISNAMED, Kind.WRONG_LAB)]
@@ -253,14 +254,14 @@ def _may_be_text(name: str) -> bool:
 
 
 def _path_of(placed: Placed) -> str:
-    """Where a file lies in the submissions; an archive counts as a folder."""
+    """Return the path of a file in the submissions; an archive counts as a folder."""
     part, name = placed.part, placed.member.name
     inner = name.removeprefix(f"{stem_of(part.name)}/") if is_archive(part.name) else name
     return part.name if part.is_single else f"{part.name}/{inner}"
 
 
 def _real_path(placed: Placed) -> Path | None:
-    """Where a file lies on the disk; None in an archive."""
+    """Return the path of a file on the disk; None if it is in an archive."""
     path = placed.part.path
     if path is None or placed.part.is_single:
         return path

@@ -1,4 +1,4 @@
-"""What a class hands in: whose it is, which file is which lab's, and what is said of everything odd."""
+"""Submissions of a class: which student each belongs to, which file is which lab's, and what is said about odd ones."""
 
 import gzip
 import io
@@ -28,7 +28,7 @@ TEXT = b"class BlockPool:\n    pass\n"
 
 
 def taken(folder, asked=(LAB,), roster=None, **options):
-    """Student → what was taken in."""
+    """Return what was taken in for each student."""
     found, _ = find(folder, options.pop("pattern", None))
     return {submission.student.id: take_in(submission, LABS, list(asked))
             for submission in settle(found, roster, labs=LABS, **options).submissions}
@@ -43,7 +43,7 @@ def run(command):
 
 
 def only(folder, **options):
-    """The one file of the one student."""
+    """Return the only file of the only student."""
     (result,) = taken(folder, **options).values()
     (file,) = result.files.values()
     return file
@@ -148,7 +148,7 @@ def test_a_whole_course_gives_every_lab(tmp_path):
     assert len(result.files) == len(LABS) and result.notes == ()
 
 
-# ---- whose
+# ---- which student
 
 
 def test_the_roster_knows_ids_addresses_and_names(tmp_path):

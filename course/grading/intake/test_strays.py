@@ -1,4 +1,4 @@
-"""Names that say nothing, or the wrong thing: each is listed, with what it is likely to be and a command that works."""
+"""Names that say nothing, or the wrong thing: each is listed, with what it probably is and a command that works."""
 
 import io
 import json
@@ -31,7 +31,7 @@ TEXT = SOLVED["2.1"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """The submissions, with one in order: nothing else stops it."""
+    """The submissions, with one that is in order and that nothing else affects."""
     put(tmp_path / "in/zed/2.1.py")
     return tmp_path / "in"
 
@@ -43,7 +43,7 @@ def put(path, text=TEXT):
 
 
 def listed(folder, asked=("2.1",), roster=None):
-    """Path → what is unclear about it; as ``course grade`` finds it."""
+    """Return what is unclear about each path, as ``course grade`` finds it."""
     found, left_out = find(folder, None)
     settled = settle(found, roster, labs=LABS)
     asked = [find_lab(number, LABS) for number in asked]
@@ -56,7 +56,7 @@ def listed(folder, asked=("2.1",), roster=None):
 
 
 def graded(folder, asked=("2.1",), roster=None):
-    """Student → lab → whether there is a text to grade."""
+    """Return for each student the labs with a text to grade."""
     asked = [find_lab(number, LABS) for number in asked]
     submissions = settle(find(folder, None)[0], roster, labs=LABS).submissions
     return {one.student.id: [number for number, file in take_in(one, LABS, asked).files.items() if file.content]
@@ -223,7 +223,7 @@ def test_several_files_for_one_lab_are_listed(folder):
 
 def test_further_files_change_nothing_and_are_few(folder):
     put(folder / "ann/starter.py")
-    put(folder / "ann/copy.py")  # as graded
+    put(folder / "ann/copy.py")  # the same as the graded file
     put(folder / "ann/old.py", TEXT + "# older\n")
     put(folder / "ann/given.py", shipped_starter(LAB))
     for number in range(2 * MAX_FURTHER):
@@ -249,7 +249,7 @@ def test_a_notebook_where_several_labs_are_asked(folder):
     put(folder / "ann/block_allocator_2.ipynb", "{}")
     one = listed(folder, ["2.1", "2.2"])["ann/block_allocator_2.ipynb"]
     assert one.lab == "2.1" and "is a Jupyter notebook" in one.why
-    assert listed(folder) == {}  # of a single lab it is the reason
+    assert listed(folder) == {}  # for a single lab, the reason says it
 
 
 def test_what_lies_in_an_archive_is_listed_with_words(folder):
@@ -276,7 +276,7 @@ def test_a_platforms_label_is_kept(folder):
     assert graded(folder)["7"] == ["2.1"]
 
 
-# ---- no student's
+# ---- items of no student
 
 
 def test_files_in_the_root_that_belong_to_nobody(folder):
@@ -326,7 +326,7 @@ def test_what_a_student_reads(folder):
 def test_no_text_takes_long(text):
     begun = time.process_time()
     Starters([LAB]).guess(text.encode())
-    assert time.process_time() - begun < 2.0  # a twentieth of that is usual; the limit is for a busy machine
+    assert time.process_time() - begun < 2.0  # usually a twentieth of that; the limit allows for a busy machine
 
 
 def test_names_are_found_by_their_indent():

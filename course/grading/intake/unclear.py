@@ -1,6 +1,6 @@
-"""What was handed in and is not graded as it is called: each with its likely lab and student, and what to do about it.
+"""Files that were handed in but are not graded under their names: each with its likely lab and student, and advice.
 
-Nothing is graded on a guess. The guess stands in a list, with a command that makes it so; an instructor decides.
+Nothing is graded on a guess. The guess is in a list, with a command that confirms it, and an instructor decides.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ _SAFE = re.compile(rb"[\w@%+=:,./ ()'&~#!-]")
 
 
 class Kind(str, enum.Enum):
-    """Why something is on the list."""
+    """The reason why an item is on the list."""
 
     #: Its name cannot be a student's id.
     NAME = "odd name"
     UNKNOWN = "not on the roster"
     TWICE = "handed in twice"
-    #: Two ids that are one on some disks.
+    #: Two ids that are the same on some disks.
     TWINS = "differ only in capitals"
-    #: It lies among the submissions, and its name is no student's.
+    #: It is among the submissions, and its name is no student's.
     NOBODY = "no student's"
-    #: A single file among folders, which was taken for a student's.
+    #: A single file among folders, which was assigned to a student.
     LOOSE = "loose file"
     #: It fits a lab for which this student handed in nothing that can be graded.
     MISNAMED = "misnamed"
-    #: It is where one lab's file belongs, and fits another lab.
+    #: It is where one lab's file belongs, but fits another lab.
     WRONG_LAB = "another lab's"
     #: Several files have a name that is right for one lab.
     SEVERAL = "several for one lab"
-    #: A further Python file or notebook of a student.
+    #: Another Python file or notebook of a student.
     FURTHER = "further file"
 
 
 @dataclass(frozen=True)
 class Unclear:
-    #: Where it lies in the submissions.
+    #: Its path in the submissions.
     path: str
     kind: Kind
-    #: Why it is here, in a sentence.
+    #: The reason why it is on the list, as a sentence.
     why: str
     #: A command, or an instruction where no command can do it; empty if there is nothing to do.
     advice: str = ""
-    #: Whose it is likely to be, and which lab's; empty if nothing says so.
+    #: The likely student, and the likely lab; empty if there is no indication.
     student: str = ""
     lab: str = ""
-    #: A student may lose points by it, so somebody should decide. The exit status says so until then.
+    #: A student may lose points because of it, so an instructor should decide. Until then the exit status is 1.
     is_open: bool = True
 
     def to_json(self) -> dict[str, Any]:
@@ -61,13 +61,13 @@ class Unclear:
 
 
 def move(source: Path, target: Path) -> str:
-    """A command for the shell, which overwrites nothing."""
+    """Return a shell command that moves the file and overwrites nothing."""
     folder = f"mkdir -p -- {quoted(target.parent)} && " if not target.parent.is_dir() else ""
     return f"{folder}mv -n -- {quoted(source)} {quoted(target)}"
 
 
 def quoted(path: Path) -> str:
-    """A path as a shell takes it, whatever bytes it has: all of it can be printed, and copied from a terminal."""
+    """Quote a path for a shell, whatever bytes it contains. The result can be printed, and copied from a terminal."""
     raw, text = os.fsencode(path), str(path)
     if text.isprintable() and unicodedata.is_normalized("NFC", text):
         return shlex.quote(text)

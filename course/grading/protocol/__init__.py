@@ -1,2 +1,2 @@
-"""What crosses between grader and sandbox: messages, values, objects by handle, exceptions. It imports nothing
-else of the course."""
+"""The protocol between grader and sandbox: messages, values, objects by handle, and exceptions. This package imports
+nothing else from the course."""

@@ -1,4 +1,4 @@
-"""What one side lets the other do with its objects. Here: everything. The grader's own rules are in ``permissions``."""
+"""Rules for the other side's access to objects. Those here allow everything; the grader's are in ``permissions``."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from course.grading.protocol.tags import static
 
 
 class Permissions:
-    """What the other side may do with objects of this side. This one allows everything: it is the sandbox's."""
+    """The rules for the other side's access to objects of this side. These allow everything: the sandbox uses them."""
 
     def check_get(self, owner: Any, name: str) -> None:
-        """Raises AttributeError."""
+        """Raise AttributeError if the other side may not read the attribute."""
 
     def check_set(self, owner: Any, name: str) -> None:
-        """Raises AttributeError."""
+        """Raise AttributeError if the other side may not set the attribute."""
 
     def check_call(self, function: Any, arguments: Sequence[Any] = ()) -> None:
-        """Raises TypeError, and ValueError for a number that is too large."""
+        """Raise TypeError if the other side may not call the function, and ValueError if a number is too large."""
 
     def found(self, owner: Any, name: str, value: Any) -> Any:
-        """What the other side is given that reads an attribute of this value."""
+        """Return the value that the other side receives when it reads an attribute whose value is ``value``."""
         return value
 
     def arguments_for(self, function: Any, positional: Sequence[Any], named: dict[str, Any]
                       ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The arguments to call it with. Raises TypeError or IndexError for those that would do harm."""
+        """Return the arguments to call the function with. Raise TypeError or IndexError for harmful arguments."""
         return positional, named
 
     def check_operator(self, owner: Any, name: str) -> None:
-        """Raises TypeError."""
+        """Raise TypeError if the other side may not use the operator."""
 
     def check_handle(self, value: Any) -> None:
-        """Raises TypeError for what must never be handed out."""
+        """Raise TypeError for a value that must never be handed out."""
 
     def guards(self, owner: Any, name: str) -> bool:
-        """Whether a container that is this attribute stays as it is, whatever the other side does to its copy."""
+        """Return whether a container in this attribute stays unchanged, whatever the other side does to its copy."""
         return False
 
     def readable_fields(self, kind: type, names: list[str]) -> list[str]:
-        """Those of these attributes that the other side may read."""
+        """Return those of the given attributes that the other side may read."""
         return names
 
     def fixed_fields(self, kind: type) -> list[str]:
-        """Plain attributes of which the other side may rely on that they never change."""
+        """Return the plain attributes that never change, so that the other side may keep their values."""
         return []
 
     def computed_fields(self, kind: type) -> list[str]:
-        """Properties that only read the object's own plain attributes: they travel with them."""
+        """Return the properties that only read the object's own plain attributes. They are sent along with these."""
         return []
 
     def methods_of(self, kind: type) -> list[str]:
-        """Methods that can be called without being fetched before."""
+        """Return the methods that the other side can call without fetching them first."""
         return [name for name in dir(kind) if not name.startswith("__")
                 and isinstance(static(kind, name), types.FunctionType)]

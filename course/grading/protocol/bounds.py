@@ -1,6 +1,6 @@
-"""How much may cross from a sandbox to the grader. Who exceeds a bound fails the test, and is told the bound.
+"""Limits on the data from a sandbox. A file that exceeds one fails the test, and the message names the limit.
 
-Each is many times what any test of the course needs.
+Each bound is many times what any test of the course needs.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from typing import Any
 from course.grading.protocol.socket_messages import ProtocolError
 
 MAX_TEXT_CHARACTERS = 1_000_000
-#: Of one value of type bytes.
+#: The size of one value of type bytes.
 MAX_BYTES = 1_000_000
 #: Items of one list, tuple, set or dictionary, and the length of a range.
 MAX_ITEMS = 200_000
 MAX_ARRAY_BYTES = 32 << 20
-#: All that comes during one test.
+#: All data that arrives during one test.
 MAX_BYTES_A_TEST = 256 << 20
 MAX_MESSAGES_A_TEST = 500_000
-#: What the file may ask during one call.
+#: The questions that the file may ask during one call.
 MAX_MESSAGES_A_CALL = 200_000
-#: What may be taken from one iterator of the file's.
+#: The items that the grader takes from one iterator of the file.
 MAX_ITERATED = 200_000
-#: In a smaller message there is no room for a text or a container that is too large.
+#: A message smaller than this has no room for a text or a container that is too large.
 SMALL_MESSAGE_BYTES = min(MAX_TEXT_CHARACTERS, 2 * MAX_ITEMS)
 
 
 class TooMuch(ProtocolError):
-    """More than a bound allows."""
+    """Raised when a bound is exceeded."""
 
 
 def check(what: str, amount: int, bound: int) -> None:
-    """Raises TooMuch, with both numbers. ``what`` has a {} for the amount."""
+    """Raise TooMuch, with both numbers, if ``amount`` exceeds ``bound``. ``what`` contains a {} for the amount."""
     if amount > bound:
         raise TooMuch(f"the file under test gave {what.format(f'{amount:,}')}; at most {bound:,} are taken")
 
 
 def check_message(message: Any) -> None:
-    """Check every text and list of a large message, before anything is made of them."""
+    """Check every text and list of a large message before anything is built from them."""
     waiting = [message]
     while waiting:
         value = waiting.pop()
         if type(value) is str:
             check("a text of {} characters", len(value), MAX_TEXT_CHARACTERS)
         elif type(value) is list:
-            check("a container of {} items", len(value), MAX_ITEMS + 3)  # a tag, and what else stands before the items
+            check("a container of {} items", len(value), MAX_ITEMS + 3)  # the tag and the other fields before the items
             waiting += [each for each in value if type(each) in (str, list)]
         elif type(value) is dict:
             raise ProtocolError("no message has JSON objects")

@@ -1,7 +1,7 @@
-"""What one side tells the other of a class: its name, operators, methods, and attributes that are plain data.
+"""The description of a class for the other side: its name, operators, methods, and attributes that are plain data.
 
-Plain attributes travel with a handle. To read ``block.ref_cnt`` of each block in a list would otherwise take a message
-for each.
+Plain attributes travel with a handle. Otherwise, reading ``block.ref_cnt`` of each block in a list would take one
+message per block.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Described:
 
     def values(self, value: Any, enum_key: Callable[[type], str | None], encode: Callable[[Any, Outgoing], Any],
                out: Outgoing) -> list[Any]:
-        """The plain attributes of an object, [] for those that hold something else just now."""
+        """Return the plain attributes of an object, with [] for each that currently holds something else."""
         found: list[Any] = []
         for place, name in enumerate(self.fields):
             field = getattr(value, name, _NOTHING)
@@ -60,7 +60,7 @@ class Described:
 
 
 _NOTHING: list[Any] = []
-#: They would be shared from then on: whoever wants one asks for it.
+#: Sending a container would make it shared from then on, so the other side has to ask for it.
 _SHARED = frozenset((list, dict, set))
 
 
@@ -78,7 +78,7 @@ def describe(value: Any, class_id: int, policy: Permissions) -> Described:
 
 
 def _plain_fields(value: Any, kind: type) -> list[str]:
-    """Public attributes that are read without any code being run."""
+    """Return the public attributes that can be read without running any code."""
     if static(kind, "__getattribute__") is not vars(object)["__getattribute__"] or isinstance(value, types.ModuleType):
         return []
     if dataclasses.is_dataclass(kind):
@@ -89,11 +89,11 @@ def _plain_fields(value: Any, kind: type) -> list[str]:
 
 
 def _is_plain(found: Any) -> bool:
-    """Nothing of that name on the class, a slot, or a field's default."""
+    """Return whether ``found``, looked up on the class, is nothing, a slot or the default of a field."""
     return found is None or type(found) is types.MemberDescriptorType or type(found) in SCALARS
 
 
 def _offers(kind: type, name: str) -> bool:
-    """Whether a class has this operator, and not only as every object has it."""
+    """Return whether a class defines this operator, rather than inheriting it from ``object``."""
     found = static(kind, name)
     return found is not None and found is not vars(object).get(name)

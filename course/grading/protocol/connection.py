@@ -6,8 +6,8 @@
                               ── ! 3.0 ──▶
     <BlockPool>               ◀── ! h 7 ──       … and answers with a handle
 
-A side may ask while it is being asked, to a depth. What it is asked to do, its policy allows or refuses. Questions are
-numbered, and an answer names its question.
+A side may ask questions while it answers one, up to a maximum depth. Its policy decides whether it does what it is
+asked to do. Questions are numbered, and an answer names its question.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from course.grading.protocol.shared_containers import Mirrors
 from course.grading.protocol.socket_messages import Gone, ProtocolError, Wire
 from course.grading.protocol.tags import SCALARS, text_of
 
-#: How many calls may lie in each other: the grader calls the sandbox, which calls the grader, …
+#: How deep calls may be nested: the grader calls the sandbox, which calls the grader, …
 MAX_NESTED_CALLS = 60
 #: Live handles and shared containers; far more than any test needs.
 MAX_LIVE = 200_000
-#: A question; its answer; the answer to one that only read or set something plain; what was raised.
+#: A question; its answer; the answer to a question that only read or set a plain attribute; a raised exception.
 _KINDS = ("?", "!", "=", "x")
-#: What reading raises for what no honest side sends.
+#: The exceptions that decoding raises for data that no honest side sends.
 _CANNOT_BE = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
 class Peer:
-    """Asks the other side, and answers it."""
+    """Asks the other side questions, and answers its questions."""
 
     def __init__(self, wire: Wire, policy: Permissions, first_id: int, *, trusts_other: bool,
                  find_class: Callable[[str], type | None], find_enum: Callable[[str], type | None] | None = None,
@@ -50,30 +50,30 @@ class Peer:
         self._policy = policy
         self._find_class = find_class
         self._find_enum = find_enum or find_class
-        #: Whether what is a little more than data leaves this side as data.
+        #: Whether values that are a little more than data (such as a subclass of int) leave this side as plain data.
         self.flattens = trusts_other
         self.mirrors = Mirrors(first_id)
         self.writing, self.reading = Writing(self), Reading(self)
         self.errors = Errors(self, find_class, file_name)
         self.handles = Handles(self, policy, trusts_other, find_class)
         self.doing = Doing(policy, self.handles)
-        #: Counts whenever the other side has had its turn: what was known of its objects may have changed.
+        #: Incremented whenever the other side has had its turn: cached values of its objects may be out of date.
         self.turn = 0
         self._depth = 0
         self._thread = threading.get_ident()
         self.num_requests = self.num_answered = 0
         self._num_asked = 0
         self._num_iterated: Counter[int] = Counter()
-        #: Enums of this side that the other has been sent a member of.
+        #: Enums of this side of which the other side has received a member.
         self.told_enums: set[str] = set()
         self._trusts_other = trusts_other
-        #: A message was cut off, or could not be read: nothing more can be asked.
+        #: A message was cut off, or could not be read: no more questions can be asked.
         self.is_broken = False
 
     # ---- asking
 
     def request(self, what: str, *args: Any) -> Any:
-        """Have the other side do something. Raises what it raises, and ProtocolError if it breaks the rules."""
+        """Have the other side do something. Raise what it raises, and ProtocolError if it breaks the rules."""
         if threading.get_ident() != self._thread:
             raise RuntimeError("only the thread that was called may use what was handed in")
         if self._depth >= MAX_NESTED_CALLS:
@@ -96,9 +96,9 @@ class Peer:
         return answer
 
     def _await_answer(self, asked: int) -> tuple[str, Any]:
-        """The answer to question number ``asked``; meanwhile what the other side asks is answered.
+        """Return the answer to question number ``asked``. Answer the other side's questions while waiting.
 
-        Whatever is raised here, the two sides are no longer at the same place: nothing more can be asked.
+        After any exception here the two sides are out of step, so no more questions can be asked.
         """
         try:
             num_before = self.num_answered
@@ -110,7 +110,7 @@ class Peer:
                     continue
                 if number != asked:
                     raise ProtocolError("an answer to what was not asked")
-                if kind != "=":  # more than a plain attribute was read or set: the other side may have changed
+                if kind != "=":  # it did more than read or set a plain attribute: the other side may have changed
                     self.turn += 1
                 answer = self._decoding(body, incoming)
                 if kind == "x" and not isinstance(answer, BaseException):
@@ -142,7 +142,7 @@ class Peer:
             raise
         except BaseException as error:
             if not self._trusts_other and not isinstance(error, Exception):
-                raise  # the grader's own affair: a time limit, or a test that has failed
+                raise  # this concerns only the grader: a time limit, or a test that has failed
             kind, answer = "x", error
         self._reply(kind, number, answer, is_guarded, ahead)
         self.turn += 1
@@ -150,13 +150,13 @@ class Peer:
     def _reply(self, kind: str, number: Any, value: Any, is_guarded: bool, ahead: Sequence[int]) -> None:
         try:
             self._send(kind, number, value, is_guarded, ahead)
-        except (TypeError, ProtocolError) as error:  # it cannot be handed out, or is too large
+        except (TypeError, ProtocolError) as error:  # the value cannot be handed out, or is too large
             if kind == "x" or type(error) is not TypeError and "allowed" not in str(error):
                 raise
             self._send("x", number, TypeError(str(error)))
 
     def count_item(self, far_id: int) -> None:
-        """One more item is taken from an iterator of the other side. Raises TooMuch."""
+        """Count one more item taken from an iterator of the other side. Raise TooMuch if there are too many."""
         self._num_iterated[far_id] += 1
         check("{} items of one iterator", self._num_iterated[far_id], MAX_ITERATED)
 
@@ -164,8 +164,9 @@ class Peer:
 
     def _send(self, kind: str, number: Any, body: Any, is_guarded: bool = False,
               ahead: Sequence[int] = ()) -> None:
-        """With what has changed since the last message, so that both sides see the same; ``ahead`` are the numbers of
-        objects whose attributes go along. Everything is written in the order in which it is read."""
+        """Send a message, with all changes since the last one, so that both sides see the same. ``ahead`` contains
+        the numbers of objects whose attributes are sent along. Everything is written in the order in which it is
+        read."""
         out = Outgoing()
         fields = [self.handles.fields(own_id, out) for own_id in ahead] if ahead else ()
         updates, drops = self._changes(out) if len(self.mirrors) else ([], [])
@@ -185,12 +186,12 @@ class Peer:
         self._wire.send(message, out)
 
     def _changes(self, out: Outgoing) -> tuple[list[Any], list[int]]:
-        """What containers look like now that both sides hold, and which of them this side does not need any more."""
+        """Return the new contents of changed shared containers, and the ids of those that this side no longer needs."""
         updates = [[mirror_id, self.writing.encode_items(value, out)] for mirror_id, value in self.mirrors.changed()]
         return updates, self.mirrors.drop_unused()
 
     def _receive(self) -> tuple[str, Any, Any, Incoming]:
-        """The kind of the next message, its number, its body, and the bytes that belong to the body."""
+        """Return the kind, the number and the body of the next message, and the bytes that belong to the body."""
         message, rest = self._wire.receive()
         if type(message) is not list or len(message) not in (3, 7) or message[0] not in _KINDS \
                 or type(message[1]) is not int:
@@ -238,7 +239,7 @@ class Peer:
     # ---- names that both sides know
 
     def enum_key(self, kind: type) -> str | None:
-        """By what name an enum is known to both sides; None for one that only this side has."""
+        """Return the name by which both sides know an enum; None for an enum that only this side has."""
         name = f"{kind.__module__}.{kind.__qualname__}"
         if self._find_class(name) is not kind:
             return None
@@ -252,6 +253,6 @@ class Peer:
         return found
 
     def known_tuple(self, name: str, fields: tuple[str, ...]) -> type | None:
-        """The class of named tuples of ours that is meant, if there is one."""
+        """Return the named tuple class on this side with this name and these fields, or None if there is none."""
         found = self._find_class(name)
         return found if found is not None and getattr(found, "_fields", None) == fields else None

@@ -1,4 +1,4 @@
-"""Reads values that the other side wrote down. Nothing that it wrote is believed before it is looked at."""
+"""Decodes values that the other side sent. Nothing is trusted before it is checked."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from course.grading.protocol.socket_messages import MAX_DEPTH, ProtocolError
 from course.grading.protocol.tags import ARRAY_KINDS, BUILTIN_TYPES, SCALARS, text_of
 
 MAX_FIELDS = 64
-#: Of more keys than the first number, no more than the second may share a hash.
+#: If there are more keys than the first number, at most the second number of them may share a hash.
 MANY_KEYS, MAX_SHARING = 1000, 100
 
 
 class Reading:
-    """Reads the values of one peer's messages."""
+    """Decodes the values of one peer's messages."""
 
     def __init__(self, peer: Connection) -> None:
         self._peer = peer
         self._tuples: dict[tuple[str, tuple[str, ...]], type] = {}
 
     def decode(self, message: Any, incoming: Incoming, depth: int = 0) -> Any:
-        """Raises ProtocolError, ValueError, TypeError, KeyError or IndexError for what no honest side sends."""
+        """Decode a value. Raise ProtocolError, ValueError, TypeError, KeyError or IndexError for invalid data."""
         if type(message) in SCALARS:
             return message
         if type(message) is not list or not message or depth > MAX_DEPTH:
@@ -101,7 +101,7 @@ class Reading:
         return self._peer.check_new_mirror(mirror_id)
 
     def decode_items(self, tag: str, items: Any, incoming: Incoming, depth: int = 0) -> Any:
-        """What is to lie in a shared container."""
+        """Decode the items of a shared container."""
         if type(items) is not list:
             raise ProtocolError("no items")
         if tag == "d":
@@ -113,7 +113,7 @@ class Reading:
         return _spread(many) if tag == "s" else many
 
     def decode_like(self, value: Any, items: Any, incoming: Incoming) -> Any:
-        """The new content of a container that looks like ``value`` so far."""
+        """Decode the new content of a container that currently looks like ``value``."""
         if type(value) in (list, dict, set):
             made: Any = type(value)()
             self.fill(made, self.decode_items("d" if type(value) is dict else "l", items, incoming))
@@ -132,7 +132,8 @@ class Reading:
         return array.view(mlx.bfloat16) if name == "bfloat16" else array
 
     def _mlx(self) -> Any:
-        """MLX, which a file need not have imported to be given an array. Nobody makes the grader import it."""
+        """Return MLX. The sandbox imports it on demand, because a file can receive an array without having imported
+        MLX. The other side cannot make the grader import it."""
         if self._peer.flattens:
             import mlx.core
             return mlx.core
@@ -166,8 +167,8 @@ def _array(incoming: Incoming, dtype: Any, shape: Any, num_bytes: Any, is_writea
 
 
 def _spread(keys: list[Any]) -> list[Any]:
-    """Keys for a set or dictionary. Raises ProtocolError if they were chosen to collide: to put n of them in would take
-    n² steps, in which no time limit is heard."""
+    """Return ``keys``, which are meant for a set or dictionary. Raise ProtocolError if they were chosen to collide:
+    inserting n of them would take n² steps, and no time limit can interrupt that."""
     if len(keys) > MANY_KEYS and max(Counter(map(hash, keys)).values()) > MAX_SHARING:
         raise ProtocolError(f"{len(keys):,} keys that share their hashes")
     return keys
@@ -180,7 +181,7 @@ def _identifier(name: Any) -> str:
 
 
 def _mlx_dtype(mlx: Any, name: str) -> Any:
-    """A type of numbers, and nothing else of the module: ``mlx.core.save`` writes files."""
+    """Return a dtype of MLX. Refuse everything else in the module: ``mlx.core.save`` writes files."""
     found = getattr(mlx, name, None)
     if not isinstance(found, mlx.Dtype):
         raise ProtocolError(f"not a type of numbers: {name!r:.40}")

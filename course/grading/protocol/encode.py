@@ -1,4 +1,4 @@
-"""Writes values down: what crosses as data, and what as a handle. ``tags`` has the tags."""
+"""Encodes values: some cross as data, others as a handle. The tags are in ``tags``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Encoder = Callable[[Any, Outgoing], Any]
 
 
 class Writing:
-    """Writes the values of one peer's messages."""
+    """Encodes the values of one peer's messages."""
 
     def __init__(self, peer: Connection) -> None:
         self._peer = peer
@@ -27,7 +27,7 @@ class Writing:
             type(...): lambda value, out: ["."]}
 
     def encode(self, value: Any, out: Outgoing) -> Any:
-        """How it is written. Bytes that belong to it are put into ``out``, in the order in which they are read."""
+        """Return the encoded value. Append the bytes that belong to it to ``out``, in the order of decoding."""
         kind = type(value)
         if kind in SCALARS:
             return value
@@ -41,7 +41,7 @@ class Writing:
         return [encode(value, out) for value in values]
 
     def encode_items(self, value: Any, out: Outgoing) -> Any:
-        """What lies in a shared container, or the data of an array."""
+        """Encode the items of a shared container, or the data of an array."""
         if type(value) is list:
             return list(value) if SCALARS.issuperset(map(type, value)) else self._many(value, out)
         if type(value) is dict:
@@ -91,7 +91,7 @@ class Writing:
         return [value.dtype.str, list(value.shape), len(data), bool(value.flags.writeable)]
 
     def _other(self, value: Any, kind: type, out: Outgoing) -> Any:
-        if issubclass(kind, (Remote, RemoteMethod)):  # whatever it goes for
+        if issubclass(kind, (Remote, RemoteMethod)):  # whatever its __class__ claims
             return self._always_handle(value, kind, out)
         numpy, mlx = sys.modules.get("numpy"), sys.modules.get("mlx.core")
         if numpy is not None:
@@ -126,7 +126,8 @@ class Writing:
         return self._peer.handles.handle(value, out)
 
     def _as_base(self, value: Any, out: Outgoing) -> Any:
-        """What is a little more than data crosses as data, if it comes from where nobody relies on the little more."""
+        """Encode as plain data a value that is a little more than data. A named tuple keeps its fields. Other
+        subclasses become their base class on the sandbox's side, so that the grader never relies on their additions."""
         kind = type(value)
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             name, fields = f"{kind.__module__}.{kind.__qualname__}", list(kind._fields)
@@ -140,7 +141,7 @@ class Writing:
         return self._always_handle(value, kind, out)
 
     def _always_handle(self, value: Any, kind: type, out: Outgoing) -> Any:
-        """Objects of this class are no data: of the next one that need not be found out again."""
+        """Encode as a handle, and remember for the next object of this class that it is not data."""
         if kind.__module__.split(".")[0] not in ("numpy", "mlx", "enum") and not issubclass(kind, (type, enum.Enum)):
             self._encoders[kind] = self._peer.handles.handle
         return self._peer.handles.handle(value, out)

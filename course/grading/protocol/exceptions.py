@@ -1,8 +1,8 @@
-"""Exceptions that cross: what was raised, in words, and where in the file under test.
+"""Exceptions that cross: the class, the message, and the place in the file under test.
 
-A class is named by itself and those it is derived from, up to one that everybody knows. Where the first is not known
-here, a class of its name is made, derived from the first that is; the same each time, so that what is caught by
-``lab.MyError`` is what was raised.
+A class is described by its own name and the names of its bases, up to one that both sides know. If the class itself is
+not known here, a class with its name is created, derived from the first known base. The same class is used every time,
+so ``except lab.MyError`` catches what was raised.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from course.grading.protocol.socket_messages import ProtocolError
 MAX_MESSAGE_CHARACTERS = 20_000
 MAX_NAME_CHARACTERS = 80
 MAX_CHAIN = 12
-#: Names by which the grader tells what ended a test. Nobody else may have them.
+#: Names by which the grader recognises what ended a test. No exception of a submission may have them.
 RESERVED = frozenset(("TimeLimitExceeded", "PrintFlood", "NotRun", "FileIsBroken", "LabRunFailed", "CanaryPassed",
                       "Gone", "ProtocolError", "TooMuch", "EndsPytest", "Untellable", "Skipped", "Failed", "Exit",
                       "XFailed"))
-#: They would end the grader, or be taken for its own; here they are only names.
+#: These would end the grader, or be mistaken for its own exceptions. Here only their names are used.
 _NOT_OURS = (KeyboardInterrupt, GeneratorExit)
-#: Python 3.10 has none.
+#: Python 3.10 has no exception groups.
 _GROUPS: tuple[type, ...] = tuple(filter(None, [getattr(builtins, "BaseExceptionGroup", None)]))
 
 
 class Errors:
-    """Writes and reads exceptions for one peer."""
+    """Encodes and decodes exceptions for one peer."""
 
     def __init__(self, peer: Connection, find_class: Callable[[str], type | None],
                  file_name: str | None = None) -> None:
         self._peer = peer
-        #: "module.Name" → the class of ours that is meant, if there is one.
+        #: "module.Name" → the class with that name on this side, if there is one.
         self._find_class = find_class
-        #: The file whose lines are told.
+        #: The file whose line numbers are reported.
         self._file_name = file_name
         self._made: dict[tuple[str, type], type[BaseException]] = {}
 
     # ---- writing
 
     def chain(self, kind: type[BaseException]) -> list[str]:
-        """The names of a class and of those that it is derived from, as far as the first built-in one."""
+        """Return the names of a class and of its bases, up to and including the first built-in one."""
         names = []
         for each in kind.__mro__[:MAX_CHAIN]:
             names.append(f"{each.__module__}.{each.__qualname__}"[:2 * MAX_NAME_CHARACTERS])
@@ -63,7 +63,7 @@ class Errors:
         return [self.chain(type(error)), args, message[:MAX_MESSAGE_CHARACTERS], self._place(error)]
 
     def _place(self, error: BaseException) -> list[Any] | None:
-        """The last line of the file under test that the error went through."""
+        """Return the last line of the file under test that the error passed through, and the name of its function."""
         if self._file_name is None:
             return None
         place = None
@@ -103,14 +103,14 @@ class Errors:
         found = getattr(builtins, short, None) if module == "builtins" else self._find_class(name)
         if not isinstance(found, type) or not issubclass(found, BaseException):
             return None
-        # Groups in groups are told in exponentially many words.
+        # The message of nested groups grows exponentially.
         return None if issubclass(found, _GROUPS) else found
 
     def decode(self, incoming: Incoming, chain: Any, args: Any, message: Any, place: Any) -> BaseException:
         kind = self.class_of(chain)
         message = str(message)[:MAX_MESSAGE_CHARACTERS]
         error = None
-        if args is not None and kind.__module__ in ("builtins", "far"):  # no code of the course's runs for it
+        if args is not None and kind.__module__ in ("builtins", "far"):  # so that no code of the course runs
             with contextlib.suppress(Exception):
                 error = kind(*self._peer.reading.decode(args, incoming))
         if error is None or str(error) != message or isinstance(error, SyntaxError) and _is_odd(error):
@@ -123,7 +123,7 @@ class Errors:
 
 
 def _is_odd(error: SyntaxError) -> bool:
-    """Whether it points at columns that no line has: whoever prints it draws as many carets."""
+    """Return whether the error points at columns that no line has. Printing it would draw that many carets."""
     columns = (error.lineno, error.offset, error.end_lineno, error.end_offset)
     return not all(each is None or type(each) is int and -1 <= each <= MAX_MESSAGE_CHARACTERS for each in columns)
 
@@ -133,7 +133,7 @@ def _told(self: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What it says; its ``__str__`` may be anybody's."""
+    """Return the message of an error. Its ``__str__`` may be the student's, and may raise anything."""
     try:
         return str(error)
     except BaseException as other:

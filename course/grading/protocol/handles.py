@@ -1,4 +1,4 @@
-"""Objects that cross as numbers: which of ours the other side holds, and what stands here for those of its own."""
+"""Objects that cross as numbers: this side's objects that the other side holds, and stand-ins for the other side's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Handles:
                  find_class: Callable[[str], type | None]) -> None:
         self._peer, self._policy, self._trusts_other, self._find_class = peer, policy, trusts_other, find_class
         self._next_id = 1
-        #: Ours that the other side holds, by their numbers.
+        #: Objects of this side that the other side holds, by their numbers.
         self.own_objects: dict[int, Any] = {}
         self._ids: dict[int, int] = {}
         self._far: weakref.WeakValueDictionary[int, Remote] = weakref.WeakValueDictionary()
         self._released: list[int] = []
-        #: Classes of this side that the other has a description of, and the other way round.
+        #: Classes of this side that were described to the other; below, the other side's classes described to this one.
         self._by_class: dict[Any, Described] = {}
         self._classes: dict[int, type[Remote]] = {}
 
@@ -37,11 +37,11 @@ class Handles:
         return self._by_class.get(kind)
 
     def own_id(self, value: Any) -> int:
-        """The number under which the other side holds it; -1 if it does not."""
+        """Return the number under which the other side holds an object; -1 if it does not hold it."""
         return self._ids.get(identity(value), -1)
 
     def handle(self, value: Any, out: Outgoing) -> Any:
-        """How an object crosses that is not data."""
+        """Encode an object that is not data."""
         kind = type(value)
         if issubclass(kind, Remote):
             if value._far_peer is not self._peer:
@@ -59,7 +59,8 @@ class Handles:
         return self._describe(value, own_id, out)
 
     def _describe(self, value: Any, own_id: int, out: Outgoing) -> list[Any]:
-        """Its number and that of its class; once what there is to know of the class; and its plain attributes."""
+        """Return the object's number, the number of its class, the description of the class (only the first time),
+        and the object's plain attributes."""
         kind = type(value)
         key: Any = (kind, value.__name__) if isinstance(value, type) else kind
         described = self._by_class.get(key)
@@ -69,7 +70,7 @@ class Handles:
         return ["h", own_id, described.class_id, described.to_json(), *self._fields(value, described, out)]
 
     def fields(self, own_id: int, out: Outgoing) -> list[Any]:
-        """The plain attributes of one of ours, beside its number."""
+        """Return the number of one of this side's objects and its plain attributes."""
         value = self.own_objects[own_id]
         return [own_id, self._fields(value, self._by_class[type(value)], out)]
 
@@ -77,7 +78,7 @@ class Handles:
         return described.values(value, self._peer.enum_key, self._peer.writing.encode, out)
 
     def stand_in(self, incoming: Incoming, far_id: Any, class_id: Any, description: Any, *fields: Any) -> Remote:
-        """What stands here for an object of the other side, the same each time."""
+        """Return the stand-in for an object of the other side, the same one every time."""
         if type(far_id) is not int or type(class_id) is not int:
             raise ProtocolError("not a handle")
         if description is not None and class_id not in self._classes:
@@ -100,15 +101,15 @@ class Handles:
             raise ProtocolError("attributes that cannot be")
         for place in range(remote._far_num_fixed):
             if type(fields[place]) is list:
-                if fields[place]:  # at once: what is described in it for the first time, others will name
+                if fields[place]:  # decode now: it may describe a class that later messages only name
                     fields[place] = Kept(self._peer.reading.decode(fields[place], incoming))
-                elif place < len(remote._far_fields):  # it was fetched once
+                elif place < len(remote._far_fields):  # it was fetched before
                     fields[place] = remote._far_fields[place]
         object.__setattr__(remote, "_far_turn", self._peer.turn)
         object.__setattr__(remote, "_far_fields", fields)
 
     def _known_class(self, names: list[str]) -> type | None:
-        """The first class of these that is ours, too."""
+        """Return the first of these classes that this side knows, too."""
         for name in names[:12]:
             found = self._find_class(str(name))
             if found is not None:
@@ -116,15 +117,15 @@ class Handles:
         return None
 
     def let_go(self, far_id: int) -> None:
-        """Nobody here holds the stand-in any more; the other side hears of it with the next message."""
+        """Note that this side no longer holds the stand-in. The next message tells the other side."""
         self._released.append(far_id)
 
     def own(self, own_id: Any) -> Any:
-        """Raises KeyError if the other side was never given it, or has let go of it."""
+        """Return the object with this number. Raise KeyError if the other side never received it or has released it."""
         return self.own_objects[own_id]
 
     def releases(self) -> list[int]:
-        """What this side has let go of since the last message."""
+        """Return the numbers of the objects that this side has released since the last message."""
         if not self._released:
             return []
         gone = [far_id for far_id in self._released if far_id not in self._far]
@@ -132,12 +133,12 @@ class Handles:
         return gone
 
     def release(self, own_ids: list[int]) -> None:
-        """The other side has let go of these."""
+        """Forget the objects that the other side has released."""
         for own_id in own_ids:
             self._ids.pop(identity(self.own_objects.pop(own_id, None)), None)
 
     def take_ahead(self, ahead: list[Any], incoming: Incoming) -> None:
-        """Attributes of stand-ins that came along."""
+        """Store the attributes of stand-ins that were sent along."""
         for far_id, fields in ahead:
             remote = self._far.get(far_id)
             if remote is not None:

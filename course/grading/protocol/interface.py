@@ -1,4 +1,4 @@
-"""What the parts of a connection ask of it, and of each other by way of it."""
+"""The interface of a connection for its parts, which reach each other through it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Protocol
 class Connection(Protocol):
     """``connection.Peer``, as its parts know it."""
 
-    #: Counts whenever the other side has had its turn.
+    #: Incremented whenever the other side has had its turn.
     turn: int
-    #: Whether what is a little more than data leaves this side as data.
+    #: Whether values that are a little more than data leave this side as plain data.
     flattens: bool
     mirrors: Any
     writing: Any

@@ -1,4 +1,4 @@
-"""The raw bytes of one message: they are read in the order in which they were written, beside the message's JSON."""
+"""The raw bytes of one message. They follow the message's JSON and are read in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course.grading.protocol.socket_messages import ProtocolError
 class Outgoing(list[bytes]):
     """The bytes of a message that is being written."""
 
-    #: Whether what is written is an attribute of one of our objects: the other side may look at it.
+    #: Whether the value being written is an attribute of one of this side's objects, which the other may only look at.
     is_guarded = False
 
 
@@ -24,7 +24,7 @@ class Incoming:
         self._rest = rest
 
     def take(self, num_bytes: Any, what: str, bound: int) -> memoryview:
-        """The next bytes. Raises ProtocolError if there are not as many, TooMuch if ``bound`` is exceeded."""
+        """Return the next bytes. Raise ProtocolError if there are fewer, and TooMuch if ``bound`` is exceeded."""
         if type(num_bytes) is not int or not 0 <= num_bytes <= len(self._rest):
             raise ProtocolError(f"{num_bytes!r} bytes of {len(self._rest)}")
         check(what, num_bytes, bound)
@@ -32,5 +32,5 @@ class Incoming:
         return data
 
 
-#: For a value that came without any, such as an attribute that is read later.
+#: For a value without raw bytes, such as an attribute that is decoded later.
 NO_BYTES = Incoming(memoryview(b""))

@@ -12,7 +12,7 @@ from course.grading.protocol.handles import Handles
 from course.grading.protocol.socket_messages import ProtocolError
 from course.grading.protocol.tags import EQUALITY, OPERATORS, static, text_of
 
-#: How many objects of one kind tell their plain attributes when somebody reads one after another.
+#: When the other side reads one object after another, the plain attributes of this many more are sent along.
 NUM_READ_AHEAD = 32
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "__len__": len, "__iter__": iter, "__next__": next, "__reversed__": reversed, "__bool__": bool, "__str__": str,
@@ -20,17 +20,17 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "__abs__": abs, "__format__": format}
 
 
-#: What came of a request: the value; whether a plain attribute was read or set, and nothing else; and the numbers of
-#: objects whose plain attributes go along with the answer.
+#: The result of a request: the value; whether it only read or set a plain attribute; and the numbers of the objects
+#: whose plain attributes are sent along with the answer.
 Done = tuple[Any, bool, Sequence[int]]
 
 
 class Doing:
-    """One side's servant."""
+    """Performs the requests of the other side."""
 
     def __init__(self, policy: Permissions, handles: Handles) -> None:
         self._policy, self._handles = policy, handles
-        #: What the other side may ask beside the usual: name → function.
+        #: Additional requests that the other side may make: name → function.
         self.services: dict[str, Callable[..., Any]] = {}
         self._last_read = (-1, -1)
 
@@ -69,7 +69,7 @@ class Doing:
         return self._policy.found(owner, name, getattr(owner, name))
 
     def _read(self, owner: Any, name: str) -> Done:
-        """As ``get``, for one who only reads. What is plain is marked so, and some more of its kind goes along."""
+        """Read an attribute as ``get`` does. If it is plain, mark the result so and select objects to send along."""
         value = self.get(owner, name)
         described = self._handles.described(type(owner))
         if described is None or name not in described.fields:
@@ -84,7 +84,8 @@ class Doing:
         return None, is_plain, ()
 
     def _read_ahead(self, owner: Any, described: Described) -> list[int]:
-        """Whoever reads one attribute will want others; who does so of one object after another, those of the next."""
+        """Return the numbers of the objects whose attributes are sent along. A caller that reads one attribute will
+        want the object's others. A caller that reads one object after another will want those of the next objects."""
         own_id = self._handles.own_id(owner)
         ahead = [own_id]
         class_id, last_id = self._last_read
@@ -105,7 +106,7 @@ class Doing:
         return function(*arguments, **keywords)
 
     def _do_all(self, owner: Any, calls: tuple[Any, ...], num_wanted: int) -> tuple[Any, ...]:
-        """Many calls, of which only the results of the last ones are wanted."""
+        """Make many calls, and return only the results of the last ``num_wanted``."""
         results = [self._call(self.get(owner, name), *arguments) for name, *arguments in calls]
         return tuple(results[len(results) - num_wanted:])
 

@@ -1,6 +1,6 @@
-"""Stand-ins for objects of the other side. What is done to one is done there.
+"""Stand-ins for objects of the other side. Whatever is done to a stand-in is done to the object.
 
-For each class of the other side there is a class here, made of its description: the same name, and just those
+For each class of the other side there is a class here, made from its description: the same name, and exactly the
 operators that it has. Two stand-ins are equal if and only if they stand for the same object, unless the other side is
 trusted to compare (``forwards_equality``).
 """
@@ -14,22 +14,22 @@ from course.grading.protocol.interface import Connection
 from course.grading.protocol.message_bytes import NO_BYTES
 from course.grading.protocol.tags import OPERATORS
 
-#: What of these a side asks that does not trust the other: an object that is less than everything, or whose distance to
-#: everything is nothing, would pass as any number.
+#: The operators that a side forwards if it does not trust the other. Comparison and arithmetic are left out: an object
+#: that is less than everything, or whose distance to everything is 0, would pass as any number.
 ASKED_OF_STRANGERS = frozenset(
     """__len__ __iter__ __next__ __reversed__ __getitem__ __setitem__ __delitem__ __contains__ __bool__ __str__ __repr__
     __enter__ __exit__ __format__ __dir__""".split())
-#: Names of Python's own that are read like others. No more: by ``__array_interface__`` NumPy would take an address for
-#: an array, and read the grader's memory there.
+#: Special names that are read like other attributes. No others are: with ``__array_interface__`` NumPy would take an
+#: address for an array, and read the grader's memory there.
 READ_LIKE_OTHERS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__dict__", "__annotations__"))
-#: What stands before the name of a class that is made here is bounded: it is shown to people.
+#: The length of the name of a class that is made here. It is bounded because people see it.
 MAX_NAME_CHARACTERS = 80
-#: Calls that wait to be sent with the next one.
+#: The number of calls that may wait to be sent with the next one.
 MAX_DEFERRED = 1000
 
 
 class Kept:
-    """An attribute that never changes, and is no number or text: it came once."""
+    """An attribute that never changes and is neither a number nor a text: it is sent only once."""
 
     __slots__ = ("value",)
 
@@ -41,16 +41,16 @@ class Remote:
     """An object of the other side."""
 
     __slots__ = ("_far_peer", "_far_id", "_far_hash", "_far_turn", "_far_fields", "__weakref__")
-    #: Its public methods: they need not be fetched before they are called.
+    #: Its public methods. They can be called without being fetched first.
     _far_methods: frozenset[str] = frozenset()
-    #: Plain attribute → its place in the values that come along with a handle.
+    #: Plain attribute → its index in the values that are sent along with a handle.
     _far_places: dict[str, int] = {}
-    #: How many of these, the first ones, never change.
+    #: How many of these attributes, counted from the first, never change.
     _far_num_fixed = 0
     _far_peer: Connection
     _far_id: int
     _far_hash: int | None
-    #: The turn in which these values came. When the other side has run since, they may have changed.
+    #: The turn in which these values arrived. If the other side has run since, they may have changed.
     _far_turn: int
     _far_fields: list[Any]
 
@@ -100,7 +100,7 @@ class RemoteCallable(Remote):
 
 
 class RemoteClass(RemoteCallable):
-    """A class of the other side. It can be called, and asked for its instances; not extended."""
+    """A class of the other side. It can be called and used in ``isinstance``, but not extended."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class RemoteClass(RemoteCallable):
         return bool(self._far_peer.request("issubclass", subclass, self))
 
     def __or__(self, other: Any) -> Any:
-        """For annotations, which nobody evaluates: ``Row | None``."""
+        """Allow ``Row | None`` in annotations and aliases. The result is never used."""
         return Any
 
     __ror__ = __or__
@@ -147,9 +147,9 @@ class RemoteMethod:
 
 
 class Deferring:
-    """An object of the other side whose methods ``names`` give nothing back: they wait for the next call that does.
+    """An object of the other side whose methods ``names`` return nothing: their calls are sent with the next other one.
 
-    What one of them raises is raised then.
+    An exception from a waiting call is raised at that point.
     """
 
     def __init__(self, owner: Remote, names: frozenset[str]) -> None:
@@ -168,16 +168,16 @@ class Deferring:
         return call
 
     def far_repeat(self, name: str, num_times: int) -> tuple[Any, ...]:
-        """Call a method without arguments this many times, in one message. What each call gave."""
+        """Call a method without arguments ``num_times`` times, in one message. Return the result of each call."""
         self._calls += [(name, (), ())] * num_times
         return self._send(num_times)
 
     def far_flush(self) -> None:
-        """Nothing waits afterwards."""
+        """Send all waiting calls."""
         self._send(0)
 
     def _send(self, num_wanted: int) -> tuple[Any, ...]:
-        """Have all calls made. The results of the last ones."""
+        """Send all waiting calls. Return the results of the last ``num_wanted``."""
         calls, self._calls = self._calls, []
         results = self._owner._far_peer.request("calls", self._owner, tuple(calls), num_wanted) if calls else ()
         if type(results) is not tuple or len(results) != num_wanted:
@@ -187,7 +187,8 @@ class Deferring:
 
 def make_class(name: str, kind: str, operators: list[str], methods: list[str], fields: list[str], num_fixed: int,
                known: type | None, forwards_equality: bool) -> type[Remote]:
-    """The class of stand-ins for one class of the other side. ``known`` is a class of ours that it goes for."""
+    """Create the class of stand-ins for one class of the other side. ``known`` is the class of this side that it
+    reports as its ``__class__``."""
     base = {"class": RemoteClass, "callable": RemoteCallable}.get(kind, Remote)
     body: dict[str, Any] = {"__slots__": (), "_far_methods": frozenset(methods), "__module__": "far",
                             "_far_places": {field: place for place, field in enumerate(fields)},
@@ -221,13 +222,13 @@ def _operator(name: str) -> Callable[..., Any]:
 
 
 def _counted_next(self: Remote) -> Any:
-    """An iterator of a stranger's need not end."""
+    """Count the items of an iterator, because an iterator of an untrusted side might never end."""
     self._far_peer.count_item(self._far_id)
     return self._far_peer.request("operator", self, "__next__", ())
 
 
 def _hash(self: Remote) -> int:
-    """Asked once: it does not change."""
+    """Return the object's hash. It never changes, so the other side is asked only once."""
     known = self._far_hash
     if known is None:
         known = int(self._far_peer.request("operator", self, "__hash__", ()))

@@ -1,10 +1,10 @@
-"""Lists, dictionaries, sets and arrays that both sides hold: after every message both copies say the same.
+"""Lists, dictionaries, sets and arrays that both sides hold: after every message both copies are the same.
 
-Python hands containers over by reference. A call may change its caller's list, and a list that was kept changes with
-its owner. Copies would hide both, and tests of exactly that would pass on wrong code. So each side remembers what a
-shared container looked like when the other side last heard of it, and sends along what has changed since.
+Python passes containers by reference. A call may change its caller's list, and a list that was kept changes with its
+owner. Copies would hide both, and tests of exactly that would pass on wrong code. So each side remembers what a shared
+container looked like when the other side was last told, and sends along what has changed since.
 
-One that a side no longer uses (nobody holds it but this table) is dropped on both.
+A container that one side no longer uses (only this table refers to it) is dropped on both sides.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from course.grading.protocol.tags import identity
 
 
 class _Entry:
-    """A shared container, and what it looked like when the other side last heard of it."""
+    """A shared container, and what it looked like when the other side was last told."""
 
     __slots__ = ("value", "snapshot", "is_guarded")
 
     def __init__(self, value: Any, is_guarded: bool = False) -> None:
         self.value = value
         self.snapshot = _copy(value)
-        #: The other side may look at it, and what it changes does not count.
+        #: The other side may look at the container, but its changes are ignored.
         self.is_guarded = is_guarded
 
     def num_references(self) -> int:
         return sys.getrefcount(self.value)
 
     def is_same(self) -> bool:
-        """Whether nothing was put in, taken out or moved. By identity: to compare could run code of somebody else's."""
+        """Return whether nothing was inserted, removed or moved. Items are compared by identity, because ``==``
+        could run the student's code."""
         value, snapshot = self.value, self.snapshot
         if snapshot is None:
             return False
@@ -47,26 +48,26 @@ class _Entry:
 
 
 def _copy(value: Any) -> Any:
-    """One level deep: what lies inside is shared by itself. Of an array, its bytes."""
+    """Return a copy that is one level deep, since the items are shared separately. For an array, return its bytes."""
     if type(value) is set:
         return list(value)
     return value.copy() if type(value) in (list, dict) else value.tobytes()
 
 
-#: Who refers to a container that only its entry holds; it differs between versions of Python.
+#: The number of references to a container that only its entry holds. It differs between versions of Python.
 _NUM_OWN_REFERENCES = _Entry([]).num_references()
 
 
 def _is_view(value: Any) -> bool:
-    """Whether it is an array in another's memory: nobody may hold it here, and yet what is written there is seen."""
+    """Return whether this is an array in another's memory: writes there are visible even if nothing refers to it."""
     return getattr(value, "base", None) is not None
 
 
 class Mirrors:
-    """What of one side's containers the other side has a copy of."""
+    """The containers of one side of which the other side has a copy."""
 
     def __init__(self, first_id: int) -> None:
-        #: Both sides give out ids: one the even, the other the odd ones.
+        #: Both sides assign ids: one side the even ones, the other the odd ones.
         self._next_id = first_id
         self.parity = first_id % 2
         self._entries: dict[int, _Entry] = {}
@@ -79,38 +80,39 @@ class Mirrors:
         return self._id_of.get(identity(value))
 
     def new(self, value: Any, is_guarded: bool = False) -> int:
-        """Share a container of this side; guarded, if the other side may not change it."""
+        """Share a container of this side. It is guarded if the other side may not change it."""
         mirror_id = self._next_id
         self._next_id += 2
         self.adopt(mirror_id, value, is_guarded)
         return mirror_id
 
     def adopt(self, mirror_id: int, value: Any, is_guarded: bool = False) -> None:
-        """Share a container that came from the other side, under its id."""
+        """Share a container that arrived from the other side, under its id."""
         self._entries[mirror_id] = _Entry(value, is_guarded)
         self._id_of[identity(value)] = mirror_id
 
     def get(self, mirror_id: int) -> Any:
-        """Raises KeyError for one that is not shared."""
+        """Return a shared container. Raise KeyError if there is none with this id."""
         return self._entries[mirror_id].value
 
     def seen(self, mirror_id: int) -> None:
-        """Both sides know what it looks like now."""
+        """Record that both sides know what the container looks like now."""
         entry = self._entries[mirror_id]
         entry.snapshot = _copy(entry.value)
 
     def changed(self) -> Iterator[tuple[int, Any]]:
-        """Those that have changed on this side since the last message."""
+        """Yield the containers that have changed on this side since the last message."""
         for mirror_id, entry in list(self._entries.items()):
             if not entry.is_same():
                 entry.snapshot = _copy(entry.value)
                 yield mirror_id, entry.value
 
     def overwrite(self, mirror_id: int, value: Any) -> None:
-        """The other side's copy looks like ``value`` now. Raises KeyError, TypeError or ValueError if it cannot."""
+        """Make the container look like ``value``, as the other side's copy does. Raise KeyError, TypeError or
+        ValueError if that is impossible. A guarded container stays unchanged."""
         entry = self._entries[mirror_id]
         if entry.is_guarded:
-            entry.snapshot = None  # so that it is sent anew, as it is
+            entry.snapshot = None  # so that its unchanged content is sent again
             return
         mine = entry.value
         if type(mine) is not type(value):
@@ -127,7 +129,7 @@ class Mirrors:
         self.seen(mirror_id)
 
     def drop_unused(self) -> list[int]:
-        """Forget what this side no longer uses, and say what that was."""
+        """Forget the containers that this side no longer uses, and return their ids."""
         gone = [mirror_id for mirror_id, entry in self._entries.items()
                 if entry.num_references() <= _NUM_OWN_REFERENCES and not _is_view(entry.value)]
         self.drop(gone)

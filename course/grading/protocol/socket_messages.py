@@ -1,4 +1,4 @@
-"""Messages over one socket: a length, JSON, then the raw bytes of arrays. What is too large or too deep is refused.
+"""Messages over one socket: a length, JSON, then the raw bytes of arrays. Too large or too deep ones are refused.
 
     ┌────────────┬───────────┬──────────────┬──────────────────────────┐
     │ total: u32 │ json: u32 │ JSON in UTF-8 │ buffers, one after another │
@@ -15,20 +15,20 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_MESSAGE_BYTES = 64 << 20
-#: How many lists a message may hold: an empty one takes three bytes on the wire, and sixty in memory.
+#: How many lists a message may contain: an empty list takes three bytes on the wire and sixty in memory.
 MAX_LISTS = 1_000_000
-#: How deep lists may lie in each other. Python's own JSON would go on to the recursion limit.
+#: How deep lists may be nested. Python's own JSON decoder would go on to the recursion limit.
 MAX_DEPTH = 60
 ENDED = "the process ended during this test: does the file under test call os._exit(), or crash the interpreter?"
 _HEAD = struct.Struct("!II")
 
-#: How long one wait for bytes takes at most, before whoever waits is asked whether to go on.
+#: The longest single wait for bytes. After it, ``on_wait`` is called and may give up.
 LOOK_S = 0.1
 
 
 def _encoder() -> Callable[[Any], str]:
-    """What JSONEncoder.encode does, without the half of its time that it spends around it; itself, if that is not to be
-    had."""
+    """Return a function that does what JSONEncoder.encode does in about half the time, by skipping the code around
+    the C encoder. Return JSONEncoder.encode itself if the C encoder is not available."""
     plain = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
     sample: list[Any] = ["?", 1, ["a", "ü", None, True, 1.5, float("inf"), [[], -(10 ** 30)]]]
     try:
@@ -45,12 +45,12 @@ _ENCODE = _encoder()
 _DECODE = json.JSONDecoder().raw_decode
 _CHUNK_BYTES = 1 << 16
 
-#: Called before every wait for bytes. Raises to give up.
+#: Called before every wait for bytes. Raises an exception to give up.
 OnWait = Callable[[], None]
 
 
 class ProtocolError(Exception):
-    """The other side sent what no honest one sends, or is gone."""
+    """The other side sent something that no honest side sends, or is gone."""
 
 
 class Gone(ProtocolError):
@@ -60,7 +60,7 @@ class Gone(ProtocolError):
 class Wire:
     """One end of the socket.
 
-    The kernel does the waiting, and returns after a while: a timeout of Python's would cost a system call more for each
+    The kernel does the waiting, and returns after a while. A timeout set in Python would cost one more system call per
     message.
     """
 
@@ -74,11 +74,11 @@ class Wire:
         self._on_wait = on_wait or (lambda: None)
         self._max_bytes = max_bytes
         self._read = b""
-        #: What has come in since the start, in bytes and in messages; and the JSON of the last message.
+        #: What has arrived since the start, in bytes and in messages; and the size of the last message's JSON.
         self.num_bytes = self.num_messages = self.num_last_bytes = 0
 
     def send(self, message: Any, buffers: list[bytes]) -> None:
-        """Raises ProtocolError if it is too large, or nobody listens any more."""
+        """Send a message. Raise ProtocolError if it is too large or the other side is gone."""
         try:
             text = _ENCODE(message).encode("ascii")
         except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ class Wire:
             num_sent += self._send(memoryview(data)[num_sent:])
 
     def _send(self, data: bytes | memoryview) -> int:
-        """How many bytes the kernel has taken."""
+        """Send some of the data, and return how many bytes the kernel has taken."""
         self._on_wait()
         try:
             return self._socket.send(data)
@@ -102,7 +102,7 @@ class Wire:
             raise Gone(ENDED) from error
 
     def receive(self) -> tuple[Any, memoryview]:
-        """The next message, and the bytes after it."""
+        """Return the next message, and the bytes after it."""
         if len(self._read) < _HEAD.size:
             self._wait_for(_HEAD.size)
         size, text_size = _HEAD.unpack_from(self._read)
@@ -126,12 +126,12 @@ class Wire:
         return message, memoryview(body)[text_end:end]
 
     def has_unread(self) -> bool:
-        """Whether something has come in that nobody has asked for."""
+        """Return whether data has arrived that was not asked for."""
         return bool(self._read or select.select([self._socket], [], [], 0)[0])
 
     def _wait_for(self, num_bytes: int) -> None:
-        """Until so many are there; fewer were."""
-        if not self._read:  # mostly all of a message comes at once
+        """Wait until ``num_bytes`` have arrived. The caller has checked that fewer are there."""
+        if not self._read:  # most messages arrive in one piece
             self._read = self._receive_some()
         if len(self._read) < num_bytes:
             read = bytearray(self._read)

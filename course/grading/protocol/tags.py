@@ -1,7 +1,7 @@
-"""What crosses as data, and how it is written down.
+"""The values that cross as data, and their encoding.
 
 Numbers, strings, containers, arrays and members of enums cross as data. Everything else crosses as a handle: a number
-that stands for an object of the side that sent it. In JSON a number or string stands for itself, and everything else is
+that stands for an object of the side that sent it. In JSON a number or string represents itself, and everything else is
 a list that begins with a tag:
 
     ["t", 1, "a"]                     a tuple             ["l", 4, [1, 2, 3]]     a list, shared under the number 4
@@ -17,16 +17,16 @@ from typing import Any
 
 from course.grading.protocol.socket_messages import ProtocolError
 
-#: A number that no other living object has. Not ``id``: Python tells an audit hook of each call, which costs more than
-#: all the rest of a small message.
+#: A number that no other living object has. Not ``id``: Python reports each call of it to an audit hook, which costs
+#: more than the rest of a small message.
 identity = object.__hash__
 SCALARS = frozenset((type(None), bool, int, float, str))
 BUILTIN_TYPES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set,
                                                   frozenset, range, slice, object, type(None))}
-#: The types of numbers that arrays may have. None of them holds references.
+#: The kinds of numbers that arrays may contain. None of them holds references.
 ARRAY_KINDS = "biufc"
 MAX_NAME_CHARACTERS = 200
-#: What Python calls behind operators and built-in functions. A class offers some of them.
+#: The methods that Python calls for operators and built-in functions. A class offers some of them.
 OPERATORS = frozenset(
     """__len__ __iter__ __next__ __reversed__ __getitem__ __setitem__ __delitem__ __contains__ __bool__ __str__ __repr__
     __lt__ __le__ __gt__ __ge__ __add__ __radd__ __iadd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__
@@ -37,14 +37,14 @@ EQUALITY = frozenset(("__eq__", "__ne__", "__hash__"))
 
 
 def text_of(name: Any) -> str:
-    """A name, as the other side sent it. Raises ProtocolError if it is none."""
+    """Return a name that the other side sent. Raise ProtocolError if it is not a string, or too long."""
     if type(name) is not str or len(name) > MAX_NAME_CHARACTERS:
         raise ProtocolError(f"not a name: {name!r:.40}")
     return name
 
 
 def static(kind: type, name: str) -> Any:
-    """What a class or one of its bases has under a name, without running any code for it."""
+    """Return the attribute of a class or one of its bases, without running any code. Return None if there is none."""
     for each in kind.__mro__:
         if name in vars(each):
             return vars(each)[name]

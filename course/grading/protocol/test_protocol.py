@@ -36,7 +36,7 @@ from mini_vllm.sampling.row import SamplerRow
 
 
 def surface(**listed):
-    """What four labs list, and classes of this file."""
+    """Return the surface that four labs list, with classes of this file added."""
     labs = [find_lab(number, discover()) for number in ("3.4", "4.1", "5.1", "5.2")]
     found = {name: words for lab in labs for name, words in lab.surface.items()}
     made = Surface({**found, **{f"{TESTS}.{name}": words for name, words in listed.items()}})
@@ -56,7 +56,7 @@ class Colour(enum.Enum):
 
 @dataclass
 class Thing:
-    """An object of the student's."""
+    """A class in the student's file."""
 
     number: int = 3
     text: str = "a"
@@ -78,7 +78,7 @@ class Thing:
 
 
 class Yes:
-    """Says that it is equal to everything."""
+    """An object that claims to be equal to everything."""
 
     def __eq__(self, other):
         return True
@@ -108,7 +108,7 @@ class Exploding(Exception):
 
 @pytest.fixture
 def talk():
-    """A grader's peer, and the module of a student's that it asks."""
+    """A grader's peer, and the student's module that it asks."""
     ends = socket.socketpair()
     module = types.ModuleType("starter")
     vars(module).update(Thing=Thing, Yes=Yes, Colour=Colour, Exploding=Exploding, things=[Thing(i) for i in range(50)],
@@ -149,7 +149,7 @@ data = st.recursive(scalars | st.binary(max_size=8), lambda inner: st.one_of(
 
 
 def same(a, b):
-    """Equal, and of the same types all through."""
+    """Return whether both are equal and have the same types at every level."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (list, tuple)):
@@ -198,13 +198,13 @@ def test_arrays_numbers_and_named_tuples_cross(talk):
 
 
 def test_a_little_more_than_data_arrives_as_data(talk):
-    """A number that says that it is equal to everything is a number."""
+    """Check that a number that claims to be equal to everything arrives as a plain number."""
     class Liar(int):
         def __eq__(self, other):
             return True
         __hash__ = int.__hash__
 
-    talk.far_peer()  # it runs in this process here, so its objects can be looked at
+    talk.far_peer()  # here it runs in this process, so its objects can be inspected
     vars(talk.far_peer().handles.own_objects[talk.lab._far_id])["liar"] = Liar(3)
     vars(talk.far_peer().handles.own_objects[talk.lab._far_id])["ordered"] = OrderedDict(a=1)
     assert type(talk.lab.liar) is int and talk.lab.liar != 4
@@ -261,7 +261,7 @@ def test_plain_attributes_come_along_and_are_never_stale(talk):
 
 
 def test_a_request_is_read_in_one_question_until_it_changes(talk):
-    """All plain attributes come with the first; what is set here, or by the grader in between, is seen."""
+    """Check that all plain attributes arrive with the first, and that values set here or by the grader are seen."""
     requests = [Request(f"r{i}", [1, 2, 3]) for i in range(3)]
     before = talk.num_answered
     told = talk.lab.call(talk.lab.reads, requests)
@@ -277,7 +277,7 @@ def test_a_request_is_read_in_one_question_until_it_changes(talk):
 
 
 def test_what_never_changes_of_an_object_comes_with_it(talk):
-    """Also what is no number, and whoever is looked at first: the last one names what the first one described."""
+    """Check this for values that are not numbers, and in any order: the last row names what the first described."""
     params = SamplingParams(temperature=0.5)
     rows = [SamplerRow(params, (), (0,) * i, (), (1, i)) for i in range(40)]
     before = talk.num_answered
@@ -288,7 +288,7 @@ def test_what_never_changes_of_an_object_comes_with_it(talk):
 
 
 def test_bytes_cross_among_attributes_that_go_along(talk):
-    """Each list is asked for, and with the answer come all attributes that never change: a key of bytes, too."""
+    """Send bytes among the attributes that never change: they arrive with the answer whenever a list is asked for."""
     rows = [SamplerRow(SamplingParams(temperature=0.5), (), [0] * i, (), b"k" * i) for i in range(40)]
     assert talk.lab.call(talk.lab.reads_rows, rows) == [(0.5, b"k" * i, i) for i in range(40)]
 
@@ -305,7 +305,7 @@ def test_a_list_is_one_list_on_both_sides(talk):
 
 def test_a_list_that_was_changed_and_let_go_of_has_changed(talk):
     talk.lab.one.mine = [1]
-    talk.lab.one.mine.append(2)  # nobody here holds it when the next message goes
+    talk.lab.one.mine.append(2)  # nothing here refers to the list when the next message is sent
     assert talk.lab.one.mine == [1, 2]
 
 
@@ -349,7 +349,7 @@ def raise_far(talk, expression):
 
 @pytest.mark.parametrize("name", ["KeyboardInterrupt", "GeneratorExit", "TimeLimitExceeded", "NotRun", "Skipped"])
 def test_nobody_can_raise_the_graders_own(talk, name):
-    """By name it may look like one of ours; it is none."""
+    """Check that an exception with the name of one of the grader's is not the grader's."""
     from course.core.failure_messages import NotRun, TimeLimitExceeded, class_name
     with pytest.raises(BaseException) as caught:
         base = "KeyboardInterrupt" if name == "KeyboardInterrupt" else "Exception"
@@ -363,7 +363,7 @@ def test_nobody_can_raise_the_graders_own(talk, name):
 
 @pytest.fixture
 def far_get(talk):
-    """What student's code gets when it reads an attribute of something that was handed in."""
+    """Return a function that reads an attribute of a handed-in object as the student's code would."""
     return lambda owner, name: talk.lab.attribute(owner, name)
 
 
@@ -425,7 +425,7 @@ def test_a_network_can_be_called_and_not_taken_apart(talk):
 
 
 def test_the_containers_of_what_was_handed_in_stay_as_they_are(talk):
-    """The sandbox sees them, and what it does to its copy is undone with the next message."""
+    """Check that the sandbox sees the containers, and that the next message undoes what it does to its copy."""
     pool = BlockPool(6)
     namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
     namespace["empty"] = lambda pool: pool.blocks.clear()
@@ -443,7 +443,7 @@ def test_the_containers_of_what_was_handed_in_stay_as_they_are(talk):
 
 
 def test_keys_of_the_graders_are_compared_by_the_grader(talk):
-    """In the sandbox two keys are equal if they are equal here."""
+    """Check that two keys are equal in the sandbox if and only if they are equal here."""
     namespace = vars(talk.far_peer().handles.own_objects[talk.lab._far_id])
     namespace["equal"] = lambda a, b: (a == b, hash(a) == hash(b), a != b)
     assert talk.lab.equal(BlockHash(None, (1, 2)), BlockHash(None, (1, 2))) == (True, True, False)

@@ -1,4 +1,4 @@
-"""Verdicts cannot be made up by whoever can only write: bytes that the tests did not sign never count."""
+"""A process that can only write to the pipe cannot invent verdicts: bytes that the tests did not sign never count."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def lines_of(events, key=KEY):
 
 
 def run_of(passed):
-    """What an honest run reports."""
+    """Return the events that an honest run reports."""
     events = [{"event": "plan", "tests": NAMES}]
     for index, is_passed in enumerate(passed):
         events += [{"event": "start", "index": index}, {"event": "end", "index": index, "passed": is_passed}]
@@ -53,7 +53,7 @@ WITH_PASSES = lines_of(run_of([True] * 4), key=bytes(KEY_BYTES))
     st.tuples(st.sampled_from(LINES), st.integers(0, 200), st.binary(max_size=4)).map(
         lambda parts: parts[0][:parts[1]] + parts[2] + parts[0][parts[1]:])), max_size=30), st.integers(0, 9))
 def test_whatever_else_is_written_no_test_passes_that_did_not(written, place):
-    """Between the lines of a run in which every test failed: garbage, replays, other keys' lines, changed lines."""
+    """Write garbage, replays, lines signed with other keys and changed lines into a run in which every test failed."""
     reader = VerdictReader(KEY, NAMES)
     events = accepted(reader, [*LINES[:place], *written, *LINES[place:]])
     assert not any(event.get("passed") for event in events)
@@ -84,7 +84,7 @@ def test_what_is_signed_but_out_of_order_does_not_count_either(events):
 
 
 def test_a_signature_is_of_one_place_only():
-    """The same words, taken from another run with the same key, do not fit another number."""
+    """Check that a line from another run with the same key does not fit another number."""
     other = lines_of([{"event": "plan", "tests": NAMES}, {"event": "start", "index": 0},
                       {"event": "end", "index": 0, "passed": True}])
     reader = VerdictReader(KEY, NAMES)

@@ -1,7 +1,7 @@
-"""How the tests' process tells what came of each test: numbered lines that it signs.
+"""Signed, numbered lines in which the tests' process reports the result of each test.
 
-The key is known to that process and to the one that started it. Whoever can write to the pipe but does not know the
-key, because a submission found a way to have something written there, can spoil lines, and make up none:
+Only that process and its parent know the key. A submission may find a way to have something written to the pipe.
+Without the key it can spoil lines, but cannot invent any:
 
     1 5f0c… {"event": "plan", "tests": ["test_task_1_…", …]}
     2 91ab… {"event": "start", "index": 0}
@@ -9,8 +9,8 @@ key, because a submission found a way to have something written there, can spoil
     …
     9 0d4f… {"event": "finish"}
 
-A line counts if its signature is right, its number is the next one, and it is the next step: the plan, then for each
-test of the plan its start and its end, then the finish.
+A line counts if its signature is right, its number is the next one, and its event is the next step: the plan, then the
+start and the end of each test of the plan, then the finish.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Collection
 from typing import Any
 
 KEY_BYTES = 32
-#: What is said of a file during whose tests something else was written to the pipe.
+#: The remark for a file during whose tests something else wrote to the pipe.
 FORGED = "something other than the tests wrote where their verdicts are reported"
 
 
@@ -45,7 +45,7 @@ class SignedLines:
 
 
 class VerdictReader:
-    """The reading end: takes lines, and gives back the events that count."""
+    """The reading end: takes lines, and returns the events that count."""
 
     def __init__(self, key: bytes, names: Collection[str]) -> None:
         self._key, self._names = key, frozenset(names)
@@ -53,9 +53,9 @@ class VerdictReader:
         self._plan: list[str] | None = None
         self._index = 0
         self._has_started = self.is_finished = False
-        #: Whether a test has begun, so that the file under test was used.
+        #: Whether a test has started, so that the file under test was used.
         self.has_begun = False
-        #: How many lines did not count.
+        #: The number of lines that did not count.
         self.num_refused = 0
 
     def take(self, line: bytes) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ class VerdictReader:
         return event
 
     def _is_next(self, event: dict[str, Any]) -> bool:
-        """Return whether the event is the next step, and take that step."""
+        """Return whether the event is the next step. If it is, take that step."""
         if self.is_finished:
             return False
         kind = event["event"]

@@ -1,1 +1,1 @@
-"""A lab whose file runs in a sandbox: both ends of it, and what each may do."""
+"""A lab whose file runs in a sandbox: both ends of the connection, and what each may do."""

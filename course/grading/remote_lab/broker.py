@@ -1,7 +1,7 @@
-"""Sandboxes for the tests' process, which may start none itself: its parent does, and hands over their sockets.
+"""Sandboxes for the tests' process, which may not start any itself: its parent starts them and passes their sockets on.
 
-Both hold one end of a socket pair. The tests' process asks in lines, ``[number, what]``; the parent answers each with
-a line, and with a descriptor when it has started a sandbox. There is one sandbox at a time.
+Each process holds one end of a socket pair. The tests' process asks in lines, ``[number, what]``. The parent answers
+each with a line, and sends a descriptor along when it has started a sandbox. There is one sandbox at a time.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Running(Protocol):
 
 class Sandboxes(Protocol):
     def start(self) -> Running:
-        """Raises SandboxError."""
+        """Start a sandbox. Raise SandboxError if that is impossible."""
 
 
 class OwnSandboxes:
-    """Started by the process that runs the tests: where nobody attacks it, as in ``make check-far``."""
+    """Starts sandboxes from the process that runs the tests. Used where no attack is expected: ``make check-far``."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
@@ -65,17 +65,17 @@ class Broker:
         self._sandbox: Sandbox | None = None
         self._num_started = 0
         self._unread = b""
-        #: Why no sandbox could be started; "" if none was refused.
+        #: Why a sandbox could not be started; "" if none failed to start.
         self.trouble = ""
         self.connection.sendall(json.dumps({"key": self.key.hex()}).encode() + b"\n")
 
     def answer(self) -> bool:
-        """Answer what has been asked since the last call. Return whether more may come."""
+        """Answer the questions that have arrived since the last call. Return whether more may arrive."""
         data = self.connection.recv(1 << 16)
         *lines, self._unread = (self._unread + data).split(b"\n")
         if not data or len(self._unread) > _MAX_LINE_BYTES:
             return False
-        with contextlib.suppress(OSError, ValueError, TypeError):  # nobody listens, or it was no question
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the other side is gone, or it was not a question
             for line in lines:
                 number, what = json.loads(line)
                 answer, descriptors = self._do(what)
@@ -129,7 +129,7 @@ class BrokeredSandboxes:
         self._number = 0
         self._unread = b""
         self._descriptors: list[int] = []
-        #: With what verdicts are signed. It is nowhere but in the memory of the two processes.
+        #: The key that signs verdicts. It exists only in the memory of the two processes.
         self.key = bytes.fromhex(json.loads(self._line())["key"])
 
     def start(self) -> BrokeredSandbox:
@@ -144,7 +144,7 @@ class BrokeredSandboxes:
         self._socket.sendall(json.dumps([self._number, what]).encode() + b"\n")
         while True:
             number, answer = json.loads(self._line())
-            if number == self._number:  # any other answers what nobody here has asked
+            if number == self._number:  # any other is not the answer to this question
                 found: dict[str, Any] = answer
                 for descriptor in self._descriptors[:-1]:
                     os.close(descriptor)

@@ -18,11 +18,11 @@ from course.grading.remote_lab.permissions import GraderPermissions
 from course.grading.remote_lab.sandbox_files import SandboxSettings
 from course.grading.remote_lab.surface import TESTS
 
-#: What a sandbox may compute until it is up. It is nobody's fault, and counts for no test.
+#: The CPU time that a sandbox may use until it is up. It counts for no test, because no submission is to blame.
 STARTUP_CPU_S = 30.0
-#: Classes of these are known by their names on both sides.
+#: Classes of these packages are known by their names on both sides.
 PACKAGES = ("mini_vllm", "course")
-#: What a test outside may have measured in the sandbox: whoever lies there gains nothing.
+#: Measurements in the sandbox that any test may request: a file that lies about these gains nothing.
 HARMLESS = frozenset(("nothing", "hash_of_none", "listed"))
 INSIDE = HARMLESS | {"cheapest", "peak_bytes", "num_objects", "start_counting_bytes", "stop_counting_bytes",
                      "remembered_keys", "num_kept", "begin_mlx_peak", "end_mlx_peak", "count_mlx_operations",
@@ -30,7 +30,7 @@ INSIDE = HARMLESS | {"cheapest", "peak_bytes", "num_objects", "start_counting_by
 
 
 class SandboxedLab:
-    """The student's file in its sandbox, started anew after it had to be ended."""
+    """The student's file in its sandbox, which is started again after it had to be ended."""
 
     def __init__(self, settings: SandboxSettings, sandboxes: Sandboxes | None = None) -> None:
         self.settings = settings
@@ -43,26 +43,26 @@ class SandboxedLab:
         self._cpu_before = self._wall_before = 0.0
         self._bytes_before = self._messages_before = 0
         self._next_look = self._ended_cpu_s = 0.0
-        #: Whether the current test was ended by the clock on the wall.
+        #: Whether the wall-clock limit ended the current test.
         self.has_only_waited = False
-        #: For how many tests it was so.
+        #: The number of tests that the wall-clock limit ended.
         self.num_waited = 0
         self.surface = settings.surface
         self.surface.load()
         self.policy = GraderPermissions(self.surface)
-        #: How many sandboxes were ended by the file in them.
+        #: The number of sandboxes that the file in them ended or left in a broken state.
         self.num_lost = 0
-        #: What the current test may have measured in the sandbox.
+        #: The measurements in the sandbox that the current test may request.
         self.measures: frozenset[str] = HARMLESS
 
     # ---- tests
 
     def begin(self, limit_s: float, test_module: str, is_inside: bool = False) -> None:
-        """A test begins; it may use this much CPU time in the sandbox, and ten times as much by the clock."""
+        """Begin a test. It may use ``limit_s`` of CPU time in the sandbox, and ten times that much wall-clock time."""
         self.measures = INSIDE if is_inside else HARMLESS
         self.surface.add_tests(test_module, TESTS if test_module.endswith(TESTS) else test_module.rpartition(".")[2])
         if self._peer is not None and self._wire is not None and (self._peer.is_broken or self._wire.has_unread()):
-            self.num_lost += 1  # what it said too much would be taken for answers in this test
+            self.num_lost += 1  # unread data would be mistaken for answers in this test
             self.end()
         self._limit_s = limit_s
         self.has_only_waited = False
@@ -74,24 +74,24 @@ class SandboxedLab:
             self._sandbox.clear_printed()
 
     def cpu_s(self) -> float:
-        """What the sandbox has computed during the current test."""
+        """Return the CPU time that the sandbox has used during the current test."""
         return self._sandbox.cpu_s() - self._cpu_before if self._sandbox is not None else 0.0
 
     def total_cpu_s(self) -> float:
-        """What all sandboxes of this file have computed."""
+        """Return the CPU time that all sandboxes of this file have used."""
         return self._ended_cpu_s + (self._sandbox.cpu_s() if self._sandbox is not None else 0.0)
 
     def printed(self) -> str:
         return self._sandbox.printed() if self._sandbox else ""
 
     def module(self) -> Any:
-        """The stand-in for the student's module. Raises what running the file raises."""
+        """Return the stand-in for the student's module. Raise what running the file raises."""
         if self._module is None:
             self._module = self.peer.request("load")
         return self._module
 
     def load(self, source: bytes) -> Any:
-        """A stand-in for another file's module, which runs beside the student's."""
+        """Return a stand-in for the module of another file, which runs next to the student's."""
         return self.peer.request("load", source)
 
     @property
@@ -119,11 +119,11 @@ class SandboxedLab:
         self._peer = Peer(self._wire, self.policy, first_id=2, trusts_other=False, find_class=find_class)
         self._peer.doing.services["import"] = self._import
         self._peer.doing.services["enum"] = self._describe_enum
-        self._peer.request("measure", "nothing")  # it is up, and nothing of the student's has run yet
+        self._peer.request("measure", "nothing")  # the sandbox is up, and no code of the student's has run yet
         self._limit_s, self._cpu_before, self._wall_before = limit_s, self._sandbox.cpu_s(), time.monotonic()
 
     def end(self) -> None:
-        """Whatever runs in the sandbox is gone afterwards; the next test gets a new one."""
+        """End the sandbox and everything that runs in it. The next test gets a new one."""
         if self._sandbox is not None:
             self._ended_cpu_s += self._sandbox.cpu_s()
             self._sandbox.end()
@@ -132,7 +132,7 @@ class SandboxedLab:
     # ---- while waiting
 
     def _look(self) -> None:
-        """Called before every wait for the sandbox. Raises when the test has used up what it may."""
+        """Check the limits. Called before every wait for the sandbox; raises when the test has exceeded one."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
@@ -153,14 +153,14 @@ class SandboxedLab:
     # ---- what the sandbox asks for
 
     def _import(self, module: str, name: str) -> Any:
-        """What a starter imports from a module that lives here."""
+        """Return what a starter imports from a module that is served from here."""
         try:
             return self.surface.find(f"{module}.{name}")
         except KeyError:
             raise ImportError(f"{name} of {module} is not for this lab") from None
 
     def _describe_enum(self, name: str) -> tuple[bool, list[tuple[str, Any]]]:
-        """Members and values of an enum that the sandbox has been sent a member of. Raises ProtocolError."""
+        """Return the members and values of an enum that was handed in. Raise ProtocolError for any other name."""
         found = find_class(name) if name in self.peer.told_enums else None
         if found is None or not issubclass(found, enum.Enum):
             raise ProtocolError(f"not an enum that was handed in: {name!r:.80}")
@@ -168,7 +168,7 @@ class SandboxedLab:
 
 
 def find_class(name: str) -> type | None:
-    """A class of the course, by its full name."""
+    """Return a class of the course by its full name; None if there is no such class."""
     module_name, _, short = name.rpartition(".")
     module = sys.modules.get(module_name)
     if not isinstance(module, types.ModuleType) or module_name.split(".")[0] not in PACKAGES:

@@ -1,8 +1,8 @@
-"""What is looked at before the grader hands numbers of a submission to MLX, which checks no index.
+"""Checks that run before the grader passes a submission's numbers to MLX, which checks no index.
 
-A block id or token id outside of an array would read or overwrite whatever lies there in the memory of the tests'
-process. So the arguments of every function that is served and indexes arrays are checked first, and copied: a list that
-the sandbox shares could change while the function calls back.
+A block id or token id outside an array would read or overwrite other memory of the tests' process. So the arguments of
+every served function that indexes arrays are checked first, and copied: a list that the sandbox shares could change
+while the function calls back.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Guard = Callable[..., Arguments]
 
 
 def guarded(function: Any, positional: Sequence[Any], named: dict[str, Any]) -> Arguments:
-    """The arguments to call ``function`` with. Raises IndexError or TypeError for those that must not reach MLX."""
+    """Return the arguments to call ``function`` with. Raise IndexError or TypeError if they must not reach MLX."""
     owner = getattr(function, "__self__", None)
-    if owner is None and not hasattr(function, "__qualname__"):  # an object that can be called
+    if owner is None and not hasattr(function, "__qualname__"):  # a callable object
         owner, name = function, "__call__"
     else:
         name = str(getattr(function, "__name__", ""))
@@ -34,8 +34,8 @@ def guarded(function: Any, positional: Sequence[Any], named: dict[str, Any]) -> 
 
 
 def guarded_attribute(owner: Any, name: str, value: Any) -> Any:
-    """What a file is given that reads an attribute. A test may have put a function of its own in the place of a method
-    that is guarded, to see what it is called with; it is guarded, too."""
+    """Return the value that a file gets when it reads an attribute. A test may have replaced a guarded method by a
+    function of its own, to see its arguments. That function is guarded, too."""
     if getattr(value, "__self__", None) is owner or not callable(value) or isinstance(owner, type):
         return value
     guards = [GUARDS[key] for kind in type(owner).__mro__
@@ -59,8 +59,8 @@ def _keys(function: Any, owner: Any, name: str) -> list[str]:
 
 
 def _all_handed_in(what: str) -> Guard:
-    """A guard of a class whose objects build on their parts: these must be the lab's, none of the file's own. One that
-    computes or names tokens could say anything."""
+    """Create a guard for a class whose objects are built from parts. The parts must be the lab's, not the file's
+    own: an object of the file that computes or names tokens could return anything."""
     def guard(_: Any, *positional: Any, **named: Any) -> Arguments:
         for value in (*positional, *named.values()):
             if isinstance(value, (Remote, RemoteMethod)):
@@ -77,7 +77,7 @@ def _input_processor(_: Any, config: Any, prompts: Any, is_in_use: Callable[[str
     num_asked = 0
 
     def counted(request_id: str) -> bool:
-        """An id that is free is looked for until there is one."""
+        """Count the calls: the search for a free id would otherwise continue until the file calls one free."""
         nonlocal num_asked
         num_asked += 1
         check("{} answers to whether an id is in use", num_asked, MAX_MESSAGES_A_CALL)
@@ -87,7 +87,7 @@ def _input_processor(_: Any, config: Any, prompts: Any, is_in_use: Callable[[str
 
 
 def _ids(what: str, values: Iterable[Any], bound: int) -> list[int]:
-    """Whole numbers from 0 to below ``bound``, in a list of our own. Raises IndexError, TypeError for anything else."""
+    """Return a new list of whole numbers from 0 to below ``bound``. Raise IndexError or TypeError for anything else."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     if not isinstance(values, (list, tuple, range)):

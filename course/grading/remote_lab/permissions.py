@@ -1,7 +1,8 @@
-"""What the sandbox may do with the grader's objects: what a student's file is meant to do with them, and no more.
+"""The sandbox's permissions on the grader's objects: what a student's file is meant to do with them, and no more.
 
 In one process a file can reach everything from anything: ``request.__class__.__init__.__globals__``. Here it can use
-what the lab lists (``surface``), functions that a test hands to it, and whether two objects are the same.
+what the lab lists (``surface``) and functions that a test passes to it, and it can ask whether two objects are the
+same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from course.grading.remote_lab.surface import Offer, Surface
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
               functools.partial)
-#: Plain attributes that never change once an object is made.
+#: Plain attributes that never change once an object has been created.
 FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.Request": ["request_id"],
          "mini_vllm.kv_cache.KVCacheManager": ["block_size", "block_pool"],
          "mini_vllm.sampling.row.SamplerRow": ["params", "key", "output_token_ids", "prompt_token_ids"],
@@ -30,24 +31,24 @@ FIXED = {"mini_vllm.block_pool.KVCacheBlock": ["block_id"], "mini_vllm.request.R
          "mini_vllm.engine_room.executor.StepResult": ["token_ids", "logprobs", "errors"],
          "mini_vllm.sequences.SequenceGroup": ["request_id"],
          "mini_vllm.sequences.SequenceState": ["request", "row"]}
-#: Properties that say how long the object's own lists are, and nothing else.
+#: Properties that only return the length of the object's own lists.
 COMPUTED = {"mini_vllm.request.Request": ["num_tokens", "num_prompt_tokens"]}
-#: Containers that are changed here if the file changes them: it says with ``append_output_token`` what is in it anyway.
+#: Containers that the file may change. It decides their content anyway, for example with ``append_output_token``.
 SHARED = {"mini_vllm.request.Request": ("output_token_ids",),
           "mini_vllm.sampling.row.SamplerRow": ("output_token_ids",),
           "mini_vllm.engine_room.executor.StepResult": ("token_ids", "logprobs", "errors")}
-#: What crosses as data. An honest side computes with it by itself.
+#: Types that cross as data. An honest side computes with them on its own.
 DATA = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, range, slice)
-#: What may be asked of any object: whether it is the same as another.
+#: Operators that any object allows, to find out whether it is the same as another.
 _IDENTITY = ("__eq__", "__ne__", "__hash__")
-#: What it is in words, of objects whose class is listed.
+#: The text of an object, which may be asked for if its class is listed.
 _WORDS = ("__repr__", "__str__")
-#: Never handed out, whoever returns them.
+#: Objects of these types are never handed out, whatever returns them.
 _NEVER = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType, types.CellType)
 
 
 def _own_dict(owner: Any) -> dict[str, Any]:
-    """Its attributes, without running code of its class."""
+    """Return the object's attributes without running code of its class."""
     try:
         found: dict[str, Any] = object.__getattribute__(owner, "__dict__")
     except AttributeError:
@@ -56,17 +57,17 @@ def _own_dict(owner: Any) -> dict[str, Any]:
 
 
 def _refuse_its_own(kind: type) -> None:
-    """Raises TypeError for a stand-in: no honest file has the grader use an object of the file's own. By asking for its
-    ``__class__`` it would be given the class of the grader's that the object goes for."""
+    """Raise TypeError for a stand-in: no honest file makes the grader use an object of the file's own. Reading the
+    stand-in's ``__class__`` would return the grader's class that the object claims to be."""
     if issubclass(kind, (Remote, RemoteMethod)):
         raise TypeError("the file under test has the grader use an object of its own")
 
 
 def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
-    """Raises ValueError for a number beyond the bound: to make a pool of 10**15 blocks would take for ever."""
+    """Raise ValueError for a number beyond the bound: creating a pool of 10**15 blocks would take forever."""
     bound = offer.max_number
     for value in arguments if bound is not None else ():
-        if type(value).__module__.split(".")[0] in ("numpy", "mlx") and value.size == 1:  # a number in other clothes
+        if type(value).__module__.split(".")[0] in ("numpy", "mlx") and value.size == 1:  # a number in an array
             value = value.item()
         if isinstance(value, (int, float)) and bound is not None and not -bound <= value <= bound:
             raise ValueError(f"{name} was called with {value!r:.40}; the grader takes numbers up to {bound:,}")
@@ -75,7 +76,7 @@ def _check_numbers(name: str, offer: Offer, arguments: Sequence[Any]) -> None:
 class GraderPermissions(Permissions):
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
-        #: Class and name of what was found to be allowed: to read, and to set.
+        #: The class and name of attributes that were found to be readable.
         self._readable: set[tuple[type, str]] = set()
 
     def check_get(self, owner: Any, name: str) -> None:
@@ -87,7 +88,7 @@ class GraderPermissions(Permissions):
             if name not in self.surface.of(owner).reads:
                 raise AttributeError(f"{name} of {owner.__name__} is not for the file under test")
             return
-        if kind is types.SimpleNamespace:  # which a test has made, with what is to be used
+        if kind is types.SimpleNamespace:  # a test made it from what the file may use
             if name.startswith("_") or name not in vars(owner):
                 raise AttributeError(f"it has no {name}")
             return
@@ -98,7 +99,7 @@ class GraderPermissions(Permissions):
             self._readable.add((kind, name))
 
     def _answers_itself(self, owner: Any, kind: type, name: str) -> bool:
-        """Return whether a test's object does not have the name, and says by its ``__getattr__`` what that means."""
+        """Return whether an object of a test lacks the name, and its ``__getattr__`` decides what the name means."""
         return (self.surface.is_of_tests(kind) and not name.startswith("_") and static(kind, "__getattr__") is not None
                 and static(kind, name) is None and name not in _own_dict(owner))
 
@@ -114,7 +115,7 @@ class GraderPermissions(Permissions):
         kind = type(function)
         _refuse_its_own(kind)
         if isinstance(function, (types.MethodType, types.MethodWrapperType)):
-            return  # found by a name that may be read
+            return  # it was found by a name that may be read
         if isinstance(function, type):
             offer = self.surface.of(function)
             if not offer.can_be_called:
@@ -139,14 +140,14 @@ class GraderPermissions(Permissions):
         kind = type(owner)
         _refuse_its_own(kind)
         if kind in DATA or kind.__module__.split(".")[0] in ("numpy", "mlx"):
-            # No honest side has us compute with its own numbers: "a" * 10**10.
+            # No honest side makes the grader compute with the side's own numbers: "a" * 10**10.
             raise TypeError(f"{name} of a {kind.__name__} is not for the grader to compute")
         if name in _IDENTITY or name in self.surface.of(kind).reads and not isinstance(owner, type):
             return
         if name in _WORDS and (self.surface.lists(kind) or isinstance(owner, type)):
             return
         if name in ("__iter__", "__next__") and kind.__module__ == "builtins" and isinstance(owner, Iterator):
-            return  # what iterating over something that may be iterated over gives
+            return  # an iterator over something that may be iterated over
         raise TypeError(f"{name} of {kind.__name__} is not for the file under test")
 
     def check_handle(self, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""For the pytest plugin: files under test that run in a sandbox of their own each."""
+"""The part of the pytest plugin that runs each file under test in its own sandbox."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ if TYPE_CHECKING:
     from course.grading.remote_lab.grader_side import SandboxedLab
     from course.pytest_run.targets import Impl
 
-#: Wrong solutions beside the file, in a test that runs inside.
+#: The number of wrong solutions that run next to the file in a test that runs inside.
 NUM_CANARIES = 2
-#: What a test may compute here while the file under test may compute once that in its sandbox; and how much longer it
-#: may take by the clock than the sandbox is waited for, of which it is known that it only waited: on a busy machine it
-#: takes long to start one.
+#: The factor by which a test may use more CPU time here than the file under test may use in its sandbox; and the
+#: wall-clock time that it gets on top of the sandbox's limit, because starting a sandbox takes long on a busy machine.
 GRADERS_CPU_FACTOR, START_S = 3.0, 60.0
 
-#: What the student's file is called in its sandbox.
+#: The name of the student's file in its sandbox.
 SHOWN = Path("starter.py")
-#: After this many sandboxes that died during a test, the rest of the lab is not run.
+#: After this many sandboxes were lost during tests, the rest of the lab is not run.
 MAX_LOST_SANDBOXES = 100
 
 
 def sandbox_sessions(level: str | None, broker: int | None, hidden: Sequence[Path]) -> SandboxSessions | None:
-    """``broker`` is the descriptor by which sandboxes are asked for; without it they are started here. ``hidden`` are
-    the folders of hidden tests."""
+    """Return the sandboxes for a run, or None without a level. ``broker`` is the descriptor for requesting
+    sandboxes; without it they are started here. ``hidden`` contains the folders of hidden tests."""
     if level is None:
         return None
     if broker is None:
@@ -50,11 +49,11 @@ def sandbox_sessions(level: str | None, broker: int | None, hidden: Sequence[Pat
 
 
 class CanaryPassed(Exception):
-    """Something in the sandbox makes wrong solutions pass. The test counts nothing, and somebody should look."""
+    """Something in the sandbox makes wrong solutions pass. The test earns nothing, and an instructor should look."""
 
 
 def canaries(lab: Lab, test: str) -> list[bytes]:
-    """Wrong solutions that the test is known to catch."""
+    """Return wrong solutions that the test is known to catch."""
     solution = lab.solution.read_text(encoding="utf-8")
     return [mutant.apply(solution).encode() for mutant in mutants_of(lab) if mutant.killed_by == test][:NUM_CANARIES]
 
@@ -72,11 +71,11 @@ class SandboxSessions(FilesHere):
         self._lab: SandboxedLab | None = None
         self._broken: FileIsBroken | None = None
         self._was_inside = False
-        #: What this process had computed when the tests of the current file began.
+        #: The CPU time that this process had used when the tests of the current file began.
         self._cpu_before = 0.0
 
     def make_report(self, path: str) -> Lines:
-        """Signed, where somebody else holds the sandboxes and the key."""
+        """Return the report. It is signed if another process holds the sandboxes and the key."""
         if self.sandboxes is None:
             return super().make_report(path)
         from course.grading.protocol.verdict_lines import SignedLines
@@ -89,7 +88,7 @@ class SandboxSessions(FilesHere):
             raise_wall(list(folders))
 
     def put_in_order(self, items: list[pytest.Item]) -> None:
-        """Each test that runs inside gets a sandbox of its own, and so does the next one after."""
+        """Sort tests that run inside to the end. Each of them gets its own sandbox, and so does the test after it."""
         items.sort(key=lambda item: item.get_closest_marker("inside") is not None)
 
     def tell_plan(self, report: Lines, tests: Sequence[str]) -> None:
@@ -97,7 +96,7 @@ class SandboxSessions(FilesHere):
             report.write({"event": "plan", "tests": list(tests)})
 
     def begin(self, impl: Impl, seconds: float, test_module: str, is_inside: bool) -> None:
-        """A test of this file begins. One that runs inside gets its own sandbox: others will run beside the file."""
+        """Begin a test of this file. An inside test gets its own sandbox, because other files run next to this one."""
         if impl != self._impl:
             self.end()
             self._impl, self._broken, self._cpu_before = impl, None, time.process_time()
@@ -107,13 +106,13 @@ class SandboxSessions(FilesHere):
             self._lab.end()
         self._was_inside = is_inside
         self._lab.begin(seconds, test_module, is_inside)
-        from course.grading.remote_lab.sandbox_measures import SandboxMeasures  # as the others below
+        from course.grading.remote_lab.sandbox_measures import SandboxMeasures  # imported late, like the others below
         measure.where = SandboxMeasures(self._lab)
 
     def run_inside(self, impl: Impl, test: str, run: Callable[[Any], object]) -> bool:
         """Run an inside test on the student's module and on canaries, in random order.
 
-        Raises what it raises on the student's, and CanaryPassed if a wrong solution passes here.
+        Raise what the test raises on the student's module, and CanaryPassed if a wrong solution passes.
         """
         assert self._lab is not None
         entries: list[bytes | None] = [None, *canaries(impl.lab, test)]
@@ -136,11 +135,11 @@ class SandboxSessions(FilesHere):
         return True
 
     def time_limit(self, seconds: float) -> contextlib.AbstractContextManager[None]:
-        """What the sandbox uses up is counted there; here it is the price of talking to it."""
+        """Limit the time used here, which goes into talking to the sandbox. The sandbox counts its own time."""
         return time_limit(GRADERS_CPU_FACTOR * seconds, WALL_FACTOR * seconds + START_S)
 
     def load(self, impl: Impl) -> Any:
-        """The stand-in for the module. A file that failed once fails the same way for every later test."""
+        """Return the stand-in for the module. A file that failed once fails the same way for every later test."""
         lab = self._lab
         assert lab is not None
         if self._broken is not None:
@@ -159,13 +158,13 @@ class SandboxSessions(FilesHere):
             raise self._broken from None
 
     def usage(self, is_hidden: bool) -> dict[str, object]:
-        """What the sandbox has used up during the current test, and whether the clock on the wall ended it."""
+        """Return the CPU time of the sandbox during the current test, and whether the wall-clock limit ended it."""
         used = {"cpu_s": self._lab.cpu_s(), "waited": self._lab.has_only_waited} if self._lab is not None else {}
         return {**used, "is_hidden": is_hidden}
 
     def num_stuck(self, num_before: int, num_here: int) -> int:
-        """Those that the clock on the wall has ended. Each other one costs of the time that all may take together, and
-        the next gets a new sandbox."""
+        """Return the number of tests that the wall-clock limit ended. Any other stuck test uses up the CPU time that
+        all tests share, and the next test gets a new sandbox."""
         return self._lab.num_waited if self._lab is not None else 0
 
     def printed(self, report: pytest.TestReport) -> str:
@@ -182,5 +181,5 @@ def _far_lab(impl: Impl, level: str, hidden: tuple[Path, ...], sandboxes: Broker
     from course.grading.remote_lab.grader_side import SandboxedLab
     from course.grading.remote_lab.sandbox_files import SandboxSettings
     from course.grading.sandbox import Level
-    source = impl.path.read_bytes() if sandboxes is None else b""  # who starts the sandboxes has it
+    source = impl.path.read_bytes() if sandboxes is None else b""  # the process that starts the sandboxes has it
     return SandboxedLab(SandboxSettings(impl.lab, source, Level(level), limits_for(impl.lab), hidden), sandboxes)

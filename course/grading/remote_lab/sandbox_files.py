@@ -1,9 +1,9 @@
-"""What a sandbox holds: the student's file, what its starter imports, and nothing else of the course.
+"""The content of a sandbox: the student's file, what its starter imports, and nothing else of the course.
 
-What the lab lists of the course's modules (``surface``) lives in the grader, and is served: ``from mini_vllm.block_pool
-import BlockPool`` gives a stand-in. What a lab extends, its base or a class of the engine's, must lie in the sandbox
-itself; ``lab.json`` names such modules under ``given``. What these import and the lab does not list is only a name
-there: whoever calls it is refused.
+The names that the lab lists from the course's modules (``surface``) stay in the grader and are served: ``from
+mini_vllm.block_pool import BlockPool`` gives a stand-in. A class that a lab extends, from its base or from the engine,
+must be in the sandbox itself; ``lab.json`` names such modules under ``given``. Names that these modules import but the
+lab does not list are placeholders there: calling one raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course.grading.remote_lab.surface import Surface, surface_of
 from course.grading.sandbox import Level, Limits, SandboxFiles
 from course.lab.lab import PROJECT_ROOT, Lab, LabError, discover, find_lab
 
-#: What the sandbox's side is made of, and what is measured where the file runs.
+#: The modules of the sandbox's side, and those that measure where the file runs.
 SANDBOX_MODULES = (
     "course.grading.remote_lab.sandbox_main",
     *(f"course.grading.protocol.{name}" for name in (
@@ -33,14 +33,14 @@ PACKAGES = ("numpy", "mlx", "pytest")
 
 @dataclass(frozen=True)
 class SandboxSettings:
-    """How one file of one lab is run."""
+    """The settings for running one file of one lab."""
 
     lab: Lab
-    #: The student's file, as it was read once; it is not looked at again.
+    #: The student's file, as it was read once. It is not read again.
     source: bytes
     level: Level
     limits: Limits
-    #: Folders of hidden tests.
+    #: The folders of hidden tests.
     hidden: tuple[Path, ...] = ()
 
     @functools.cached_property
@@ -72,19 +72,19 @@ class SandboxSettings:
 
 @dataclass(frozen=True)
 class Imports:
-    """Whence a lab's starter has what it imports."""
+    """The imports of a lab's starter, and where they are found."""
 
-    #: Module that does not lie in the sandbox → the names that are imported from it.
+    #: Module that is not in the sandbox → the names that are imported from it.
     wanted: dict[str, list[str]]
-    #: Modules of the course that lie in the sandbox.
+    #: Modules of the course that are in the sandbox.
     given: tuple[str, ...]
-    #: Number of a lab that this one extends → the file that stands for it.
+    #: Number of a lab that this one extends → the file that is used for it.
     bases: dict[str, Path]
     packages: tuple[str, ...]
 
 
 def imports_of(lab: Lab) -> Imports:
-    """Read from the lab's solution, which imports what its starter does. Raises LabError if it is damaged."""
+    """Find the imports of a lab's solution, which are those of its starter. Raise LabError if a file is damaged."""
     labs = discover(lab.root)
     bases: dict[str, Path] = {}
     number = lab.base
@@ -104,7 +104,7 @@ def imports_of(lab: Lab) -> Imports:
                 wanted[module] = sorted({*wanted.get(module, ()), *names})
             if package in PACKAGES and package not in packages:
                 packages.append(package)
-    if "numpy" not in packages:  # whoever has the course has it, and MLX's arrays cross as numpy's
+    if "numpy" not in packages:  # it comes with the course, and MLX arrays cross as NumPy arrays
         packages.append("numpy")
     return Imports(wanted, lab.given, bases, tuple(packages))
 

@@ -1,7 +1,7 @@
-"""The sandbox's side: runs the student's file, and answers what the grader asks of it.
+"""The sandbox's side: runs the student's file, and answers the grader's questions.
 
-Nothing here is trusted. It lies in one process with the student's code, and all it says to the grader is that code's
-behaviour.
+Nothing here is trusted. This code shares a process with the student's code, so whatever it tells the grader counts as
+the behaviour of the student's code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from course.grading.protocol.connection import Peer
 from course.grading.protocol.socket_messages import ProtocolError, Wire
 
 ROOT = Path(__file__).resolve().parents[3]
-#: The name under which the student's file is shown in messages.
+#: The name under which the student's file appears in messages.
 SHOWN = "starter.py"
 
 
@@ -47,7 +47,8 @@ class SandboxMain:
         sys.modules["course.base"] = base
 
     def find_class(self, name: str) -> type | None:
-        """A class that both sides know by this name: one of a module that lies here, or an enum of the grader's."""
+        """Return a class that both sides know by this name: a class of a module in the sandbox, or an enum of the
+        grader's. Return None if there is none."""
         if name in self._enums:
             return self._enums[name]
         module_name, _, short = name.rpartition(".")
@@ -56,7 +57,7 @@ class SandboxMain:
         return found if isinstance(found, type) else None
 
     def find_enum(self, name: str) -> type | None:
-        """Made of the grader's description, the first time one of its members comes."""
+        """Return an enum. The first time one of its members arrives, create it from the grader's description."""
         if (found := self.find_class(name)) is not None:
             return found
         is_int, members = self.peer.request("enum", name)
@@ -66,7 +67,7 @@ class SandboxMain:
         return self._enums[name]
 
     def load(self, source: bytes | None = None) -> types.ModuleType:
-        """Run the student's file, or another text, as a module. Raises what it raises."""
+        """Run the student's file, or another source, as a module. Raise what it raises."""
         module = types.ModuleType("starter" if source is None else f"starter_{secrets.token_hex(4)}")
         module.__file__ = SHOWN
         source = (ROOT / "work" / "starter.py").read_bytes() if source is None else source
@@ -86,14 +87,14 @@ class SandboxMain:
         return self._bases[number]
 
     def measure(self, name: str, *args: Any) -> Any:
-        """What ``course.testing.measure`` finds out here."""
+        """Call a function of ``course.testing.measure`` or its companions here."""
         from course.eviction import remembered
         from course.testing import measure, measure_mlx
         return next(vars(module)[name] for module in (measure, remembered, measure_mlx) if name in vars(module))(*args)
 
 
 class ServedModule(types.ModuleType):
-    """A module that lives in the grader: what is imported from it are stand-ins."""
+    """A module that stays in the grader: imports from it are stand-ins."""
 
     def __init__(self, name: str, names: Sequence[str], absent: Sequence[str], far: SandboxMain) -> None:
         super().__init__(name)
@@ -112,7 +113,7 @@ class ServedModule(types.ModuleType):
 
 
 def _absent(module: str, name: str) -> type:
-    """What stands for a name that the course's own files import, and that is not served: it cannot be used."""
+    """Create a placeholder for a name that the course's own files import but that is not served. It cannot be used."""
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(f"{name} of {module} cannot be used in this lab's grader")
 

@@ -1,4 +1,4 @@
-"""What the labs' tests measure of a file that runs in a sandbox: some of it here, the rest there."""
+"""Measurements by the labs' tests of a file that runs in a sandbox: some are made here, the rest in the sandbox."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SandboxMeasures(Where):
         return self._lab.measure(name, *args)
 
     def method(self, function: Any) -> Any:
-        """An operator of something in the sandbox, ``queue.__len__``, as its method there."""
+        """Return an operator of an object in the sandbox, such as ``queue.__len__``, as the object's method there."""
         owner: Any = getattr(function, "__self__", None)
         return RemoteMethod(owner, function.__name__) if is_stand_in(owner) else function
 
@@ -40,7 +40,7 @@ class SandboxMeasures(Where):
         return int(self.measure("stop_counting_bytes"))
 
     def shares_memory(self, first: Any, second: Any) -> bool:
-        """Both sides hold a copy of an array; what is written into one comes with the next message."""
+        """Return whether writing into one array changes the other: each side has a copy, and messages bring changes."""
         if not first.flags.writeable:
             return super().shares_memory(first, second)
         before = first.flat[0]

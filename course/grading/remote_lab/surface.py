@@ -1,15 +1,15 @@
-"""What a lab's file may use on the grader's side: every function, class, method and attribute of it, by name.
+"""The functions, classes, methods and attributes that a lab's file may use on the grader's side, by name.
 
-``lab.json`` lists it under ``surface``. Nothing is served because something imports it:
+``lab.json`` lists it under ``surface``. Nothing is served merely because a file imports it:
 
     "surface": {"mini_vllm.request.Request": "num_tokens status= append_output_token",
                 "mini_vllm.block_pool.BlockPool": "(10000) get_new_blocks",
                 "mini_vllm.checks.an_instance": "()"}
 
-``name`` may be read, and called if it is a method; ``name=`` may be set, too; ``()`` means that the class or the
-function itself may be called, ``(1000)`` that it may be called with numbers up to 1000. A class without names can be
-imported and asked for its instances. What is listed for a class holds for its subclasses. ``test_lab.Clock`` is a class
-that the tests define, ``wrong_pools.Block`` one of another file of the lab's folder.
+``name`` may be read, and called if it is a method. ``name=`` may also be set. ``()`` means that the class or function
+itself may be called, ``(1000)`` that it may be called with numbers up to 1000. A class without names can be imported
+and used in ``isinstance``. What is listed for a class also holds for its subclasses. ``test_lab.Clock`` is a class that
+the tests define, ``wrong_pools.Block`` is one from another file in the lab's folder.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any
 
 from course.lab.lab import Lab, LabError
 
-#: In a hidden lab's folder: what its own tests' classes offer.
+#: The file in a hidden lab's folder that lists what its own tests' classes offer.
 HIDDEN_FILE = "surface.json"
-#: Where the classes of tests are looked for.
+#: The module name under which the tests' classes are listed.
 TESTS = "test_lab"
 _NAME = re.compile(r"\((\d*)\)|[A-Za-z_]\w*=?")
-#: A module that was loaded from a file of the lab's: its name, and a digest.
+#: A module that was loaded from a file in the lab's folder: its name, and a digest.
 _LOADED = re.compile(r"lab_file_(\w+)_[0-9a-f]+")
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What may be done with one class or function, or with objects of the class."""
+    """The allowed uses of one class or function, or of objects of the class."""
 
     reads: frozenset[str] = frozenset()
     sets: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Offer:
     max_number: int | None = None
 
     def __or__(self, other: Offer) -> Offer:
-        """What a class has, and what one has that it is derived from."""
+        """Combine what is offered for a class with what is offered for one of its bases."""
         bounds = [each.max_number for each in (self, other) if each.max_number is not None]
         return Offer(self.reads | other.reads, self.sets | other.sets, self.can_be_called or other.can_be_called,
                      min(bounds, default=None))
@@ -55,24 +55,24 @@ NOTHING = Offer()
 
 
 class Surface:
-    """The list of one lab, with what may be done for each name in it."""
+    """The list of one lab, with what each name in it allows."""
 
     def __init__(self, listed: Mapping[str, str]) -> None:
-        """Raises LabError for a list that cannot be."""
+        """Parse the list. Raise LabError if it is invalid."""
         self.offers = {name: _offer(name, words) for name, words in listed.items()}
         self._by_class: dict[type, Offer | None] = {}
-        #: Modules of tests, whose classes are listed as those of ``test_lab``.
+        #: Test modules → the module name under which their classes are listed.
         self._test_modules: dict[str, str] = {}
 
     def add_tests(self, module: str, listed_as: str = TESTS) -> None:
-        """The classes of ``module`` are the tests'."""
+        """Treat the classes of ``module`` as the tests' classes."""
         self._test_modules.setdefault(module, listed_as)
 
     def is_of_tests(self, kind: type) -> bool:
         return kind.__module__ in self._test_modules
 
     def of(self, kind: type) -> Offer:
-        """What may be done with a class, or with objects of it."""
+        """Return what may be done with a class, or with objects of it."""
         return self._found(kind) or NOTHING
 
     def lists(self, kind: type) -> bool:
@@ -89,11 +89,11 @@ class Surface:
         return self._by_class[kind]
 
     def listed_names(self, kind: type) -> list[str]:
-        """By which names of the list a class may be used: its own, and those that it is derived from."""
+        """Return the listed names that apply to a class: its own, and those of its bases."""
         return [name for each in kind.__mro__ if (name := self._listed_name(each)) in self.offers]
 
     def of_function(self, function: Any) -> Offer | None:
-        """What is listed for a function by its module and name; None if it is not listed."""
+        """Return what is listed for a function by its module and name; None if it is not listed."""
         return self.offers.get(f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}")
 
     def _listed_name(self, kind: type) -> str:
@@ -104,7 +104,7 @@ class Surface:
     # ---- what can be imported
 
     def imports(self) -> dict[str, list[str]]:
-        """Module of the course → the names that are served of it."""
+        """Return the served names of each module of the course."""
         found: dict[str, list[str]] = {}
         for name in self.offers:
             module, _, short = name.rpartition(".")
@@ -113,16 +113,16 @@ class Surface:
         return found
 
     def imports_flat(self) -> list[str]:
-        """The listed names that can be imported."""
+        """Return the listed names that can be imported."""
         return [f"{module}.{name}" for module, names in self.imports().items() for name in names]
 
     def load(self) -> None:
-        """Import every module that is listed, so that nothing is imported because a submission asks for it."""
+        """Import every listed module now, so that a submission cannot cause an import later."""
         for module in self.imports():
             importlib.import_module(module)
 
     def find(self, name: str) -> Any:
-        """What is listed under this name. Raises KeyError for what is not."""
+        """Return the object that is listed under this name. Raise KeyError if the name is not listed."""
         if name not in self.offers:
             raise KeyError(name)
         module, _, short = name.rpartition(".")
@@ -145,7 +145,7 @@ def _offer(name: str, words: str) -> Offer:
 
 
 def surface_of(lab: Lab, hidden: Iterable[Path] = ()) -> Surface:
-    """The list of a lab; with that of hidden tests that lie in these folders."""
+    """Return the list of a lab, together with the lists of the hidden tests in these folders."""
     listed = dict(lab.surface)
     for folder in hidden:
         path = folder / HIDDEN_FILE

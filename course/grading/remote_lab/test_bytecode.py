@@ -1,4 +1,4 @@
-"""What is compiled once is what lies there now, and is what a copy of it runs."""
+"""The compiled module matches the current source, and a copy of the source runs it."""
 
 import subprocess
 import sys

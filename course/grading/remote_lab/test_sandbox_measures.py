@@ -1,4 +1,4 @@
-"""What is measured of a file in a sandbox, without a sandbox."""
+"""Measurements of a file in a sandbox, tested without a sandbox."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from course.testing import measure
 
 
 class Asking:
-    """A file that asks something of objects that were handed in."""
+    """A file that asks questions about objects that were handed in."""
 
     num_asked = 0
 

@@ -1,4 +1,4 @@
-"""What a lab lists for its file: how it is read, what it allows, and that the check of it finds what it should."""
+"""The list of a lab for its file: how it is read, what it allows, and that the check of it finds mistakes."""
 
 import itertools
 import os
@@ -84,7 +84,7 @@ def test_every_name_in_the_lists_exists_and_none_of_them_reads_or_writes_files(l
 
 
 def test_a_class_is_listed_by_the_name_that_it_is_defined_by(monkeypatch):
-    """By another path it can be imported, but the policy would know nothing of what comes of it."""
+    """Check that only this name is accepted. Another path can be imported, but the policy would not know the class."""
     lab = find_lab("3.5", LABS)
     assert Surface(lab.surface).of(Block) == Offer(frozenset(), frozenset(), can_be_called=True)
     monkeypatch.setattr("course.authoring.check_surface.surface_of",

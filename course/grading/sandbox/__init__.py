@@ -1,4 +1,4 @@
-"""A process for a student's file, shut in as tightly as the machine allows."""
+"""A process for a student's file, isolated as tightly as the machine allows."""
 
 from course.grading.sandbox.launch import start
 from course.grading.sandbox.levels import choose_level, describe

@@ -1,4 +1,4 @@
-"""A hostile file that tries one thing after the other, run once at each level that this machine offers."""
+"""A hostile file that makes one attempt after the other, run once at each level that this machine offers."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from course.grading.sandbox.levels import why_not
 
 LIMITS = Limits(cpu_s=20, memory_bytes=1 << 30, file_bytes=1 << 16, open_files=64)
 
-#: Each function of it is one attempt; those whose name does not begin with an underscore are tried.
+#: Each function in it is one attempt. Functions whose names begin with an underscore are helpers.
 HOSTILE = '''
 import ctypes, fcntl, json, os, resource, signal, socket, subprocess, sys
 
@@ -128,7 +128,7 @@ os.write(connection, json.dumps([outcomes, seen]).encode())
 
 @dataclass
 class Report:
-    """What became of each attempt, and what the file saw; ``printed`` is the grader's view."""
+    """The outcome of each attempt, and what the file saw; ``printed`` is the grader's view."""
 
     outcomes: dict
     seen: dict
@@ -137,7 +137,7 @@ class Report:
 
 @pytest.fixture(params=list(Level), ids=lambda level: level.value)
 def level(request):
-    """Each level that this machine offers; of the others, test_commands.py tests what would be started."""
+    """Return each level that this machine offers. For the others, test_commands.py tests what would be started."""
     reason = why_not(request.param) if request.param is not Level.PLAIN else None
     if reason is not None:
         pytest.skip(f"{request.param.value} does not work here: {reason}")
@@ -146,7 +146,7 @@ def level(request):
 
 @pytest.fixture
 def no_filter(monkeypatch):
-    """Sandboxes are started without the filter of system calls, as on a kernel that has none."""
+    """Start sandboxes without the filter of system calls, as on a kernel that has none."""
     monkeypatch.setattr(launch.seccomp, "is_available", lambda: False)
 
 
@@ -157,14 +157,14 @@ def start_file(level, text, *arguments, limits=LIMITS, packages=()):
 
 @pytest.fixture
 def run_file():
-    """``run_file(level, text, *arguments)``: a sandbox that runs this text. It is ended with the test."""
+    """Yield ``run_file(level, text, *arguments)``, which starts a sandbox with this text. It ends with the test."""
     with contextlib.ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(start_file(*arguments, **options))
 
 
 @pytest.fixture(scope="package")
 def attack(tmp_path_factory):
-    """``attack(level, has_filter)``: the report of the hostile file. Each is run once."""
+    """Return ``attack(level, has_filter)``, which gives the report of the hostile file. Each is run once."""
     reports = {}
 
     def run(level, has_filter):
@@ -182,7 +182,7 @@ def _attack(level, outside):
     for name in ("private", "old", "victim", "test_lab.py"):
         (outside / name).write_text("not for you")
     here = os.getcwd()
-    os.chdir(outside)  # the path of such a socket must be short
+    os.chdir(outside)  # the path of a Unix socket must be short
     try:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as by_path:
             by_path.bind("socket")

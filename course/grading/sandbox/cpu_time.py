@@ -1,4 +1,4 @@
-"""How much CPU time another process has used, all its threads together."""
+"""The CPU time that another process has used, in all its threads together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 import time
 
 _PROCESS_CLOCK = 2
-_RUSAGE_BYTES = 96  # rusage_info_v0: 16 bytes of id, then user and system time
+_RUSAGE_BYTES = 96  # rusage_info_v0: a 16-byte id, then user and system time
 
 
 def cpu_s_of(pid: int) -> float:
-    """ProcessLookupError if it has ended and is gone."""
+    """Return the CPU time of a process. Raise ProcessLookupError if the process no longer exists."""
     if sys.platform == "darwin":
         return _cpu_s_on_macos(pid)
     try:

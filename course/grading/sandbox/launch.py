@@ -1,4 +1,4 @@
-"""Starting a sandbox: its files are written into a new folder, Python is started in it, and says when it is shut in."""
+"""Starts a sandbox: writes its files into a new folder, starts Python there, and waits until it is isolated."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from course.grading.sandbox.process import Printed, Sandbox, kill_all
 from course.grading.sandbox.spec import Level, Limits, SandboxError, SandboxFiles
 from course.grading.sandbox.visible_paths import View, view_of
 
-#: For Python to start and shut itself in. It needs a tenth of a second; a machine may be busy.
+#: The time for Python to start and isolate itself. It needs a tenth of a second, but the machine may be busy.
 _READY_S = 60.0
 _MESSAGE_BYTES = 4_096
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
-#: One thread for a product: a grader runs a worker on each core.
+#: One thread per matrix product, because a grader runs one worker per core.
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                 "VECLIB_MAXIMUM_THREADS": "1", "MLX_DISABLE_COMPILE": "1"}
 
 
 def start(level: Level, files: SandboxFiles, main: str, arguments: Sequence[str], limits: Limits) -> Sandbox:
-    """Run ``main``, one of ``files``, at this level. Its ``sys.argv[1]`` is the number of its socket.
+    """Run ``main``, one of ``files``, at this level. Its ``sys.argv[1]`` is the descriptor of its socket.
 
-    Returns when the process is shut in and about to run the file. SandboxError if it cannot be shut in like this.
+    Return when the process is isolated and about to run the file. Raise SandboxError if it cannot be isolated at this
+    level.
     """
     if main not in files.files:
         raise SandboxError(f"{main!r} is not in the sandbox; it holds {', '.join(sorted(files.files)) or 'nothing'}")
@@ -50,12 +51,12 @@ def start(level: Level, files: SandboxFiles, main: str, arguments: Sequence[str]
 
 
 def lay_out(files: SandboxFiles, view: View, folder: Path) -> View:
-    """Write the files into ``folder``; the view with its parts added to it."""
+    """Write the files into ``folder``, and return the view with the new folders added."""
     parts = [folder / name for name in ("files", "packages", "home", "root")]
     for part in parts:
         part.mkdir()
     _write_files(files.files, parts[0])
-    for path in view.packages:  # one folder with links to just these, to be in sys.path
+    for path in view.packages:  # one folder for sys.path, with links to exactly these packages
         (parts[1] / os.path.basename(path)).symlink_to(path)
     return dataclasses.replace(view, trees=(*view.trees, *(str(part) for part in parts[:3])))
 
@@ -71,7 +72,7 @@ def _write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def orders_for(level: Level, view: View, folder: Path, limits: Limits, child_socket: int) -> dict[str, Any]:
-    """What inside/bootstrap.py is to do."""
+    """Return the orders for inside/bootstrap.py."""
     return {
         "level": level.value, "parent": os.getpid(), "socket": child_socket, "limits": dataclasses.asdict(limits),
         "home": str(folder / "home"), "root": str(folder / "root"), "has_seccomp": seccomp.is_available(),
@@ -102,7 +103,8 @@ def _start(level: Level, view: View, folder: Path, limits: Limits, what: dict[st
 
 
 def _await_ready(process: subprocess.Popen[bytes], connection: socket.socket, printed: Printed) -> int:
-    """The process id of the Python that says it is ready, as it reads here; it may lie in a namespace of its own."""
+    """Wait until the Python in the sandbox reports that it is ready. Return its process id as seen from here, which
+    differs from the one inside a PID namespace."""
     try:
         message, pid = _receive_first(connection, process.pid)
     except BaseException:
@@ -138,7 +140,7 @@ def _receive_first(connection: socket.socket, own_pid: int) -> tuple[bytes, int]
 
 
 def _rest(connection: socket.socket) -> str:
-    """What went wrong, in the words of the bootstrap: it sends them at once, and ends."""
+    """Return the bootstrap's error message, which it sends before it exits."""
     connection.settimeout(1.0)
     try:
         return connection.recv(_MESSAGE_BYTES).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Which level this machine offers, found out by starting something at each, and what a level does not defend."""
+"""The levels that this machine offers, found by starting a process at each, and the gaps in each level's defence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course.grading.sandbox.launch import start
 from course.grading.sandbox.spec import Level, Limits, SandboxError, SandboxFiles
 
 WANTED = ("auto", "require", "none")
-#: Which levels a platform may have, the tightest first.
+#: The levels that a platform may have, the tightest first.
 _CANDIDATES = {"linux": (Level.BUBBLEWRAP, Level.NAMESPACES, Level.LANDLOCK), "darwin": (Level.SEATBELT,)}
 _PROBE_LIMITS = Limits(cpu_s=10, memory_bytes=1 << 30, file_bytes=1 << 16, open_files=32)
 _PROBE = b"""
@@ -23,14 +23,14 @@ except OSError:
 else:
     os.write(int(sys.argv[1]), b"open")
 """
-#: The ABI of Landlock that first has it.
+#: The first ABI of Landlock with this feature.
 _ABI_WITH_TCP, _ABI_WITH_SCOPES = 4, 6
 
 
 def choose_level(wanted: str) -> Level:
-    """The tightest level that works here.
+    """Return the tightest level that works here.
 
-    "require" raises SandboxError where there is none, "auto" falls back on PLAIN, "none" is PLAIN at once.
+    If there is none, "require" raises SandboxError and "auto" falls back to PLAIN. "none" always means PLAIN.
     """
     if wanted not in WANTED:
         raise SandboxError(f"sandbox {wanted!r} is none of {', '.join(WANTED)}")
@@ -50,7 +50,7 @@ def choose_level(wanted: str) -> Level:
 
 @functools.cache
 def why_not(level: Level) -> str | None:
-    """Why this level does not work here; None if it does: a process was started, and could not read a file outside."""
+    """Return why this level does not work here; None if a process at this level could not read a file outside."""
     if level is Level.LANDLOCK and landlock.abi() == 0:
         return "the kernel has no Landlock"
     try:
@@ -64,7 +64,7 @@ def why_not(level: Level) -> str | None:
 
 
 def describe(level: Level) -> tuple[bool, tuple[str, ...]]:
-    """Whether the student's file can reach the network; and what is not defended, in sentences."""
+    """Return whether the student's file can reach the network, and sentences about what is not defended."""
     has_filter = sys.platform == "linux" and seccomp.is_available()
     has_network = level in (Level.PLAIN, Level.LANDLOCK) and not has_filter
     sentences = list(_SENTENCES[level])
@@ -97,7 +97,7 @@ _PLAIN_WITHOUT_FILTER = (
 
 
 def _landlock_gaps(abi: int) -> list[str]:
-    """What is open where no filter of system calls stands beside Landlock."""
+    """Return the gaps of Landlock when there is no filter of system calls in addition."""
     gaps = ["The file can use the network by other means than TCP, and change the permissions of your files."]
     if abi < _ABI_WITH_TCP:
         gaps.append("The file can use TCP.")

@@ -1,4 +1,4 @@
-"""One running sandbox, as the grader holds it: a socket, a clock, what it printed, and an end."""
+"""One running sandbox as the grader sees it: a socket, its CPU time, its output, and how to end it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from course.grading.sandbox.cpu_time import cpu_s_of
 from course.grading.sandbox.inside.init_process import descendants
 
 _PRINTED_BYTES = 8_000
-#: It has closed its socket, so it is about to end: how long its exit status is waited for.
+#: How long to wait for the exit status of a process that has closed its socket and so is about to end.
 _LEAVING_S = 0.5
-#: For the keepers to see that all has ended. They need milliseconds.
+#: The time for the keepers to make sure that everything has ended. They need milliseconds.
 _KEEPER_S = 10.0
 
 
 class Printed:
-    """What a process writes to standard output and error: a file without a name, whose size its limits bound."""
+    """The standard output and error of a process, in a file without a name. The process's limits bound its size."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "printed"
         self._reader = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        # At its end, wherever that is after a clear. Opened anew, since the place would be shared otherwise.
+        # Append at the current end, also after clear(). Opened separately: a duplicate would share its position.
         self.writer = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         path.unlink()
 
@@ -51,37 +51,37 @@ class Printed:
 
 
 class Sandbox:
-    """A process that runs a student's file. Made by ``start``; the thread that did so must outlive it, on Linux."""
+    """A process that runs a student's file, created by ``start``. On Linux the thread that did so must outlive it."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, pid: int, printed: Printed,
                  clean_up: Callable[[], None]) -> None:
-        #: The grader's end of a socket pair; the other end is all that the process has beside 0, 1 and 2.
+        #: The grader's end of a socket pair. Apart from 0, 1 and 2, the other end is the process's only descriptor.
         self.connection = connection
-        #: Of the Python that runs the file; keepers stand between it and ``process``.
+        #: The id of the Python that runs the file. ``process`` is its ancestor, with keepers in between.
         self.pid = pid
         self._process = process
         self._printed = printed
         self._clean_up = clean_up
         self._cpu_s = 0.0
-        #: What was used before the Python that runs the file was there; it is not the file's.
+        #: The CPU time used before the Python that runs the file existed. It is not charged to the file.
         self._keepers_cpu_s = 0.0
-        with contextlib.suppress(ProcessLookupError):  # a file of one line may have ended already
+        with contextlib.suppress(ProcessLookupError):  # a one-line file may have ended already
             self._keepers_cpu_s = cpu_s_of(process.pid) if pid != process.pid else 0.0
         self._last_printed: str | None = None
         self._has_ended = False
         self._status: int | None = None
 
     def cpu_s(self) -> float:
-        """CPU time used so far, all threads; after the end, what it was."""
+        """Return the CPU time used so far by all threads; after the end, the total."""
         if self._process.returncode is None:
             try:
                 self._cpu_s = max(self._cpu_s, cpu_s_of(self.pid))
-            except ProcessLookupError:  # its keepers are about to end, too, and to say how much it was
+            except ProcessLookupError:  # the keepers are about to end, and then the total is known
                 self._wait(_LEAVING_S)
         return self._cpu_s
 
     def printed(self) -> str:
-        """The last bytes that it wrote to standard output and error. Not trusted: any text may stand there."""
+        """Return the last bytes written to standard output and error. Do not trust them: they may be any text."""
         return self._printed.tail() if self._last_printed is None else self._last_printed
 
     def clear_printed(self) -> None:
@@ -91,9 +91,10 @@ class Sandbox:
             self._printed.clear()
 
     def end(self) -> int | None:
-        """Kill it and all that it started, and clean up; a second call changes nothing.
+        """Kill the process and everything that it started, and clean up. A second call changes nothing.
 
-        Returns the exit status that it had already, 128 + the number where a signal ended it; None if it was running.
+        Return the exit status if it had already ended, 128 + the signal's number if a signal ended it; None if it was
+        running.
         """
         if self._has_ended:
             return self._status
@@ -116,7 +117,7 @@ class Sandbox:
         self.end()
 
     def _kill(self) -> None:
-        """The inner process first: its keeper then ends whatever it left behind, and itself."""
+        """Kill the inner process first: its keeper then ends whatever it left behind, and exits."""
         if self.pid != self._process.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -126,7 +127,7 @@ class Sandbox:
         self._wait(None)
 
     def _wait(self, timeout_s: float | None) -> int | None:
-        """The exit status, as a shell would say it; None if it still runs after this time."""
+        """Return the exit status as a shell reports it; None if the process still runs after ``timeout_s``."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         while self._process.returncode is None:
             ended_pid, status, usage = os.wait4(self._process.pid, 0 if give_up_s is None else os.WNOHANG)
@@ -142,7 +143,7 @@ class Sandbox:
 
 
 def kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Without the keepers' help: descendants that can be found, and the process group."""
+    """Kill, without the keepers' help, all descendants that can be found and the process group."""
     if os.path.isdir("/proc/self"):
         for pid in descendants(process.pid):
             with contextlib.suppress(ProcessLookupError):
@@ -152,9 +153,9 @@ def kill_all(process: subprocess.Popen[bytes]) -> None:
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """Whether the other end is gone, and nothing that it sent is left to read."""
+    """Return whether the other end is closed and everything that it sent has been read."""
     try:
-        connection.setblocking(False)  # else recv() would wait as long as its timeout says
+        connection.setblocking(False)  # otherwise recv() would wait for its timeout
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
         return False

@@ -1,4 +1,4 @@
-"""What a sandbox is made of: what it can see, what it may use up, and how tightly it is shut."""
+"""The description of a sandbox: what it can see, what it may use up, and how tightly it is isolated."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 
 class SandboxError(Exception):
-    """A sandbox could not be set up as asked. Says nothing about the student's file."""
+    """A sandbox could not be set up as asked. This says nothing about the student's file."""
 
 
 class Level(str, enum.Enum):
-    """How a file is kept in, the tightest first. The value is what stands in a result."""
+    """The levels of isolation, the tightest first. The value appears in results."""
 
     BUBBLEWRAP = "bubblewrap"
     NAMESPACES = "namespaces"
@@ -23,22 +23,23 @@ class Level(str, enum.Enum):
 
 @dataclass(frozen=True)
 class SandboxFiles:
-    """All that the sandbox can see beside Python's standard library."""
+    """Everything that the sandbox can see besides Python's standard library."""
 
-    #: Relative name → content. They are laid into a fresh folder, readable and not writable.
+    #: Relative name → content. They are written into a fresh folder, where they can be read but not changed.
     files: Mapping[str, bytes]
-    #: Installed packages that can be imported, each with what it needs: "numpy", "mlx", "pytest".
+    #: Installed packages that can be imported, each with its dependencies: "numpy", "mlx", "pytest".
     packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the process may use up in its whole life."""
+    """The limits on what the process may use in its whole life."""
 
-    #: Never ended before, and soon after: the kernel counts roughly, in whole seconds. ``Sandbox.cpu_s`` is exact.
+    #: The process is ended soon after this time, never before: the kernel counts roughly, in whole seconds.
+    #: ``Sandbox.cpu_s`` is exact.
     cpu_s: float
     #: Address space, not resident memory: MLX and NumPy together need half a gigabyte of it.
     memory_bytes: int
-    #: Of any one file that it writes; what it prints goes to one.
+    #: The size of any one file that it writes. What it prints goes to one file.
     file_bytes: int
     open_files: int

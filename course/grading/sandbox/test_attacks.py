@@ -1,4 +1,4 @@
-"""A hostile file gets nowhere; and each of its attempts would succeed where nothing stands in its way."""
+"""A hostile file achieves nothing, and each of its attempts would succeed if nothing prevented it."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ SEEING = ("read_processes", "read_the_graders_memory")
 WRITING = ("write_outside", "make_outside", "make_folder_outside", "rename_outside", "remove_outside", "link_outside",
            "truncate_outside", "write_in_the_room", "write_in_the_current_folder", "write_in_tmp",
            "write_to_shared_memory")
-#: Landlock does not know of these.
+#: Landlock does not cover these.
 CHANGING = ("change_mode_outside", "change_time_outside", "lock_outside")
 NETWORK = ("connect",)
 OTHER_NETWORK = ("connect_by_path", "send_a_datagram")
@@ -32,7 +32,7 @@ def succeeded(report, names):
 
 @ON_LINUX
 def test_with_the_filter_nothing_succeeds(attack, level):
-    """All of it at a level that isolates; a plain process can still read, and says so."""
+    """Check that no attempt succeeds at a level that isolates. A plain process can still read, as documented."""
     report = attack(level, True)
     done = [name for name, outcome in report.outcomes.items() if outcome == "done"]
     assert set(done) <= ({*READING, *SEEING} if level is Level.PLAIN else set()), f"these succeeded: {done}"
@@ -50,11 +50,11 @@ def test_without_the_filter_the_levels_own_walls_stand(attack, level):
 
 @ON_LINUX
 def test_with_nothing_in_their_way_the_attempts_succeed(attack):
-    """The test of the tests: an attempt that fails anyway would prove nothing."""
+    """Check the tests themselves: an attempt that fails anyway would prove nothing."""
     report = attack(Level.PLAIN, False)
-    expected = {*READING, *SEEING, *FILTERED} - {"enter_namespaces"}  # which a machine may forbid to all
+    expected = {*READING, *SEEING, *FILTERED} - {"enter_namespaces"}  # a machine may forbid these to every user
     assert set(report.outcomes) == {*expected, *ALWAYS, "enter_namespaces"}, "each attempt has its place in a list"
-    if os.geteuid() == 0:  # the file has given up what root may do, and the grader has not
+    if os.geteuid() == 0:  # the file has given up root's privileges, and the grader has not
         expected -= {"read_the_graders_memory", "slow_the_grader", "trace_the_grader"}
     failed = {name: report.outcomes[name] for name in expected if report.outcomes[name] != "done"}
     assert failed == {}

@@ -1,4 +1,4 @@
-"""What would be started where this machine cannot, and which calls the filter lets through."""
+"""The commands for levels that this machine does not offer, and the calls that the filter allows."""
 
 import errno
 import shutil
@@ -106,7 +106,7 @@ def test_the_tightest_that_works_is_chosen(monkeypatch, reasons, level):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these are Linux's")
 def test_a_level_works_where_the_kernel_has_it():
-    """Else the hostile file's tests would be skipped there, and nobody would know."""
+    """Check that these levels work. If they did not, the hostile file's tests would be skipped without notice."""
     found = {level: levels.why_not(level) for level in (Level.NAMESPACES, Level.LANDLOCK)}
     if landlock.abi() > 0:
         assert found[Level.LANDLOCK] is None
@@ -124,7 +124,7 @@ def test_an_unknown_wish_is_refused():
         choose_level("docker")
 
 
-# ---- the filter of system calls, run here as the kernel would
+# ---- the filter of system calls, run here as the kernel would run it
 
 
 OWN_PID = 4711
@@ -133,7 +133,7 @@ YES, NO, NOT_THERE = "yes", errno.EPERM, errno.ENOSYS
 
 
 def answer(machine, number, *arguments, arch=None):
-    """What the program says to a call: "yes" or an error's number."""
+    """Return the program's answer to a call: YES or the number of an error."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("=iIQ6Q", number, ARCH[machine] if arch is None else arch, 0, *padded)
     program, at, register = seccomp.compile_filter(machine, OWN_PID), 0, 0

@@ -1,4 +1,4 @@
-"""A sandbox from its start to its end: what works in it, what ends it, and that nothing is left of it."""
+"""A sandbox from start to end: what works in it, what ends it, and that nothing is left of it."""
 
 import contextlib
 import os
@@ -22,12 +22,12 @@ ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"
 
 
 def say(sandbox):
-    """All that it says until it closes its socket."""
+    """Return everything that the sandbox sends until it closes its socket."""
     return b"".join(iter(lambda: sandbox.connection.recv(1000), b"")).decode()
 
 
 def receive(sandbox, num_bytes):
-    """This many bytes; fewer if it ends before."""
+    """Receive ``num_bytes`` bytes, or fewer if the sandbox ends first."""
     received = b""
     while len(received) < num_bytes and (more := sandbox.connection.recv(num_bytes - len(received))):
         received += more
@@ -35,15 +35,16 @@ def receive(sandbox, num_bytes):
 
 
 def assert_all_have_ended(watch):
-    """``watch`` is a copy of the grader's end: it reads as closed only when nobody has the other one any more."""
-    with watch, contextlib.suppress(ConnectionResetError):  # closed, and something that was sent is unread
+    """Check that all processes have ended. ``watch`` is a copy of the grader's end: it reads as closed only when no
+    process holds the other end."""
+    with watch, contextlib.suppress(ConnectionResetError):  # closed while sent data is unread
         watch.setblocking(False)
-        while watch.recv(1000):  # BlockingIOError: somebody is still there
+        while watch.recv(1000):  # BlockingIOError: a process still holds the other end
             pass
 
 
 def test_what_an_honest_file_needs_works(run_file, level):
-    """Libraries, threads, an event loop, catching an error, half a gigabyte of memory."""
+    """Use libraries, threads, an event loop, a caught error and half a gigabyte of memory."""
     sandbox = run_file(level, """if True:
         import asyncio, os, sys, threading
         import mlx.core as mx, numpy as np
@@ -136,7 +137,7 @@ for behaviour in ("daemon", "stopped", "deaf"):
 @ON_LINUX
 @pytest.mark.parametrize("text", ["while True: signal.pause()", "os.read(connection, 1); os._exit(3)"])
 def test_what_it_started_ends_with_it(run_file, level, no_filter, text):
-    """Daemons, stopped and deaf ones; also where the file itself ends first."""
+    """Start daemons, stopped processes and processes that ignore signals; also let the file itself end first."""
     before = descendants(os.getpid())
     sandbox = run_file(level, LEAVES_OTHERS + text)
     assert receive(sandbox, 3) == b"xxx"

@@ -1,4 +1,4 @@
-"""The second wall: what the process that runs the tests can no longer do, with the kernel's help and without."""
+"""The second wall: what the process that runs the tests can no longer do, with and without the kernel's help."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from course.grading.sandbox.inside import landlock, seccomp
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Runs behind the wall: each function is one attempt. ``raw`` ones ask the kernel, past Python's audit hook.
+#: Runs behind the wall: each function is one attempt. ``raw`` ones call the kernel, bypassing Python's audit hook.
 ATTEMPTS = '''
 import ctypes, json, os, socket, subprocess, sys
 from course.grading.sandbox import tests_wall as wall
@@ -93,6 +93,6 @@ def test_the_tests_process_can_only_compute_and_read_what_is_its_own(tmp_path, w
     assert len(outcomes) > 25
     for name, outcome in outcomes.items():
         if walls == "hook" and name.startswith("raw_"):
-            continue  # nobody runs machine code there
+            continue  # without the kernel's help machine code is not stopped
         assert (outcome == "done") == name.startswith("may_"), f"{name}: {outcome}"
     assert sorted(path.name for path in outside.iterdir()) == ["kept"] or walls == "hook"

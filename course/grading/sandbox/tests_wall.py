@@ -1,8 +1,8 @@
 """The second wall: what the process that runs the tests gives up before a submission is loaded.
 
-A submission runs in a sandbox. Should it find a way to have the tests' process act for it, that process can write no
-file, reach no network and start no process, and it reads only Python, the packages and the project. On Linux the kernel
-sees to it (Landlock for paths, seccomp for system calls); on every platform an audit hook of Python's does, too.
+A submission runs in a sandbox. If it finds a way to make the tests' process act for it, that process can write no file,
+reach no network and start no process, and it reads only Python, the packages and the project. On Linux the kernel
+enforces this (Landlock for paths, seccomp for system calls). On every platform an audit hook in Python does, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course.grading.sandbox.inside.init_process import die_with_parent
 from course.grading.sandbox.inside.system import PR_SET_NO_NEW_PRIVS, prctl
 from course.grading.sandbox.visible_paths import view_of
 
-#: What Python says before it does something that only a program outside of this wall may do.
+#: Audit events of actions that are forbidden behind this wall.
 REFUSED = frozenset(
     """os.chflags os.chmod os.chown os.exec os.fork os.forkpty os.kill os.killpg os.link os.lockf os.mkdir
     os.posix_spawn os.remove os.removexattr os.rename os.rmdir os.setxattr os.spawn os.startfile os.symlink os.system
@@ -29,26 +29,26 @@ REFUSED = frozenset(
     shutil.copytree shutil.make_archive shutil.move shutil.rmtree shutil.unpack_archive webbrowser.open urllib.Request
     ftplib.connect http.client.connect imaplib.open nntplib.connect poplib.connect smtplib.connect sqlite3.connect
     telnetlib.Telnet.open fcntl.flock fcntl.lockf""".split())
-#: These name a path that is read.
+#: Audit events that name a path to be read.
 READING = frozenset(("open", "os.listdir", "os.scandir", "os.walk", "glob.glob"))
 _EVENTS = REFUSED | READING
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def end_with_parent(broker: int) -> None:
-    """When the process that has the other end of ``broker`` is gone, however it ended, so is this one."""
+    """End this process when the process with the other end of ``broker`` is gone, however that one ended."""
     if sys.platform == "linux":
         die_with_parent(os.getppid())
         return
     poll = select.poll()
-    poll.register(broker, 0)  # only that it was closed
+    poll.register(broker, 0)  # report only that it was closed
     threading.Thread(target=lambda: (poll.poll(), os._exit(1)), daemon=True).start()
 
 
 def raise_wall(readable: Iterable[str]) -> None:
-    """From now on this process only computes, reads ``readable``, Python and its packages, and uses what is open.
+    """Restrict this process: it can only compute, read ``readable``, Python and its packages, and use what is open.
 
-    It cannot be taken back. Threads that run already are not bound by the kernel's half: call it before any are made.
+    This cannot be undone. The kernel's part does not bind threads that already run, so call it before starting any.
     """
     trees = _trees(readable)
     if sys.platform == "linux":
@@ -67,7 +67,7 @@ def _trees(readable: Iterable[str]) -> tuple[str, ...]:
 
 
 class _Hook:
-    """Raises PermissionError for what the wall forbids. Python calls it with every event that it audits."""
+    """Raises PermissionError for what the wall forbids. Python calls it for every audit event."""
 
     def __init__(self, trees: tuple[str, ...]) -> None:
         self._trees = tuple(f"{tree}/" for tree in trees)
@@ -78,7 +78,7 @@ class _Hook:
         if event in REFUSED:
             raise PermissionError(f"{event} is not for the process that runs the tests")
         path = arguments[0]
-        if isinstance(path, int):  # what is open already
+        if isinstance(path, int):  # a descriptor that is already open
             return
         flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
         if flags & _WRITING:

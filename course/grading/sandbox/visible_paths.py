@@ -1,7 +1,7 @@
-"""Which paths of this machine a sandbox must be able to read: Python, the system's libraries, the packages asked for.
+"""The paths of this machine that a sandbox must be able to read: Python, the system's libraries, requested packages.
 
-Site-packages is left out as a whole, since the engine may be installed there, and it is the answer of some labs. It
-often lies within the standard library's folder, so a view is made of trees and of holes in them.
+Site-packages is left out as a whole: the engine may be installed there, and it is the answer to some labs. The folder
+is often within the standard library's folder, so a view consists of trees and of holes in them.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _LINUX_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/
 _MACOS_LIBRARIES = ("/System", "/usr/lib", "/usr/share", "/opt/homebrew", "/usr/local/opt", "/usr/local/Cellar")
 _SINGLE_FILES = ("/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _SITE_NAMES = ("site-packages", "dist-packages")
-#: What a package needs beside itself and its own ``.libs`` folder.
+#: The requirements of a package besides itself and its own ``.libs`` folder.
 _COMPANIONS = {"pytest": ("_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli",
                           "typing_extensions")}
 
 
 @dataclass(frozen=True)
 class View:
-    """Paths that can be read. A hole is empty, but for the packages that lie in it."""
+    """Paths that can be read. A hole is empty, except for the packages in it."""
 
     trees: tuple[str, ...]
     holes: tuple[str, ...]
-    #: Name at the root → what it is a link to: ``/lib`` → ``usr/lib``.
+    #: Name at the root → its link target: ``/lib`` → ``usr/lib``.
     links: tuple[tuple[str, str], ...]
     packages: tuple[str, ...]
 
 
 def interpreter() -> str:
-    """The Python that runs here, without a virtual environment before it."""
+    """Return the path of the running Python, bypassing any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 @functools.cache
 def view_of(packages: tuple[str, ...]) -> View:
-    """The paths of this machine that a sandbox with these packages needs."""
+    """Return the paths of this machine that a sandbox with these packages needs."""
     libraries = _library_folders()
     links = tuple((path, os.readlink(path)) for path in libraries if os.path.islink(path))
     folders = _without_nested(os.path.realpath(path) for path in libraries)
@@ -59,7 +59,7 @@ def _library_folders() -> list[str]:
     if sys.platform == "darwin":
         candidates = (*_MACOS_LIBRARIES, sys.base_prefix)
     else:
-        # In a private prefix these two hold the standard library, and perhaps libpython.
+        # In a private prefix these two folders contain the standard library, and perhaps libpython.
         prefixes = (sys.base_prefix, sys.base_exec_prefix)
         own = (os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64"))
         candidates = (*_LINUX_LIBRARIES, *own)
@@ -74,14 +74,15 @@ def _site_folders(folder: str) -> list[str]:
 
 def _without_nested(paths: Iterable[str], within: tuple[str, ...] = ()) -> tuple[str, ...]:
     kept: list[str] = []
-    for path in sorted(set(paths)):  # a folder sorts before what lies in it
+    for path in sorted(set(paths)):  # a folder sorts before its contents
         if not any(path == other or path.startswith(other + "/") for other in (*within, *kept)):
             kept.append(path)
     return tuple(kept)
 
 
 def package_paths(name: str) -> tuple[str, ...]:
-    """The folders and files of an installed package, its companions and its bundled libraries."""
+    """Return the folders and files of an installed package, its companions and its bundled libraries. Raise
+    SandboxError if it is not installed."""
     top = _package_path(name)
     if top is None:
         raise SandboxError(f"package {name!r} is not installed; the sandbox cannot offer it")
@@ -91,7 +92,7 @@ def package_paths(name: str) -> tuple[str, ...]:
 
 
 def _package_path(name: str) -> Path | None:
-    # Not all of sys.path: in the current folder something of the same name may lie.
+    # Not all of sys.path: the current folder may contain something of the same name.
     installed = [path for path in sys.path if os.path.basename(path) in _SITE_NAMES]
     spec = importlib.machinery.PathFinder.find_spec(name, installed)
     if spec is None:

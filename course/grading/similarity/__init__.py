@@ -1,1 +1,1 @@
-"""Which submissions are alike where they could differ."""
+"""A search for submissions that are similar where they could differ."""

@@ -1,8 +1,8 @@
-"""Which submissions are alike where they could differ: in the task bodies, and there in what is not everybody's.
+"""Finds submissions that are similar where they could differ: in task bodies, apart from what the class has in common.
 
-Starter and solution are nearly the same text, so whole files say nothing. Left out are bodies of two statements, which
-can hardly be written in two ways, bodies that most of the class wrote alike, and runs of tokens that most have. What
-remains is compared as sets of such runs. Nothing here changes a score.
+Starter and solution are nearly the same text, so whole files say nothing. These are left out: bodies of two statements,
+which can hardly be written in two ways; bodies that most of the class wrote alike; and runs of tokens that most
+students have. The rest is compared as sets of such runs. Nothing here changes a score.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from course.lab.lab import Lab
 from course.lab.starters import clean_solution, declared_names, make_starter
 
 REFERENCE = "the reference"
-#: So many tokens in a row; shorter runs are in every program.
+#: The number of tokens in a run; shorter runs occur in every program.
 RUN = 8
 MAX_TRIVIAL_STATEMENTS = 2
-#: From this many on, "most of the class" means something.
+#: The class size from which "most of the class" is meaningful.
 MIN_CLASS = 5
-#: Pairs that are less alike than this are not shown, nor are bodies.
+#: Pairs that are less similar than this are not shown; the second number is for bodies.
 MIN_RATIO, MIN_BODY_RATIO = 0.6, 0.7
-#: A pair must have so many runs each: three lines that agree are no finding.
+#: The number of runs that each file of a pair must have: three lines that agree are not a finding.
 MIN_RUNS = 40
 MAX_PAIRS, MAX_BODIES = 40, 4
 
@@ -42,19 +42,19 @@ class Pair:
     first: str
     #: Another student, or ``REFERENCE``.
     second: str
-    #: 0 to 1: how much of the shorter one is in the other, so that half a copy is a copy.
+    #: From 0 to 1: how much of the shorter one is in the other, so that a copy of a half counts as a copy.
     ratio: float
     bodies: tuple[SharedBody, ...]
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """What was found in one lab, most alike first."""
+    """The findings for one lab, the most similar first."""
 
     lab: str
     num_compared: int
     pairs: tuple[Pair, ...]
-    #: How many pairs were alike enough to be shown, with those beyond the longest list.
+    #: How many pairs were similar enough to be shown, including those beyond the maximum.
     num_alike: int
     #: Body → why it was not compared.
     left_out: dict[str, str]
@@ -66,7 +66,7 @@ Runs = frozenset[tuple[str, ...]]
 
 
 def compare(lab: Lab, texts: Mapping[str, str]) -> Similarity:
-    """Compare what students wrote with each other's and with the reference. The texts are read, never run."""
+    """Compare the students' texts with each other and with the reference. The texts are read, never run."""
     solution = lab.solution.read_text(encoding="utf-8")
     starter = make_starter(solution, lab.relative(lab.solution))[0]
     known = frozenset(declared_names(starter))
@@ -86,7 +86,7 @@ def compare(lab: Lab, texts: Mapping[str, str]) -> Similarity:
 
 def _written(texts: Mapping[str, str], tasks: list[str], known: frozenset[str],
              shipped: Mapping[str, Body]) -> tuple[dict[str, dict[str, Body]], dict[str, str]]:
-    """Student → the bodies that are not as they were given out; and who has none, with the reason."""
+    """Return for each student the bodies that differ from the starter, and for each unreadable file the reason."""
     written, not_compared = {}, {}
     for student, text in texts.items():
         try:
@@ -111,7 +111,7 @@ def _shared_by_most(written: Mapping[str, Mapping[str, Body]], tasks: Iterable[s
 
 def _rare_runs(everyone: Mapping[str, Mapping[str, Body]], tasks: list[str], shipped: Mapping[str, Body],
                class_size: int) -> dict[str, dict[str, Runs]]:
-    """Who → body → its runs of tokens, without those that were given out or that most of the class have."""
+    """Return for each student and body its runs of tokens, without those in the starter or in most submissions."""
     runs = {who: {name: _runs(bodies[name]) for name in tasks if name in bodies} for who, bodies in everyone.items()}
     common = {(name, run) for name in tasks if name in shipped for run in _runs(shipped[name])}
     if class_size >= MIN_CLASS:
@@ -127,8 +127,8 @@ def _runs(body: Body) -> Runs:
 
 
 def _alike(runs: Mapping[str, Mapping[str, Runs]]) -> list[tuple[float, str, str]]:
-    """Pairs that are alike, most alike first. Each one's runs are the bits of one number: a class of 200 has 20,000
-    pairs, and each costs an "and"."""
+    """Return similar pairs, the most similar first. The runs of each file are the bits of one number: a class of 200
+    has 20,000 pairs, and each costs one "and"."""
     places: dict[tuple[str, tuple[str, ...]], int] = {}
     bits = {}
     for who, by_name in runs.items():

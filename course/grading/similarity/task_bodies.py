@@ -1,6 +1,6 @@
-"""The bodies that a lab leaves to the student, as tokens in which formatting and the names of locals do not count.
+"""The bodies that a lab leaves to the student, as tokens that ignore formatting and the names of locals.
 
-A student's text is only read, token by token: no tree is built of it, so that no text can exhaust the stack.
+A student's text is only read, token by token. No tree is built from it, so no text can exhaust the stack.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Tokens = Sequence[tokenize.TokenInfo]
 
 
 class Unreadable(Exception):
-    """Why a text has no bodies, in a sentence."""
+    """A text has no bodies. The message gives the reason in a sentence."""
 
 
 @dataclass(frozen=True)
 class Body:
-    #: With its class: ``BlockPool.touch``.
+    #: The name with its class: ``BlockPool.touch``.
     name: str
     text: str
-    #: Names of locals are all the same, texts too; neither comments nor the docstring are there.
+    #: Names of locals are replaced by one word, and so are strings. Comments and the docstring are left out.
     tokens: tuple[str, ...]
     num_statements: int
     first_line: int
@@ -40,9 +40,10 @@ class Body:
 
 
 def bodies_of(text: str, known_names: frozenset[str] = frozenset()) -> dict[str, Body]:
-    """All functions and methods of a module whose bodies have lines of their own. Raises Unreadable.
+    """Return all functions and methods of a module whose bodies are on separate lines. Raise Unreadable if the text is
+    too long or does not parse.
 
-    ``known_names`` are those of the lab, which stay as they are; so do attributes and Python's own.
+    ``known_names`` are the lab's names, which are kept; so are attributes and Python's own names.
     """
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"it has {len(text):,} characters, and more than {MAX_CHARACTERS:,} are not compared")
@@ -56,7 +57,7 @@ def bodies_of(text: str, known_names: frozenset[str] = frozenset()) -> dict[str,
         inside = _without_docstring(tokens[start:end])
         if inside:
             first = inside[0].start[0]
-            last = max(token.start[0] for token in inside if token.type != tokenize.DEDENT)  # that is a line further
+            last = max(token.start[0] for token in inside if token.type != tokenize.DEDENT)  # a DEDENT is a line later
             found[name] = Body(name, textwrap.dedent("\n".join(lines[first - 1:last])).rstrip(),
                                _normalised(inside, known_names), sum(t.type == tokenize.NEWLINE for t in inside),
                                first, last)
@@ -64,14 +65,14 @@ def bodies_of(text: str, known_names: frozenset[str] = frozenset()) -> dict[str,
 
 
 def task_names(solution: str) -> list[str]:
-    """The functions of a solution that hold a ``# TASK`` marker; each body that the starter leaves to the student."""
+    """Return the functions of a solution with a ``# TASK`` marker: the bodies that the starter leaves open."""
     try:
         bodies = bodies_of(solution).values()
     except Unreadable as error:
         raise LabError(f"the reference cannot be compared: {error}") from None
     marked = [number for number, line in enumerate(solution.splitlines(), start=1) if _TASK.match(line)]
     names = []
-    for number in marked:  # the marker is a comment just before, or inside of, what counts as the body
+    for number in marked:  # the marker is a comment just before, or inside, the part that counts as the body
         around = [body for body in bodies if body.first_line - 1 <= number <= body.last_line]
         if around:
             names.append(max(around, key=lambda body: body.first_line).name)
@@ -79,7 +80,7 @@ def task_names(solution: str) -> list[str]:
 
 
 def _functions(tokens: Tokens) -> Iterator[tuple[str, int, int]]:
-    """Qualified name, and where the block begins and ends among the tokens."""
+    """Yield the qualified name of each function, and where its block begins and ends among the tokens."""
     scopes: list[tuple[str, int]] = []
     for place, token in enumerate(tokens[:-1]):
         while scopes and place >= scopes[-1][1]:
@@ -89,7 +90,7 @@ def _functions(tokens: Tokens) -> Iterator[tuple[str, int, int]]:
             continue
         start = next((i for i in range(place, len(tokens)) if tokens[i].type == tokenize.NEWLINE), len(tokens)) + 1
         if start >= len(tokens) or tokens[start].type != tokenize.INDENT:
-            continue  # all of it stands in one line
+            continue  # the whole definition is on one line
         end = _end_of_block(tokens, start)
         name = ".".join([*(scope for scope, _ in scopes), tokens[place + 1].string])
         scopes.append((tokens[place + 1].string, end))
@@ -113,7 +114,7 @@ def _without_docstring(tokens: Tokens) -> Tokens:
 
 def _normalised(tokens: Tokens, known_names: frozenset[str]) -> tuple[str, ...]:
     words: list[str] = []
-    depth_of_text = 0  # newer versions of Python take f-strings apart
+    depth_of_text = 0  # newer versions of Python split f-strings into tokens
     before = ""
     for token in tokens:
         kind = tokenize.tok_name[token.type]

@@ -1,4 +1,4 @@
-"""What is alike in the task bodies is found, however it is disguised; what everybody shares is not."""
+"""Similar task bodies are found, however they are disguised; what the whole class shares is not reported."""
 
 import re
 
@@ -48,7 +48,7 @@ def solution(lab):
 
 
 def disguised(text):
-    """Other names of locals, other formatting, other comments and texts."""
+    """Change the names of locals, the formatting, the comments and the strings."""
     for old, new in (("before", "vorher"), ("after", "nachher"), ("last", "hinten"), ("seen", "schon")):
         text = re.sub(rf"(?<![\w.]){old}(?!\w)", new, text)
     text = text.replace("queue already", "list").replace("        self.num_free_blocks += 1",

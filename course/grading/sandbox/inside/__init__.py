@@ -1,4 +1,4 @@
-"""What runs in the sandbox's own process before the student's file: it shuts the door behind itself.
+"""The code that runs in the sandbox's own process before the student's file. It isolates the process.
 
-Only the standard library is imported here, and relative modules: the course is out of reach.
+Only the standard library and modules of this package are imported here: the course cannot be imported.
 """

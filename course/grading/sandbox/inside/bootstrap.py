@@ -1,6 +1,6 @@
 """From a fresh Python to the student's process: namespaces, limits, Landlock, seccomp, and then the file itself.
 
-The orders come on standard input, as one marshalled dictionary; course.grading.sandbox.launch writes them.
+The orders arrive on standard input, as one marshalled dictionary written by course.grading.sandbox.launch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .system import PR_SET_NO_NEW_PRIVS, drop_capabilities, prctl
 
 READY, FAILED = b".", b"!"
 EXIT_NOT_SET_UP = 70
-#: The kernel counts ticks for this limit. On a busy machine it counted 1.0 s where 0.71 s had been used.
+#: The kernel counts ticks for this limit. On a busy machine it counted 1.0 s when 0.71 s had been used.
 _SAMPLING_MARGIN = 1.5
 
 
 def main() -> None:
-    """Set up as ordered, say so over the socket, and run the sandbox's main file."""
+    """Set up the process as ordered, report over the socket that it is ready, and run the sandbox's main file."""
     orders: dict[str, Any] = marshal.loads(sys.stdin.buffer.read())
     _close_standard_input()
     try:
@@ -47,9 +47,9 @@ def _close_standard_input() -> None:
 
 
 def _become_the_inner_process(orders: dict[str, Any]) -> None:
-    """Fork a keeper or two; what returns is the process that the student's file will run in."""
+    """Fork one or two keepers. Return in the process that will run the student's file."""
     level = orders["level"]
-    if level == "bubblewrap":  # which made the namespaces; this is the first process in there
+    if level == "bubblewrap":  # it made the namespaces, and this is their first process
         init_process.die_with_parent()
         drop_capabilities()
     elif level == "namespaces":
@@ -66,20 +66,20 @@ def _become_the_inner_process(orders: dict[str, Any]) -> None:
 
 
 def _limit(cpu_s: float, memory_bytes: int, file_bytes: int, open_files: int) -> None:
-    """Rlimits. Linux counts the processes of the whole user, threads too, so their number is limited elsewhere."""
+    """Set the rlimits. Linux counts the processes and threads of the whole user: their number is limited elsewhere."""
     whole_s = math.ceil(cpu_s * _SAMPLING_MARGIN)
-    _set_limit(resource.RLIMIT_CPU, whole_s, whole_s + 1)  # a signal, and a second later the end
+    _set_limit(resource.RLIMIT_CPU, whole_s, whole_s + 1)  # first a signal, one second later the kill
     _set_limit(resource.RLIMIT_FSIZE, file_bytes)
     _set_limit(resource.RLIMIT_NOFILE, open_files)
     _set_limit(resource.RLIMIT_CORE, 0)
     if sys.platform == "darwin":
-        _set_limit(resource.RLIMIT_NPROC, 0)  # threads do not count there: this only forbids new processes
+        _set_limit(resource.RLIMIT_NPROC, 0)  # macOS does not count threads here: this only forbids new processes
     else:
         _set_limit(resource.RLIMIT_AS, memory_bytes)
 
 
 def _set_limit(kind: int, soft: int, hard: int | None = None) -> None:
-    """Never above what this process has been given."""
+    """Set a limit, but never above what this process has been given."""
     allowed = resource.getrlimit(kind)[1]
     wanted = soft if hard is None else hard
     if allowed != resource.RLIM_INFINITY:
@@ -97,9 +97,9 @@ def _shut_the_door(orders: dict[str, Any]) -> None:
 
 
 def _prepare_python(orders: dict[str, Any]) -> Any:
-    """The sandbox's main file, compiled; sys as if Python had been started with it."""
+    """Compile the sandbox's main file, and set up ``sys`` as if Python had been started with it."""
     path, here = orders["main"], __name__.partition(".")[0]
-    sys.path[:] = [*sys.path[1:], *orders["paths"]]  # the first is where this package was found
+    sys.path[:] = [*sys.path[1:], *orders["paths"]]  # the first entry is where this package was found
     sys.argv[:] = [path, str(orders["socket"]), *orders["arguments"]]
     for name in [name for name in sys.modules if name.partition(".")[0] == here]:
         del sys.modules[name]

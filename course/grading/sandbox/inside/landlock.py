@@ -1,4 +1,4 @@
-"""Landlock: the process shuts itself out of the file system, but for a list of paths. No privilege is needed."""
+"""Landlock: the process gives up access to the file system, except for a list of paths. No privilege is needed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Iterable
 
 from .system import syscall
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every machine
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
-#: How many kinds of access to files an ABI knows: the first few bits of the mask.
+#: How many kinds of file access each ABI knows: the lowest bits of the mask.
 _NUM_FILE_BITS = {1: 13, 2: 14, 3: 15, 4: 15}
 _NUM_FILE_BITS_SINCE_5 = 16
 _ALL_TCP = 0b11
-#: Abstract Unix sockets and signals, to processes outside.
+#: Abstract Unix sockets of, and signals to, processes outside.
 _ALL_SCOPES = 0b11
 
 
 def abi() -> int:
-    """Version of the kernel's Landlock; 0 where there is none."""
+    """Return the version of the kernel's Landlock; 0 if it has none."""
     try:
         return syscall("landlock", _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     except OSError:
@@ -30,7 +30,7 @@ def abi() -> int:
 
 
 def restrict(trees: Iterable[str], holes: Iterable[str], packages: Iterable[str]) -> None:
-    """From now on this process reads only these paths, writes none, and reaches no TCP port."""
+    """Restrict this process for good: it can read only these paths, write none, and reach no TCP port."""
     ruleset = _create_ruleset()
     hollow = frozenset(holes)
     for tree in trees:
@@ -53,13 +53,14 @@ def _create_ruleset() -> int:
 
 
 def _grant(ruleset: int, path: str, holes: frozenset[str]) -> None:
-    """Reading below ``path``. A rule cannot be taken back below, so round a hole each neighbour gets its own."""
+    """Allow reading below ``path``, except in ``holes``. A rule cannot be revoked further down, so around a hole
+    each neighbour gets its own rule."""
     if not any(hole.startswith(path + "/") for hole in holes):
         _add_rule(ruleset, path, READ_FILE | READ_DIR if os.path.isdir(path) else READ_FILE)
         return
     _add_rule(ruleset, path, READ_DIR)
     for entry in os.scandir(path):
-        if entry.path not in holes and not entry.is_symlink():  # a link is followed to where another rule reaches
+        if entry.path not in holes and not entry.is_symlink():  # a link's target needs its own rule
             _grant(ruleset, entry.path, holes)
 
 

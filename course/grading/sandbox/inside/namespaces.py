@@ -1,4 +1,4 @@
-"""Namespaces: a root folder of its own with read-only views of what is needed, no network, no other processes."""
+"""Namespaces: a separate root folder with read-only views of what is needed, no network, no other processes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _NEW_MOUNTS, _NEW_HOSTNAME, _NEW_IPC = 0x00020000, 0x04000000, 0x08000000
 _NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
 _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 _DETACH = 2
-_MOUNT_SETATTR = 442  # the same on every machine
+_MOUNT_SETATTR = 442  # the same on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTR_RDONLY_NOSUID = 0b11
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-#: Who the process is in there. Not root, so that it could not become root by starting a program.
+#: The user id in the namespace. Not root, so that the process cannot become root by starting a program.
 _USER_INSIDE = 1000
 
 
 def leave_the_others() -> None:
-    """Into new namespaces. The next child is the first process of its own."""
+    """Enter new namespaces. The next child will be the first process of its PID namespace."""
     user, group = os.getuid(), os.getgid()
     unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PIDS | _NEW_NETWORK | _NEW_IPC | _NEW_HOSTNAME)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{_USER_INSIDE} {user} 1"),
@@ -33,7 +33,7 @@ def leave_the_others() -> None:
 
 def change_root(root: str, trees: Iterable[str], holes: Iterable[str], links: Iterable[tuple[str, str]],
                 packages: Iterable[str]) -> None:
-    """Make ``root``, an empty folder, the root: with these paths in it, read-only, under the names they had."""
+    """Make ``root``, an empty folder, the root folder. It contains these paths, read-only, under their old names."""
     mount(None, "/", None, _REC | _PRIVATE)
     _mount_memory(root)
     for tree in trees:
@@ -50,7 +50,7 @@ def change_root(root: str, trees: Iterable[str], holes: Iterable[str], links: It
         mount(None, folder, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
     os.chdir(root)
     syscall("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
-    unmount(".", _DETACH)  # the old root, which now lies over the new one
+    unmount(".", _DETACH)  # the old root, which now covers the new one
     os.chdir("/")
 
 

@@ -1,4 +1,4 @@
-"""Seccomp: a small program that the kernel runs before each system call of this process, and that says yes or no."""
+"""Seccomp: a small program that the kernel runs before each system call of this process, to allow or refuse it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODE_FILTER = 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _REFUSE, _NOT_THERE = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
 _X32_BIT = 0x40000000
-# Of a call: its number, the machine's kind, and six arguments of eight bytes, the low half first.
+# The data of a call: its number, the architecture, and six arguments of eight bytes each, the low half first.
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN, _JUMP = 0x20, 0x15, 0x35, 0x54, 0x06, 0x05
 
@@ -26,7 +26,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def is_available() -> bool:
-    """Whether this kernel takes such a program, and this machine's calls are known here."""
+    """Return whether this kernel accepts such a program, and the system calls of this architecture are known here."""
     number = _SECCOMP.get(os.uname().machine) if os.uname().sysname == "Linux" else None
     if number is None:
         return False
@@ -38,7 +38,7 @@ def is_available() -> bool:
 
 
 def restrict() -> None:
-    """From now on, and for all threads to come. Needs no_new_privs."""
+    """Install the filter for this thread and all threads that it will start. Needs no_new_privs."""
     program = compile_filter(os.uname().machine, os.getpid())
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -47,7 +47,7 @@ def restrict() -> None:
 
 
 def compile_filter(machine: str, own_pid: int) -> list[Instruction]:
-    """The program for a machine. Calls made for another kind of machine have other numbers, so they are refused."""
+    """Compile the program for a machine. Calls for another architecture have other numbers, so they are refused."""
     column = MACHINES.index(machine)
     program: list[Instruction] = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
                                   (_RETURN, 0, 0, _REFUSE), (_LOAD, 0, 0, _NUMBER_AT),
@@ -63,7 +63,7 @@ def compile_filter(machine: str, own_pid: int) -> list[Instruction]:
 
 
 def _on_number(number: int | None, block: list[Instruction]) -> list[Instruction]:
-    """``block``, which ends in an answer, for this call; none where the machine does not have it."""
+    """Return instructions that run ``block``, which ends in an answer, for this call; none if the machine lacks it."""
     return [] if number is None else [(_EQUAL, 0, len(block), number), *block]
 
 
@@ -72,7 +72,7 @@ def _allow_if(checks: tuple[Check, ...]) -> list[Instruction]:
     for check in checks:
         block += [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * check.argument), (_AND, 0, 0, check.mask)]
         num_values = len(check.values)
-        # On a hit, over the rest of the values and the answer that follows them.
+        # On a hit, jump over the remaining values and the answer after them.
         hits: list[Instruction] = [(_EQUAL, num_values - index, 0, value)
                                    for index, value in enumerate(check.values)]
         if check.is_refused:

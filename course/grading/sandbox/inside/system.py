@@ -1,4 +1,4 @@
-"""Calls of the kernel that Python has no function for."""
+"""System calls that Python has no function for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def call(what: str, result: int) -> int:
-    """``result`` of a call, or an OSError that says what was tried."""
+    """Return the ``result`` of a call. If it is negative, raise an OSError that says what was tried."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -48,7 +48,7 @@ def unmount(target: str, flags: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do beyond other users. Without privileges there is nothing to give up."""
+    """Give up the rights that root has beyond other users. Without privileges there is nothing to give up."""
     number = _CAPSET.get(os.uname().machine)
     if number is not None:
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
