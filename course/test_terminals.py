@@ -124,8 +124,8 @@ def test_of_two_tasks_in_full_the_next_one_stands_last(course, lab1, terminal):
     write_starter(lab1, add='raise NotImplementedError("Task 1: add")', double="return 0")
     course.test(["1.1"])
     text = terminal.getvalue()
-    assert text.index("✗ double doubles") < text.index("  Task 1 sums\n") < text.index("still to do: add")
-    assert text.index("still to do: add") < text.index("Next: task 1.")
+    assert text.index("✗ double doubles") < text.index("  Task 1 sums\n") < text.index("still to do: Task 1: add")
+    assert text.index("still to do: Task 1: add") < text.index("Next: task 1.")
 
 
 @pytest.mark.parametrize("width", [80, 60])

@@ -103,8 +103,8 @@ def test_the_benchmark_measures_whose_pool_it_says(monkeypatch, capsys, numbers,
 
 def test_the_commands_take_what_there_is():
     assert make_parser().parse_args(["demo"]).what == "blocks"
-    assert vars(make_parser().parse_args(["bench", "allocator", "--cold"])) == {
-        "command": "bench", "what": "allocator", "cold": True}
+    bench = make_parser().parse_args(["bench", "allocator", "--cold"])
+    assert (bench.command, bench.what, bench.cold) == ("bench", "allocator", True)
     with pytest.raises(SystemExit):
         make_parser().parse_args(["demo", "tale"])
 
