@@ -22,10 +22,10 @@ from course.pytest_run.parallel import stay_on_a_core
 pytest_plugins = ["course.plugin"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-#: The temporary home folder of this run. A process that finds it set was started by a test or is a worker of xdist.
+#: The temporary home folder of this run. A process in which it is set was started by a test or is an xdist worker.
 HOME_VARIABLE = "MINI_VLLM_TEST_HOME"
 MODELS_VARIABLE = "MINI_VLLM_TEST_MODELS"
-#: Variables that name folders of the user's, outside of the home folder too.
+#: Variables that name folders of the user, including those outside the home folder.
 FOLDER_PREFIXES = ("XDG_", "HF_", "JUPYTER_", "HUGGINGFACE_")
 FOLDER_VARIABLES = ("MINI_VLLM_CACHE", "IPYTHONDIR", "MPLCONFIGDIR", "TRANSFORMERS_CACHE", "HISTFILE")
 
@@ -46,8 +46,10 @@ _own_home = leave_home()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With ``-n``, each process stays on a core and multiplies with one thread: two that use all cores each would wait
-    for each other."""
+    """Register the marker. With ``-n``, pin each process to a core and let it multiply with one thread.
+
+    Two processes that each use all cores would wait for each other.
+    """
     config.addinivalue_line("markers", "needs_model(name): needs a model that `mini-vllm pull` has fetched")
     if config.getoption("numprocesses", default=None):
         for name in THREADS:
@@ -62,7 +64,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: the garbage collector need not go through it each time."""
+    """Freeze what was imported and collected: it stays to the end, so the garbage collector need not scan it."""
     gc.freeze()
 
 
@@ -76,7 +78,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose model was not passed in; fail it if the folder does not have the model."""
+    """Skip a test whose model was not passed in; fail it if the folder does not contain the model."""
     for mark in item.iter_markers("needs_model"):
         name, folder = mark.args[0], os.environ.get(MODELS_VARIABLE)
         if not folder:

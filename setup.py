@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: what of the repository is packed, and where."""
+"""The part of the build that pyproject.toml cannot express: which files of the repository are packed, and where."""
 
 import shutil
 from fnmatch import fnmatch
@@ -8,17 +8,17 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-#: The suites that lie beside the code are not for those who install the package.
+#: The tests next to the code are not packed.
 SUITES = ("test_*.py", "conftest.py")
-#: What `course init` lays down. It lies beside the packages here, and inside of `course` in a wheel. docs/site is the
-#: frame of the site, which is built in a checkout.
+#: What `course init` installs. Here it is next to the packages, in a wheel inside `course`. docs/site is left out: it
+#: is the frame of the site, which is built in a checkout.
 COURSE = ("README.md", "docs", "notebooks", *sorted(path.name for path in ROOT.glob("phase-*")))
 NOT_PACKED = shutil.ignore_patterns("__pycache__", "site", "*.pyc", ".*", "*.new.py", "*.partial")
 
 
 class BuildPackages(build_py):
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """The modules of a package that are packed: (package, module, file)."""
+        """Return the modules of a package that are packed: (package, module, file)."""
         modules = super().find_package_modules(package, package_dir)
         return [module for module in modules if not any(fnmatch(f"{module[1]}.py", suite) for suite in SUITES)]
 

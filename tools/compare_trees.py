@@ -1,13 +1,15 @@
-"""Two source trees, side by side: the same workloads served by each in turn, and how many times as fast the second is.
+"""Compare the speed of two source trees: serve the same workloads with each in turn and print the speedup.
 
     git worktree add /tmp/before HEAD~1
     python tools/compare_trees.py /tmp/before .            # every workload, five rounds
     python tools/compare_trees.py /tmp/before . --workload single --workload mixed-16 --rounds 9
 
-Each tree has a process of its own, and only one of them works at a time. They are started anew for every round: where a
-process happens to have its threads and its memory can make it 1.1 times as fast as another, for as long as it lives.
-Besides those of ``bench throughput``
-there are two workloads: ``single``, one request of 128 tokens, and ``prefix``, prompts that share 1024 of 1100 tokens.
+Each tree is served by its own process, and only one process works at a time. Both processes are restarted for every
+round: depending on where its threads and memory happen to be placed, a process can be 1.1 times as fast as another for
+its whole lifetime.
+
+Besides the workloads of ``bench throughput`` there are two more: ``single``, one request of 128 tokens, and ``prefix``,
+prompts that share 1024 of 1100 tokens.
 """
 
 from __future__ import annotations
@@ -75,10 +77,10 @@ class Worker:
         self._process = subprocess.Popen([sys.executable, __file__, "--serve", model], cwd=tree, env=environment,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.machine = self._ask("").strip()
-        self.serve("single")  # which starts threads and takes memory
+        self.serve("single")  # warm-up: starts threads and allocates memory
 
     def serve(self, workload: str) -> float:
-        """Seconds that it took."""
+        """Serve a workload and return the seconds that it took."""
         return float(self._ask(workload))
 
     def end(self) -> None:
@@ -94,7 +96,10 @@ class Worker:
 
 
 def serve_lines(model: str) -> None:
-    """The other end: a workload on each line that comes in, and its seconds on each that goes out."""
+    """Run the worker process: read one workload per line from stdin and print the seconds that each took.
+
+    An empty line asks for a description of the machine.
+    """
     from mini_vllm.benchmark.machine import describe_machine
     from mini_vllm.models.loader import load
     loaded = load(model)
@@ -104,14 +109,17 @@ def serve_lines(model: str) -> None:
 
 
 def _seconds(loaded: Any, name: str) -> float:
-    """Only what trees of many ages have is imported."""
+    """Serve the workload ``name`` and return the seconds that it took.
+
+    Import only what older trees also contain.
+    """
     if name == "single":
         prompt = loaded.tokenizer.encode("Once upon a time there was a little girl who lived at the edge of the forest")
         return _serve(loaded, [[prompt]], num_tokens=128)
     if name == "prefix":
         ids = [token % 1000 + 1 for token in range(1024)]
         prompts = [ids + [token * (request + 7) % 1000 + 1 for token in range(76)] for request in range(17)]
-        # all at once, then one after the other, then all at once when one has come before
+        # all at once, then one after another, then all at once after one earlier request
         return sum(_serve(loaded, turns, num_tokens=16) for turns in (
             [prompts[:16]], [[prompt] for prompt in prompts[:16]], [prompts[16:], prompts[:16]]))
     from mini_vllm.benchmark.throughput import serve
@@ -123,7 +131,7 @@ def _seconds(loaded: Any, name: str) -> float:
 
 
 def _serve(loaded: Any, turns: Sequence[Sequence[list[int]]], num_tokens: int) -> float:
-    """By a new engine, one turn after the other, the prompts of each at once."""
+    """Serve the turns one after another with a new engine, the prompts of a turn at once. Return the seconds."""
     from mini_vllm.engine import LLMEngine
     from mini_vllm.engine_config import EngineConfig
     from mini_vllm.request import SamplingParams

@@ -1,11 +1,12 @@
-"""Damaged checkpoints, and a program that loads them: for the suites and for `make serve-hostile`."""
+"""Damaged checkpoints, and a program that loads them: for the test suites and `make serve-hostile`."""
 
 from __future__ import annotations
 
 import random
 import struct
 
-#: Loads each checkpoint of a folder in a process of its own, and prints those that a signal ended. The alarm is one.
+#: Loads each checkpoint of a folder in a separate process and prints those whose process was killed by a signal. The
+#: alarm is a signal too.
 LOAD_ALL = """
 import os, pathlib, signal, sys
 from mini_vllm.models.loader import load
@@ -26,7 +27,7 @@ for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):
 
 
 def damaged(sound: bytes, rng: random.Random) -> bytes:
-    """Return a file spoilt in one of many ways."""
+    """Return a copy of the file ``sound``, damaged in one of many ways."""
     content = bytearray(sound)
     match rng.randrange(5):
         case 0:

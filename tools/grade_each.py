@@ -1,9 +1,9 @@
-"""How long one file of each lab takes to grade, on one core: the solution, which runs every test to its end.
+"""Measure how long one file of each lab takes to grade on one core. The file is the solution, so every test runs.
 
     make grade-each                    all labs
-    make grade-each LABS="1.1 2.4"     these
+    make grade-each LABS="1.1 2.4"     these labs
 
-A file that fails at once takes less; one that hangs, as long as its limits allow.
+A file that fails immediately takes less time; one that hangs takes as long as its limits allow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("labs", nargs="*", metavar="LAB", help="numbers of labs (default: all)")
     labs = discover()
     numbers = parser.parse_args(argv).labs
-    if hasattr(os, "sched_setaffinity"):  # a Mac has no such call: there it is on as many cores as it takes
+    if hasattr(os, "sched_setaffinity"):  # macOS has no such call: there the run uses as many cores as it likes
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     walls_s = []
     for lab in [find_lab(number, labs) for number in numbers] or labs:

@@ -1,10 +1,10 @@
-"""Grade a large made-up class, kill it in the middle, go on, and see that nothing is lost, double or wrong.
+"""Grade a large made-up class, kill the run in the middle, resume it, and check that every result is correct.
 
     python tools/grade_many.py                        200 files of lab 1.2, and 10 whole courses
     python tools/grade_many.py --files 6 --courses 0  the same, small
 
-The class is made of what the course has: solutions, starters, and wrong solutions of which it is known which test
-catches each. So of every file something is known that its result must say.
+The class consists of files from the course: solutions, starters, and wrong solutions for which the test that catches
+them is known. So something is known about the result of every file. No result may be missing, duplicated or wrong.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Known:
-    """What a file's result must say."""
+    """A submitted file, and what its result must say."""
 
     text: str
-    #: "full", "nothing", or the test that must have failed.
+    #: "full", "nothing", or the name of the test that must have failed.
     says: str
 
     def problem(self, result: dict[str, Any]) -> str | None:
@@ -49,7 +49,7 @@ class Known:
 
 
 def files_of(lab: Lab) -> list[Known]:
-    """Right, untouched, and all the wrong ones."""
+    """Return the solution, the untouched starter, and all wrong solutions of a lab."""
     solution = lab.solution.read_text(encoding="utf-8")
     wrong = [Known(mutant.apply(solution), mutant.killed_by) for mutant in mutants_of(lab)]
     return [Known(solution, "full"), Known(lab.starter.read_text(encoding="utf-8"), "nothing"), *wrong]
@@ -57,7 +57,10 @@ def files_of(lab: Lab) -> list[Known]:
 
 def make_class(folder: Path, num_files: int, num_courses: int, lab: Lab, labs: list[Lab]
                ) -> dict[tuple[str, str], Known]:
-    """Submissions of ``num_files`` students who did one lab, and ``num_courses`` who did all. Student, lab → known."""
+    """Write the submissions of ``num_files`` students who did one lab and ``num_courses`` who did all.
+
+    Return what is known of each file, by student and lab.
+    """
     chosen = random.Random(17)
     known: dict[tuple[str, str], Known] = {}
     there = files_of(lab)
@@ -74,7 +77,7 @@ def make_class(folder: Path, num_files: int, num_courses: int, lab: Lab, labs: l
 
 
 def grade(submissions: Path, out: Path, labs: list[str], kill_after_s: float | None = None) -> int:
-    """Run ``course grade``; with a time, kill all of it by then as a power cut would. Returns its exit status."""
+    """Run ``course grade`` and return its exit status. ``kill_after_s`` kills all of it, as a power cut would."""
     command = [sys.executable, "-m", "course.cli", "grade", str(submissions), "--out", str(out)]
     process = subprocess.Popen([*command, *(f"--lab={number}" for number in labs)], cwd=ROOT, start_new_session=True)
     try:
@@ -85,7 +88,7 @@ def grade(submissions: Path, out: Path, labs: list[str], kill_after_s: float | N
 
 
 def num_results(out: Path, known: dict[tuple[str, str], Known]) -> int:
-    """Of the files that were handed in; what is missing has a row, too."""
+    """Return the number of results for submitted files. Missing files also have a row, which is not counted."""
     return sum((out / "results" / student / f"{lab}.json").is_file() for student, lab in known)
 
 
@@ -114,7 +117,7 @@ def run(num_files: int, num_courses: int, number: str, num_kills: int, kill_afte
 
 
 def check(out: Path, known: dict[tuple[str, str], Known], status: int) -> list[str]:
-    """What is missing, double or wrong."""
+    """Return a message for every result that is missing, duplicated or wrong."""
     problems = [f"course grade ended with status {status}"] if status else []
     results = {(path.parent.name, path.stem): json.loads(path.read_text()) for path in out.glob("results/*/*.json")}
     problems += [f"{student} {lab} has no result" for student, lab in sorted(known.keys() - results.keys())]
@@ -131,7 +134,7 @@ def check(out: Path, known: dict[tuple[str, str], Known], status: int) -> list[s
 
 
 def count_again(submissions: Path, out: Path, wanted: list[str]) -> int:
-    """How many files another call would still grade: there must be none."""
+    """Grade again and return the number of files that were still graded, which must be 0."""
     before = {path: path.stat().st_mtime_ns for path in out.glob("results/*/*.json")}
     grade(submissions, out, wanted)
     return sum(path.stat().st_mtime_ns != before.get(path) for path in out.glob("results/*/*.json"))

@@ -1,18 +1,18 @@
-"""Grade a made-up class twice, once undisturbed and once killed again and again, and compare all that comes of it.
+"""Grade a made-up class twice, once undisturbed and once killed repeatedly, and compare all results.
 
     python tools/grade_resume.py                     a class of 30, killed ten times
     python tools/grade_resume.py --kills 3           the same, shorter
     python tools/grade_resume.py --seed 7            other moments
 
-The class has what instructors meet: right and wrong files, an endless loop, misnamed and stray files, names that cannot
-be ids, two names that differ only in their encoding, an empty folder, a notebook, archives, a resubmission, two
+The class contains what instructors meet: right and wrong files, an endless loop, misnamed and stray files, names that
+cannot be ids, two names that differ only in their encoding, an empty folder, a notebook, archives, a resubmission, two
 submissions of one student, and a student who is not on the roster.
 
-Each kill is a SIGKILL to the process group of ``course grade``. The first comes before any result, the second while the
-first files are being graded, the third while a file is half written, the last while the pages are written, and the
-others at random moments. After a kill no process of the run may be left. Then the same command is run again. In the end
-all results, tables, pages, feedback and the list of what is unclear must equal those of the undisturbed run, except for
-times. The exit status is 1 if anything differs, was graded twice or was left running.
+Each kill is a SIGKILL to the process group of ``course grade``. The first kill happens before any result, the second
+while the first files are being graded, the third while a file is half written, the last while the pages are written,
+and the others at random moments. After a kill no process of the run may still be running. Then the same command is run
+again. In the end all results, tables, pages, feedback and the list of unclear files must equal those of the undisturbed
+run, except for times. The exit status is 1 if anything differs, was graded twice or was left running.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from course.pytest_run.provenance import commit_of
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = "1.1"
 NUM_IN_ORDER = 14
-#: In the environment of a run, so that its processes can be told from all others.
+#: Set in the environment of a run, so that its processes can be recognised.
 TAG = "GRADE_RESUME_RUN"
-#: For one run that is not killed.
+#: The time limit of a run that is not killed.
 LIMIT_S = 1800.0
-#: For the processes of a killed run to end.
+#: The time that the processes of a killed run have to end.
 GONE_WITHIN_S = 20.0
-#: Whether it is time to kill a run: by its folder of results, and the seconds so far.
+#: Whether it is time to kill a run, given its results folder and the seconds so far.
 IsTime = Callable[[Path, float], bool]
-#: What may differ: times, and where the results are.
+#: What may differ between the runs: times, and the path of the results.
 _TIMES = re.compile(r'"(?:cpu_s|wall_s)": [\d.e-]+|"execution_time": \d+|time="[\d.]+"|\d+ files? ran: .*')
 _SKIPPED = re.compile(r"\.(?!course-grade)")
 
@@ -61,7 +61,7 @@ _SKIPPED = re.compile(r"\.(?!course-grade)")
 
 
 class Class:
-    """Writes submissions, and the roster."""
+    """Writes the submissions and the roster."""
 
     def __init__(self, folder: Path, lab: Lab) -> None:
         self.folder, self._roster = folder, ["id,name"]
@@ -70,7 +70,7 @@ class Class:
         self.wrong = [mutant.apply(self.solution) for mutant in mutants_of(lab)]
 
     def own(self, number: int) -> str:
-        """A text that is the work of one student: right, or wrong in a known way."""
+        """Return a file that is unique to one student: right, or wrong in a known way."""
         texts = [self.solution, *self.wrong[:3]]
         return f"{texts[number % len(texts)]}\n# the work of student {number}\n"
 
@@ -95,7 +95,7 @@ class Class:
 
 
 def make_class(folder: Path, roster: Path, lab: Lab) -> int:
-    """A class of thirty with every case, and folders and files with odd names. Returns the length of the roster."""
+    """Write a class of thirty with every case, including odd file and folder names. Return the length of the roster."""
     klass = Class(folder, lab)
     for i in range(1, NUM_IN_ORDER + 1):
         klass.enrol(f"s{i:02}", f"Student Number{i}")
@@ -151,7 +151,7 @@ def _stray_files(klass: Class) -> None:
 
 
 def endless(solution: str) -> str:
-    """The solution with a loop that never ends in the body of its second task."""
+    """Return the solution with an endless loop in the body of its second task."""
     lines = solution.splitlines(keepends=True)
     places = [i for i, line in enumerate(lines) if line.lstrip().startswith("# TASK ")]
     place = places[min(1, len(places) - 1)]
@@ -164,7 +164,7 @@ def endless(solution: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run finds and leaves its files, and the command, which is the same each time."""
+    """The input and output folders of a run, and its command, which is the same each time."""
 
     submissions: Path
     roster: Path
@@ -179,7 +179,7 @@ class Place:
 
 
 class Run:
-    """One call of the command, in a process group of its own."""
+    """One call of the command, in its own process group."""
 
     def __init__(self, place: Place, number: int) -> None:
         self._place, self._tag = place, f"{os.getpid()}-{place.out.name}-{number}"
@@ -203,8 +203,11 @@ class Run:
         self._log.close()
 
     def left_running(self) -> list[str]:
-        """The processes of this run that are still there once they have had time to end. They are known by their
-        environment, or, in a sandbox with another one, by the folder of temporary files that they use."""
+        """Return the processes of this run that still exist after they have had time to end.
+
+        They are recognised by their environment or, in a sandbox with another environment, by the temporary folder that
+        they use.
+        """
         deadline = time.monotonic() + GONE_WITHIN_S
         while (left := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -233,7 +236,11 @@ def is_before_results(out: Path, _passed_s: float) -> bool:
 
 
 def is_at_first_files(out: Path, _passed_s: float) -> bool:
-    """Folders come and go there, and some versions of Python raise an error if one is gone before it is read."""
+    """Check whether the first files are being graded.
+
+    Job folders are created and removed all the time, and some versions of Python raise an error if one disappears
+    before it is read.
+    """
     try:
         return any(out.glob(".work/run-*/worker-*/job-*"))
     except FileNotFoundError:
@@ -241,12 +248,12 @@ def is_at_first_files(out: Path, _passed_s: float) -> bool:
 
 
 def is_writing(out: Path, passed_s: float) -> bool:
-    """A file is half written. Writing takes so little time that the moment may be missed."""
+    """Check whether a file is half written. Give up after 30 s: writing is so fast that the moment may be missed."""
     return passed_s > 30 or (passed_s > 2 and any(True for _ in partials_in(out)))
 
 
 def is_handing_out(out: Path, _passed_s: float) -> bool:
-    """All is graded, and the pages are being written."""
+    """Check whether everything is graded and the pages are being written."""
     return (out / "students").is_dir()
 
 
@@ -255,8 +262,11 @@ def is_after(wait_s: float) -> IsTime:
 
 
 def moments(count: int, chosen: random.Random, seconds: float) -> list[tuple[str, IsTime]]:
-    """When to kill, and what is said of it. ``seconds`` is what the undisturbed run took. The random moments share
-    that time, so that the last ones come near the end."""
+    """Return when to kill each run, with a description of the moment.
+
+    ``seconds`` is the time of the undisturbed run. The random moments divide that time, so that the last ones are near
+    the end.
+    """
     waits_s = [chosen.uniform(0.3, 2.5 * seconds / count) for _ in range(count - 4)]
     first: list[tuple[str, IsTime]] = [
         ("before any result", is_before_results), ("while the first files are graded", is_at_first_files),
@@ -266,7 +276,7 @@ def moments(count: int, chosen: random.Random, seconds: float) -> list[tuple[str
 
 
 def grade_and_kill(place: Place, number: int, is_time: IsTime) -> tuple[bool, list[str]]:
-    """Start a run and kill it when it is time. Whether it was still going on; and what is wrong afterwards."""
+    """Start a run and kill it when it is time. Return whether it was still running, and what is wrong afterwards."""
     run = Run(place, number)
     begun = time.monotonic()
     try:
@@ -284,7 +294,7 @@ def grade_and_kill(place: Place, number: int, is_time: IsTime) -> tuple[bool, li
 
 
 def handed_out(out: Path) -> dict[str, str]:
-    """Every file that an instructor or a student sees, and every result, without times."""
+    """Return every result and every file that an instructor or a student sees, without times."""
     texts = {}
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out).as_posix()
@@ -365,7 +375,7 @@ def kill_and_resume(place: Place, num_kills: int, chosen: random.Random, seconds
 
 
 def expectations(out: Path) -> list[str]:
-    """What the class must come to whatever happens; two runs could also be equally wrong."""
+    """Return how the results differ from those that the class must get: two equal runs may both be wrong."""
     outcome, points = {}, {}
     for path in out.glob(f"results/*/{NUMBER}.json"):
         result = json.loads(path.read_text())["result"]

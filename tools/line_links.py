@@ -1,6 +1,6 @@
-"""Links of a page to the line that defines a symbol: ``[`Scheduler.preempt`](../mini_vllm/scheduler.py#L210)``.
+"""Links from a page to the line that defines a symbol: ``[`Scheduler.preempt`](../mini_vllm/scheduler.py#L210)``.
 
-    python tools/line_links.py docs/engine.md      sets the number of every such link anew
+    python tools/line_links.py docs/engine.md      updates the line number of every such link
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 import sys
 from pathlib import Path
 
-#: A symbol in backquotes, the path of its module, and a line.
+#: A symbol in backquotes, the path of its module, and a line number.
 LINK = re.compile(r"\[`([\w.]+)`\]\(([^)#\s]+\.py)#L(\d+)\)")
 
 
 def definitions(text: str) -> dict[str, int]:
-    """Dotted name → line of every class, function, method and constant of a module."""
+    """Return the line of every class, function, method and constant of a module, by dotted name."""
     lines: dict[str, int] = {}
 
     def visit(body: list[ast.stmt], prefix: str) -> None:
@@ -36,7 +36,7 @@ def definitions(text: str) -> dict[str, int]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """What is wrong with each link of ``page`` that does not lead to its symbol."""
+    """Return a message for each link of ``page`` that does not lead to its symbol."""
     problems = []
     for symbol, target, line in LINK.findall(page.read_text(encoding="utf-8")):
         path = page.parent / target
@@ -49,7 +49,7 @@ def broken_links(page: Path) -> list[str]:
 
 
 def mend(page: Path) -> None:
-    """Set every line anew. A link to what is not there stays as it is."""
+    """Update every line number. Leave a link to a missing symbol unchanged."""
 
     def mended(link: re.Match[str]) -> str:
         symbol, target, line = link.groups()

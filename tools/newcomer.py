@@ -1,9 +1,9 @@
-"""Run a command as on a machine with nothing on it: in a new clone, with an empty home folder and a bare environment.
+"""Run a command as on a new machine: in a fresh clone, with an empty home folder and a bare environment.
 
     python3 tools/newcomer.py FOLDER make test      # clones the last commit into FOLDER, and runs `make test` there
 
-Of the environment only ``PATH`` is kept, and what the package client needs: its settings, proxies and certificates.
-This file needs nothing but Python: it runs before anything is installed.
+Of the environment, only ``PATH`` and what the package client needs are kept: its settings, proxies and certificates.
+This file needs only Python, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What pip needs to reach the package index.
+#: Variables that pip needs to reach the package index.
 KEPT = ("PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-#: Where pip looks for the user's own settings, below the home folder.
+#: Where pip looks for the user's settings, below the home folder.
 PIP_SETTINGS = (".config/pip/pip.conf", ".pip/pip.conf", "Library/Application Support/pip/pip.conf")
 
 
 def bare_environment(home: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return ``environment`` without anything a newcomer would not have. ``home`` becomes the home folder."""
+    """Return ``environment`` without the variables that a newcomer would not have, and with ``home`` as home folder."""
     bare = {name: value for name, value in environment.items()
             if name in KEPT or name.startswith("PIP_") or name.lower() in PROXIES}
     bare["HOME"] = str(home)

@@ -1,9 +1,9 @@
-"""Run the suites of `make test` in random orders while other programs keep every core busy, and once on one core.
+"""Run the suites of `make test` in random order while other programs keep every core busy, and once on one core.
 
     python tools/orders.py [--seed N] [--rounds 3] [PYTEST ARGUMENTS]
 
-Each run prints its seed and pytest's last line. A failure is repeated by its seed: `--seed 17 --rounds 1`. Modules are
-shuffled, and the tests of each module within it, so that a fixture of a module is made once. This file is also the
+Each run prints its seed and pytest's last line. To repeat a failure, use its seed: `--seed 17 --rounds 1`. Modules are
+shuffled, and tests are shuffled within their module, so that a module's fixture is created once. This file is also the
 pytest plugin that shuffles.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED_VARIABLE = "TEST_ORDER_SEED"
-#: As in the Makefile.
+#: The same as in the Makefile.
 SUITES = ("mini_vllm", "course", "tools", "phase-05-mlx-engine/capstone/test_capstone.py::test_every_part_is_ones_own")
 
 
@@ -32,7 +32,7 @@ def shuffled(names: list[str], seed: str) -> list[int]:
 
 
 def pytest_collection_modifyitems(items: list[object]) -> None:
-    """Shuffle in the same way in each of xdist's workers."""
+    """Shuffle the tests, in the same way in each xdist worker."""
     seed = os.environ.get(SEED_VARIABLE)
     if seed is not None:
         items[:] = [items[i] for i in shuffled([item.nodeid for item in items], seed)]  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[object]) -> None:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Let one process per core compute without end."""
+    """Keep every core busy with one process per core."""
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         yield
@@ -51,7 +51,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def run_suites(seed: int, what: str, prefix: list[str], num_workers: int, arguments: list[str]) -> bool:
-    """Run all suites in the order of ``seed``. Print the output of a run that fails, of others only the last line."""
+    """Run all suites in the order of ``seed``. Print the output of a failed run, but only the last line of others."""
     command = [*prefix, sys.executable, "-m", "pytest", "-q", "-n", str(num_workers), "--dist", "worksteal", "-p",
                "no:nbval", "-p", Path(__file__).stem, *(arguments or SUITES)]
     environment = {**os.environ, SEED_VARIABLE: str(seed), "PYTHONPATH": str(Path(__file__).parent)}

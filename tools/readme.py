@@ -1,14 +1,14 @@
-"""The commands and snippets of the README and the pages that continue it, run in the order written, as a reader would.
+"""Run the commands and snippets of the README and the pages that continue it, in the order a reader would.
 
     python tools/readme.py [--fresh] [--show] [FOLDER]    # in a copy of the tree in FOLDER; default: a temporary one
 
-With ``--fresh`` the reader is a newcomer: the home folder is empty, the environment bare, and nothing is installed but
-what the README's own commands have installed so far. Without it, the environment that runs this is there from the
-start. Without ``--show``, the output of a command is printed only if the command fails.
+With ``--fresh`` the reader is a newcomer: the home folder is empty, the environment is bare, and nothing is installed
+except by the README's own commands. Without it, the current environment is available from the start. Without
+``--show``, the output of a command is printed only if the command fails.
 
-The pages are those of ``PAGES``. A command is a line of a fenced block without a language, or the first cell of a
-table's row. ``git clone`` stands for the copy. A command that would take minutes is shortened by an option; see
-``SHORTENED``. A command that waits for a person gets a script; see ``SCRIPTS``.
+PAGES lists the pages. A command is a line of a fenced block without a language, or the first cell of a table row. ``git
+clone`` is replaced by a copy of the tree. A command that would take minutes is shortened by an option; see SHORTENED. A
+command that waits for input gets a script; see SCRIPTS.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from newcomer import bare_environment
 from mini_vllm.models.catalogue import cached_model
 
 ROOT = Path(__file__).parents[1]
-#: Read one after the other, in one shell.
+#: The pages, read one after another in one shell.
 PAGES = ("README.md", "docs/using.md", "docs/benchmarks.md")
-#: What a command line begins with.
+#: The programs that a command line starts with.
 PROGRAMS = ("git", "cd", "make", "source", "pip", "course", "mini-vllm", "python", "pytest")
-#: Command → what is added, so that it takes seconds. The work is the same, there is less of it.
+#: Command → options added to it, so that it does the same kind of work in seconds.
 SHORTENED = {
     "mini-vllm generate --beams": "--max-tokens 12",
     "mini-vllm bench throughput": "--quick --arm ours --arm mlx-lm",
@@ -51,9 +51,10 @@ SHORTENED = {
     "pytest phase-02-paged-attention/labs/lab-01-block-allocator": "-p no:nbval",
     "pytest phase-05-mlx-engine/capstone": "-p no:nbval",
 }
-#: What a line editor asks of a terminal when it begins to read: to send a paste in brackets.
+#: The escape sequence that a line editor prints when it starts to read: it turns on bracketed paste.
 EDITOR_IS_READY = "\x1b[?2004h"
-#: Command → what is typed, each after the words that it waits for. The last ends it, as Ctrl-D or Ctrl-C.
+#: Command → what is typed, each input with the text to wait for first. The last input ends the command, such as Ctrl-D
+#: or Ctrl-C.
 SCRIPTS: dict[str, list[tuple[str, str]]] = {
     "mini-vllm chat": [(EDITOR_IS_READY, "What is the capital of France?\r"), (EDITOR_IS_READY, "\x04")],
     "course watch": [("Watching", "\x03")],
@@ -61,27 +62,27 @@ SCRIPTS: dict[str, list[tuple[str, str]]] = {
     "mini-vllm demo live": [("Ctrl-C stops", "\x03")],
     "course serve": [("Ctrl-C stops", "\x03")],
 }
-#: Command → its exit status, where that is not 0: a lab that does not pass is told to the shell.
+#: Command → its exit status, where that is not 0: a lab that does not pass has a nonzero status.
 STATUS = {"pytest phase-02-paged-attention/labs --impl starter": 1,
           "pytest phase-05-mlx-engine/capstone --impl starter": 1}
 LAB = "phase-02-paged-attention/labs/lab-01-block-allocator"
-#: Command → a file that a person would have written by then, and where it comes from.
+#: Command → a file that a person would have written by then, and the file that it is copied from.
 WRITTEN = {"course test 2.1": (f"{LAB}/starter.py", f"{LAB}/solution.py"),
            f"pytest {LAB} --impl=ana.py --grade-json ana.json": ("ana.py", f"{LAB}/solution.py"),
            "course grade submissions --out grades --lab 1.2": (
                "submissions/ana/starter.py", "phase-01-intro/labs/lab-02-fragmentation/solution.py")}
-#: Commands that need a model which is fetched once; they run where it is here.
+#: Commands that need a downloaded model; they run only where the model is available.
 NEED_SMOLLM2 = ("mini-vllm pull", "mini-vllm chat", "python tools/measure quiz")
-#: It is looked up, not run: it takes minutes, or runs this.
+#: Commands that are looked up, not run: they take minutes, or run this tool.
 BY_NAME = ("make test",)
-#: What is silent when all is well.
+#: Commands that print nothing when they succeed.
 SILENT = ("git clone", "cd", "source")
 TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command, or a Python snippet, and the line of the page that it begins in."""
+    """A command or a Python snippet, and the line of the page on which it starts."""
 
     line: int
     text: str
@@ -93,10 +94,10 @@ class Step:
 
 
 def steps_of(text: str, page: str = "README.md") -> Iterator[Step]:
-    """In the order written."""
+    """Yield the steps of a page in the order in which they are written."""
     fence: str | None = None
     snippet: list[str] = []
-    row_begins = ""  # what a table's head says that the first cells of its rows go on with
+    row_begins = ""  # the start of the commands, from the table's head; the first cells of the rows continue it
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
             if fence == "python":
@@ -132,10 +133,10 @@ def hear_ctrl_c() -> None:
 
 
 class Reader:
-    """Runs one step after the other. Folder and environment are kept, as in a shell.
+    """Runs one step after another, keeping folder and environment as a shell does.
 
-    ``home`` makes it a newcomer's shell: a bare environment with that home folder, and nothing installed. Only a folder
-    of pulled models is kept, so that a model is not fetched again.
+    With ``home`` it is a newcomer's shell: a bare environment with that home folder, and nothing installed. Only a
+    folder of pulled models is kept, so that a model is not downloaded again.
     """
 
     def __init__(self, folder: Path, home: Path | None = None) -> None:
@@ -146,7 +147,7 @@ class Reader:
             self.environment = {**bare_environment(home), **models}
 
     def run(self, step: Step) -> str:
-        """What it printed. Raises AssertionError if its exit status is not the one expected."""
+        """Run a step and return what it printed. Raise AssertionError if its exit status is not the expected one."""
         if step.is_python:
             return self._checked(step, self._bash("python -", step.text))
         if begins_with(step.text, "git clone"):
@@ -184,11 +185,11 @@ class Reader:
         return done.stdout
 
     def _type(self, command: str, script: list[tuple[str, str]]) -> str:
-        """In a terminal of its own."""
+        """Run a command in a new terminal and type the script. Return the terminal's output."""
         import pexpect
-        # Nobody answers the line editor's question where the cursor is.
+        # Nothing here answers the line editor's query for the cursor position.
         environment = {**self.environment, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        # Whoever runs this in the background ignores Ctrl-C, and would pass that on.
+        # A background job ignores Ctrl-C, and its child processes would inherit that.
         child = pexpect.spawn("bash", ["-c", command], cwd=str(self.folder), env=environment, encoding="utf-8",
                               timeout=TIMEOUT_S, dimensions=(40, 100), preexec_fn=hear_ctrl_c)
         shown = ""
@@ -203,7 +204,7 @@ class Reader:
         return str(shown)
 
     def _clone(self, name: str) -> str:
-        """Copy the tree as it is. Unless the reader is a newcomer, link the environment that runs this into it."""
+        """Copy the tree as it is. Unless the reader is a newcomer, link the current environment into the copy."""
         copy = self.folder / name
         listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
                                 capture_output=True, text=True, check=True).stdout
@@ -214,20 +215,22 @@ class Reader:
         if self.is_newcomer:
             return ""
         (copy / ".venv").symlink_to(sys.prefix)
-        os.utime(copy / "pyproject.toml", (0, 0))  # older than the environment, so that make is content with it
+        os.utime(copy / "pyproject.toml", (0, 0))  # older than the environment, so that make does not rebuild it
         self.environment["PYTHONPATH"] = str(copy)
         return ""
 
 
 def steps_of_pages() -> list[Step]:
-    """Those of all pages. Of a command that several pages have, the first."""
+    """Return the steps of all pages. A command that is on several pages is included once, at its first place."""
     steps = [step for page in PAGES for step in steps_of((ROOT / page).read_text(encoding="utf-8"), page)]
     return list({step.text: step for step in reversed(steps)}.values())[::-1]
 
 
 def run_all(steps: Sequence[Step], folder: Path, is_shown: bool = False, home: Path | None = None) -> int:
-    """Run every step, and return their number. Raises AssertionError for the first that fails, or prints nothing where
-    it should."""
+    """Run every step, and return their number.
+
+    Raise AssertionError for the first step that fails, or that prints nothing although it should.
+    """
     reader = Reader(folder, home)
     for step in steps:
         start_s = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What a release is made from: the tag, the source, CHANGELOG.md and CITATION.cff must name one version.
+"""Check a release: the tag, the source, CHANGELOG.md and CITATION.cff must name the same version.
 
-    python tools/release.py v0.2.0        prints the changelog's section of that version, for the release's notes
+    python tools/release.py v0.2.0        prints that version's section of the changelog, for the release notes
 
-``mini_vllm.__version__`` is the source of the version; the package's metadata is read from it.
+``mini_vllm.__version__`` is the source of the version; the package metadata is read from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CITED = re.compile(r"^version: (\S+)$", re.M)
 
 
 def notes_of(tag: str, root: Path = ROOT) -> str:
-    """The changelog's section of the version that ``tag`` names. Raises ValueError if a file names another version."""
+    """Return the changelog section of the version in ``tag``. Raise ValueError if a file names another version."""
     version = _only(_VERSION, root / "mini_vllm/__init__.py")
     cited = _only(_CITED, root / "CITATION.cff")
     if tag != f"v{version}":

@@ -1,11 +1,11 @@
 """Send requests through a router to two servers, and compare the answers with those of a server asked directly.
 
-    pip install vllm-router sglang-router              each in a virtual environment of its own, they conflict
+    pip install vllm-router sglang-router              each in its own virtual environment: they conflict
     python tools/serve_behind.py path/to/vllm-router
     python tools/serve_behind.py path/to/sglang-router launch
 
-The router is started with ``--worker-urls`` and the addresses of two servers. It must take part in serving: both
-servers have to get some of the requests. Ends with status 1 if an answer differs from the one of a server.
+The router is started with ``--worker-urls`` and the addresses of two servers. The router must use both servers: each
+has to receive some of the requests. The exit status is 1 if an answer differs from the direct one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from serve_hostile import CHATS, TEXTS, server
 
 #: How long a router may take until it answers: it looks for its servers first.
 START_S = 60.0
-#: Each request is sent this often, so that a router that takes turns reaches both servers with each kind.
+#: How often each request is sent, so that a round-robin router reaches both servers with each kind.
 NUM_TURNS = 4
 
 
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def ask(port: int, path: str, body: dict[str, Any]) -> tuple[int, str]:
-    """Return the status of the answer and the text that was generated, put together from the pieces of a stream."""
+    """Return the status of the answer and the generated text, joined from the pieces of a stream."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
@@ -57,7 +57,7 @@ def ask(port: int, path: str, body: dict[str, Any]) -> tuple[int, str]:
 
 
 def num_requests(port: int) -> float:
-    """Return how many requests the server has answered, by its metrics."""
+    """Return the number of requests that the server has answered, according to its metrics."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()

@@ -1,33 +1,36 @@
-"""Attack a real server process, and measure what its other callers notice.
+"""Attack a real server process, and measure how much its other callers are affected.
 
     make serve-hostile                        every part
     python tools/serve_hostile.py bodies      one part
     python tools/serve_hostile.py --quick     less of each
 
-**connections**: 300 half-sent heads of requests, held open against a server that may open 256 files; then as many
-connections that ask for much and read nothing. /health must answer within 2 s, and the log may get 9 lines.
+**connections**: 300 half-sent request heads, held open against a server that may open 256 files; then 300 connections
+that request large responses and read nothing. /health must answer within 2 s, and the log may grow by at most 9 lines.
 
-**files**: 200 damaged GGUF files and 200 damaged safetensors files, each loaded in a process of its own. None may be
-ended by a signal.
+**files**: 200 damaged GGUF files and 200 damaged safetensors files, each loaded in a separate process. No process may
+be killed by a signal.
 
-**bodies**: requests up to the default size limit whose contents are costly to read. While the server handles each, GET
-/health is sent every 20 ms. The worst of those answers may come at most 250 ms later than with an empty body.
+**bodies**: requests up to the default size limit whose contents are costly to parse. While the server handles each
+body, GET /health is sent every 20 ms. The slowest of these answers may take at most 250 ms longer than with an empty
+body.
 
 **chunks**: bodies in chunks of one byte, from eight connections at once. /health must answer within 2 s.
 
-**readers**: a stream for every seat that nobody reads. The next caller must get a seat once it is computed.
+**readers**: a stream that takes every seat and is never read. Once it is computed, the next caller must get a seat.
 
-**answers**: whole answers with as many log-probabilities as are allowed, and with more, which must be refused. /health
-must answer within 1 s.
+**answers**: non-streamed answers with as many log-probabilities as are allowed, and with more, which must be rejected.
+/health must answer within 1 s.
 
 **templates**: chats whose template counts to ten thousand million. /health must answer within 2 s, and SIGTERM and
-SIGINT must end the server meanwhile.
+SIGINT must end the server in the meantime.
 
-**keys**: a key sends 72 prompts where it may ask for 5 per minute; another fills every place while a third one asks.
+**keys**: one key that is limited to 5 requests per minute sends 72 prompts; a second key fills every place while a
+third one sends requests.
 
-**memory**: a model is to be restarted with a KV cache of several gigabytes, where all may use 300 MB together.
+**memory**: a request to restart a model with a KV cache of several gigabytes, although all models together may use 300
+MB.
 
-**pages**: what a page in a browser or a careless client can send: GETs from other sites, false hosts, large bodies.
+**pages**: what a web page or a careless client can send: GETs from other sites, false hosts, large bodies.
 """
 
 from __future__ import annotations
@@ -62,30 +65,30 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}as
 TEXTS, CHATS = "/v1/completions", "/v1/chat/completions"
 SHORT = b'{"model": "small", "prompt": "a", "max_tokens": 1}'
 PROBE_EVERY_S = 0.02
-#: How long an answer is waited for.
+#: How long to wait for an answer.
 ANSWER_S = 30.0
-#: How much later than with an empty body /health may answer.
+#: How much later /health may answer than with an empty body.
 MAX_DELAY_S = 0.25
-#: A body has failed if it did so this many times in a row: other programs may have used the cores meanwhile.
+#: A body fails only if it is too slow this many times in a row: other programs may have been using the cores.
 NUM_TRIES = 3
 
 
-#: Half-sent heads, how soon /health must answer meanwhile, and how many lines the log may not reach.
+#: The number of connections held open, the time limit for /health, and the number of log lines that is too many.
 NUM_IDLE, MAX_HEALTH_S, MAX_LOG_LINES = 300, 2.0, 10
-#: How soon /health must answer while a whole answer is written.
+#: The time within which /health must answer while a non-streamed answer is written.
 MAX_ANSWER_DELAY_S = 1.0
-#: What a connection asks for that reads nothing, and how often.
+#: The request that a connection sends without reading the responses, and how often it is sent.
 SCHEMA, NUM_SCHEMAS = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400
 CHUNKED = (b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
            b"Transfer-Encoding: chunked\r\n\r\n")
-#: A template that runs for hours when the first message asks for it.
+#: A template that runs for hours if the first message asks for it.
 ENDLESS = ("{% if messages[0].content == 'count' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
            "{% endfor %}{% endif %}" + TEMPLATE)
-#: How long the server may take to end while templates run.
+#: How long the server may take to exit while templates run.
 MAX_END_S = 10.0
-#: What a process may use at most in memory that began with `--memory 300MB`: Python and MLX themselves included.
+#: The most memory that a process started with `--memory 300MB` may use, including Python and MLX.
 MAX_USED_BYTES = 10**9
-#: Three callers with keys of one priority.
+#: Three callers whose keys have the same priority.
 KEYS = {name: f"{name}-has-a-long-key-of-its-own" for name in ("anna", "bert", "carl")}
 
 
@@ -107,16 +110,16 @@ class Server:
         found = re.search(r"http://([\d.]+):(\d+)", stderr.readline())
         assert found is not None, stderr.read()
         self.host, self.port = found[1], int(found[2])
-        stderr.readline()  # where the page is
-        #: What it has written after its address.
+        stderr.readline()  # the address of the page
+        #: The lines that the process has written after its address.
         self.log: list[str] = []
         self._reader = threading.Thread(target=lambda: self.log.extend(stderr))
         self._reader.start()
-        #: The most memory that it has used, once it has ended.
+        #: The peak memory of the process, known once it has ended.
         self.max_used_bytes = 0
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        """Send it a signal and wait until it has ended."""
+        """Send the process a signal and wait until it has ended."""
         if self.process.returncode is None:
             self.process.send_signal(number)
             _, status, usage = os.wait4(self.process.pid, 0)
@@ -127,7 +130,7 @@ class Server:
 
 @contextmanager
 def server(*options: str, template: str = TEMPLATE, max_files: int | None = None) -> Iterator[Server]:
-    """Start a server that may open ``max_files`` files. It is ended after the ``with`` block, if it still runs."""
+    """Start a server that may open ``max_files`` files. Stop it after the ``with`` block if it is still running."""
     with tempfile.TemporaryDirectory() as folder:
         started = Server(Path(folder), options, template, max_files)
         try:
@@ -137,21 +140,21 @@ def server(*options: str, template: str = TEMPLATE, max_files: int | None = None
 
 
 def repeated(item: str, frame: str, separator: str = ",", most: int = DEFAULT_MAX_BODY_BYTES) -> bytes:
-    """Return ``frame`` with copies of ``item`` for its ``…``: as many as fit into a body, and at most ``most``."""
+    """Return ``frame`` with ``…`` replaced by copies of ``item``: as many as fit into a body, at most ``most``."""
     room = DEFAULT_MAX_BODY_BYTES - len(frame.encode()) - 8
     count = min(most, room // (len(item.encode()) + len(separator)))
     return frame.replace("…", separator.join([item] * count)).encode()
 
 
 def within_bounds(frame: str) -> dict[str, bytes]:
-    """Return ``frame`` with the longest lists for its ``…`` that are parsed at all, by what they hold."""
+    """Return copies of ``frame`` whose ``…`` is the longest list that is still parsed, by the type of its items."""
     items = {"numbers": ("1", MAX_VALUES), "minus ones": ("-1", MAX_VALUES), "texts": ('""', MAX_QUOTES // 2),
              "objects": ("{}", MAX_CONTAINERS)}
     return {kind: repeated(item, frame, most=most - 20) for kind, (item, most) in items.items()}
 
 
 def bodies() -> dict[str, tuple[str, bytes]]:
-    """Return the costly bodies, by name, each with the path it is sent to."""
+    """Return the costly bodies by name, each with the path to which it is sent."""
     text, chat = '{"model": "small", "prompt": "a", "max_tokens": 1, "F": …}', '{"model": "small", "messages": …}'
     lists = {name: text.replace("F", name).replace("…", "[…]") for name in (
         "stop", "stop_token_ids", "allowed_token_ids", "bad_words", "echo", "colour")}
@@ -205,7 +208,7 @@ def bodies() -> dict[str, tuple[str, bytes]]:
 
 
 def costly_to_check() -> dict[str, tuple[str, bytes]]:
-    """Return bodies that a careless check of their shape would take minutes for."""
+    """Return bodies whose shape would take a careless check minutes."""
     return {
         "a text of quotes without an end": (TEXTS, b'"' + b'\\"' * 65_000 + b" " + b"1" * 400),
         "an odd number of quotes": (TEXTS, b'"' * (MAX_QUOTES - 1) + b" " + b"1" * 400),
@@ -214,7 +217,7 @@ def costly_to_check() -> dict[str, tuple[str, bytes]]:
 
 
 class Prober:
-    """Asks for /health every 20 ms, in a thread, and keeps how long each answer took."""
+    """Sends GET /health every 20 ms in a thread, and records the longest response time."""
 
     def __init__(self, target: Server) -> None:
         self._address, self._ends, self._lock = (target.host, target.port), threading.Event(), threading.Lock()
@@ -232,13 +235,13 @@ class Prober:
                 answer.read()
                 assert answer.status == 200, answer.status
             except OSError:
-                connection.close()  # none came; how long that took is kept
+                connection.close()  # no answer; the time that this took is still recorded
             with self._lock:
                 self._worst_s = max(self._worst_s, time.perf_counter() - start_s)
                 self._num_probes += 1
 
     def worst_s(self) -> float:
-        """Return the longest answer since the last call, that of the probe under way included."""
+        """Return the longest response time since the last call, including the probe in progress."""
         num_before = self._num_probes
         while self._num_probes < num_before + 2:
             time.sleep(PROBE_EVERY_S)
@@ -252,7 +255,7 @@ class Prober:
 
 
 def post(to: Server, path: str, body: bytes, key: str | None = None) -> tuple[int, str]:
-    """Send ``body``. Return the status of the answer, and its message if it is an error; 0 if none came."""
+    """Send ``body``. Return the status of the answer, and its message if it is an error; 0 if there is no answer."""
     connection = http.client.HTTPConnection(to.host, to.port, timeout=ANSWER_S)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
@@ -267,10 +270,10 @@ def post(to: Server, path: str, body: bytes, key: str | None = None) -> tuple[in
 
 
 def attack_with_bodies(is_quick: bool) -> int:
-    """Print what each body costs others. Return the number of those that cost too much."""
+    """Print how much each body delays other callers. Return the number of bodies that delay them too much."""
     num_failed = 0
     with server() as target:
-        post(target, TEXTS, SHORT)  # it is loaded from here on
+        post(target, TEXTS, SHORT)  # from here on the model is loaded
         prober = Prober(target)
         prober.worst_s()
         for _ in range(20):
@@ -295,8 +298,10 @@ def attack_with_bodies(is_quick: bool) -> int:
 
 
 def attack_with_connections(is_quick: bool) -> int:
-    """Hold connections open where few files may be: with half-sent heads, then with answers that nobody reads. Return
-    how often /health took too long, or none came, or the log was flooded."""
+    """Hold connections open against a server that may open few files: half-sent heads, then unread responses.
+
+    Return the number of failures: /health was too slow or did not answer, or the log was flooded.
+    """
     half = b"POST /v1/completions HTTP/1.1\r\nHost: local"
     with server(max_files=256) as target:
         post(target, TEXTS, SHORT)
@@ -312,8 +317,8 @@ def hold_connections(target: Server, kind: str, sent: bytes, seconds: float) -> 
         try:
             held.append(unread(target, sent))
         except OSError:
-            pass  # it was closed to make room
-    time.sleep(3)  # as many answers as can be written are
+            pass  # the server closed it to make room
+    time.sleep(3)  # time for the server to write as many responses as it can
     worst_s, num_missing, end_s = 0.0, 0, time.monotonic() + seconds
     while time.monotonic() < end_s:
         start_s = time.perf_counter()
@@ -333,7 +338,7 @@ def hold_connections(target: Server, kind: str, sent: bytes, seconds: float) -> 
 
 
 def unread(target: Server, sent: bytes) -> socket.socket:
-    """Return a connection over which as much of this was sent as the server takes. Nobody reads its answers."""
+    """Return a connection over which as much of ``sent`` was sent as the server accepts. Its responses are not read."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(5)
@@ -359,7 +364,7 @@ def attack_with_chunks(is_quick: bool) -> int:
                         while not ends.is_set():
                             connection.sendall(b"1\r\nx\r\n" * 40_000)
                 except OSError:
-                    time.sleep(0.01)  # it was closed
+                    time.sleep(0.01)  # the server closed the connection
 
         prober = Prober(target)
         prober.worst_s()
@@ -376,7 +381,7 @@ def attack_with_chunks(is_quick: bool) -> int:
 
 
 def attack_with_readers(is_quick: bool) -> int:
-    """Ask for a stream of every seat and read nothing. Return 1 if nobody else gets a seat."""
+    """Request a stream that takes every seat, and read nothing. Return 1 if the next caller gets no seat."""
     with server("--max-num-seqs", "8", "--max-waiting", "8", "--num-blocks", "2000") as target:
         post(target, TEXTS, SHORT)
         body = json.dumps({"model": "small", "prompt": ["a", "b"], "n": 8, "ignore_eos": True, "logprobs": 20,
@@ -395,7 +400,7 @@ def attack_with_readers(is_quick: bool) -> int:
 
 
 def attack_with_answers(is_quick: bool) -> int:
-    """Ask for whole answers with many log-probabilities. Return how many cost others too much."""
+    """Request non-streamed answers with many log-probabilities. Return how many delay other callers too much."""
     num_failed = 0
     with server("--num-blocks", "3000") as target:
         post(target, TEXTS, SHORT)
@@ -414,7 +419,7 @@ def attack_with_answers(is_quick: bool) -> int:
 
 
 def attack_with_files(is_quick: bool) -> int:
-    """Load damaged GGUF and safetensors files, each in a process of its own. Return how many a signal ended."""
+    """Load damaged GGUF and safetensors files, each in a separate process. Return how many were killed by a signal."""
     rng, num_files = random.Random(0), 20 if is_quick else 200
     with tempfile.TemporaryDirectory() as scratch:
         sound, broken = Path(scratch) / "sound", Path(scratch) / "broken"
@@ -441,7 +446,7 @@ def tell(is_bad: bool, text: str) -> int:
 
 
 def attack_with_templates(is_quick: bool) -> int:
-    """Ask for chats whose template does not end. Return how often /health was late or the server did not end."""
+    """Request chats whose template does not end. Return how often /health was late or the server did not exit."""
     chat = b'{"model": "small", "max_tokens": 1, "messages": [{"role": "user", "content": "count"}]}'
     num_failed = 0
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -458,7 +463,7 @@ def attack_with_templates(is_quick: bool) -> int:
             callers = [threading.Thread(target=post, args=(target, CHATS, chat)) for _ in range(4)]
             for caller in callers:
                 caller.start()
-            time.sleep(0.3)  # they are being written
+            time.sleep(0.3)  # the templates are being rendered
             start_s = time.perf_counter()
             kills = threading.Timer(ANSWER_S, target.process.kill)
             kills.start()
@@ -475,7 +480,10 @@ def attack_with_templates(is_quick: bool) -> int:
 
 
 def attack_with_keys(is_quick: bool) -> int:
-    """Let one key ask for more than its rate, and one for every place. Return how many of them got it."""
+    """Let one key exceed its rate limit and another fill every place. Return how many of the two checks failed.
+
+    The first key must be rejected, and a third key must still get its answers.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "keys.toml"
         file.write_text("\n".join(f'[keys.{name}]\nkey = "{key}"\ntier = "low"' for name, key in KEYS.items()
@@ -512,7 +520,7 @@ def attack_with_keys(is_quick: bool) -> int:
 
 
 def attack_with_memory(is_quick: bool) -> int:
-    """Ask for a KV cache larger than all models may use. Return 1 if it was allocated."""
+    """Request a KV cache larger than all models may use. Return 1 if it was allocated."""
     with server("--model", "tiny-tales", "--memory", "300MB") as target:
         short = SHORT.replace(b"small", b"tiny-tales")
         post(target, TEXTS, short)
@@ -525,7 +533,7 @@ def attack_with_memory(is_quick: bool) -> int:
 
 
 def send(target: Server, head: str, body: bytes = b"") -> tuple[int, str]:
-    """Send bytes as they are. Return the status and the content of the answer; 0 if the connection was reset."""
+    """Send raw bytes. Return the status and the content of the answer; 0 if the connection was reset."""
     with socket.create_connection((target.host, target.port), timeout=60) as connection:
         try:
             connection.sendall(head.encode() + b"\r\n\r\n" + body)
@@ -537,7 +545,7 @@ def send(target: Server, head: str, body: bytes = b"") -> tuple[int, str]:
 
 
 def attack_with_pages(is_quick: bool) -> int:
-    """Send what pages in a browser and careless clients send. Return how many answers are wrong."""
+    """Send what web pages and careless clients send. Return the number of wrong answers."""
     with server() as target:
         local = f"127.0.0.1:{target.port}"
         others = "Origin: https://evil.example\r\nContent-Type: text/plain"

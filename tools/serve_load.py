@@ -1,11 +1,11 @@
-"""Many clients at once, a third of which leave at random, round after round; and what one event of a stream costs.
+"""Load a server with many clients at once, a third of which leave at random, and time one event of a stream.
 
     make serve-load                      10 rounds of 100 clients
     make serve-load LOAD="--rounds 2"    short
 
-The server is a process of its own, as ``mini-vllm serve`` starts it, with a small random model. After each round all
-blocks must be home, and who stayed must have its own text. Memory after the last round is compared with that after
-round 3, when everything has been used once.
+The server is a separate process, as ``mini-vllm serve`` starts it, with a small random model. After each round all
+blocks must be free, and every client that stayed must have its own text. Memory after the last round is compared with
+memory after round 3, when everything has been used once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHAPE = dict(model_type="llama", vocab_size=300, hidden_size=64, intermediate_si
              num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, rms_norm_eps=1e-5,
              rope_theta=10000.0, tie_word_embeddings=False)
 NUM_PROMPTS, MAX_TOKENS = 10, 40
-#: Memory may grow by this part after the third round.
+#: The fraction by which memory may grow after the third round.
 MAX_GROWTH = 0.02
 
 
@@ -94,7 +94,10 @@ async def _rounds(pid: int, host: str, port: int, num_rounds: int, num_clients: 
 
 async def _stream(host: str, port: int, prompt: int, leave_after: int | None = None, priority: str = "normal"
                   ) -> str | None:
-    """The text of one streamed answer. With ``leave_after``, None: the connection is cut after so many events."""
+    """Return the text of one streamed answer.
+
+    With ``leave_after``, cut the connection after that many events and return None.
+    """
     body = json.dumps({"model": "small", "prompt": f"client {prompt} says", "max_tokens": MAX_TOKENS, "temperature": 0,
                        "ignore_eos": True, "stream": True, "priority": priority}).encode()
     reader, writer = await asyncio.open_connection(host, port)
@@ -117,7 +120,10 @@ async def _stream(host: str, port: int, prompt: int, leave_after: int | None = N
 
 
 def _num_held(host: str, port: int) -> int:
-    """Blocks in use, a moment after the last client has gone: the server hears of that by its own loop."""
+    """Return the number of blocks in use shortly after the last client has left.
+
+    Ask several times: the server notices a disconnect only in its event loop.
+    """
     for _ in range(50):
         with urllib.request.urlopen(f"http://{host}:{port}/metrics") as response:
             text = response.read().decode()
@@ -128,7 +134,7 @@ def _num_held(host: str, port: int) -> int:
 
 
 def _memory_mb(pid: int) -> float:
-    """Resident memory; 0 where it cannot be read."""
+    """Return the resident memory in MB; 0 if it cannot be read."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

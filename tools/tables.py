@@ -1,10 +1,10 @@
-"""The tables of README and docs that hold measured numbers, made from the results in ``benchmarks/``.
+"""Write the tables of measured numbers in the README and docs from the results in ``benchmarks/``.
 
-    python tools/tables.py            write them anew
-    python tools/tables.py --check    say which are not what the results say, and exit with 1 if any is
+    python tools/tables.py            rewrite the tables
+    python tools/tables.py --check    list the tables that do not match the results, and exit with 1 if there are any
 
-A table stands between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. The kinds are those of TABLES. A
-file is what a benchmark's ``--output`` has written: it says on which machine, with which versions and at which commit.
+A table is between ``<!-- table: KIND FILE … -->`` and ``<!-- end of table -->``. TABLES lists the kinds. A file is the
+``--output`` of a benchmark: it names the machine, the versions and the commit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from mini_vllm.benchmark.workloads import WORKLOADS
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/*.md")
 RESULTS = "benchmarks"
-#: How a benchmark's last word begins.
+#: The start of a benchmark's last line.
 IN_SHORT = "In short: "
-#: What the front page says of the engine: the workload, and what it is compared with.
+#: The claims of the front page: the workload, and what the engine is compared with.
 HEADLINES = (("decode-16", ONE_AT_A_TIME), ("mixed-16", PEER), ("shared-prefix", PEER))
 BLOCK = re.compile(r"<!-- table: (?P<words>[^>\n]+) -->\n(?P<text>.*?)<!-- end of table -->", re.S)
 
 
 def throughput(results: Sequence[dict[str, Any]]) -> list[str]:
-    """A row for each workload, a column for each result."""
+    """Return a table with a row per workload and a column per result."""
     workloads = [name for name in WORKLOADS if any(name in result["speed_ups"] for result in results)]
     lines = [f"| workload | {' | '.join(map(_column, results))} |", "|---" * (len(results) + 1) + "|"]
     for name in workloads:
@@ -64,7 +64,7 @@ def _cell(result: dict[str, Any], workload: str) -> str:
 
 
 def headline(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What the front page says: a row for each claim, with its workload; a column for each machine."""
+    """Return the table of the front page: a row per claim, with its workload, and a column per machine."""
     machines = [f"{result['machine']['cores']} cores, {_short_device(result)}" for result in results]
     lines = [f"| workload | compared with | {' | '.join(machines)} |", "|---" * (len(results) + 2) + "|"]
     for name, arm in HEADLINES:
@@ -81,7 +81,7 @@ def _short_device(result: dict[str, Any]) -> str:
 
 
 def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Milliseconds of a decode step: a row for each number of requests and context."""
+    """Return the milliseconds per decode step: a row for each combination of request count and context."""
     lines = ["| requests | context | ours | mlx-lm | | floor |", "|---|---|---|---|---|---|"]
     for result in results:
         rows = [(row, "") for row in result["steps"]]
@@ -95,7 +95,7 @@ def gpu_steps(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Whole workloads, a row each."""
+    """Return the table of whole workloads, one row each."""
     lines = ["| tokens/s | ours | mlx-lm | | longest time between two tokens |", "|---|---|---|---|---|"]
     for row in (row for result in results for row in result["workloads"]):
         ours, peer = row["ours"], row["peer"]
@@ -108,7 +108,7 @@ def gpu_workloads(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What ``bench serve`` found, a row for each kind of requests."""
+    """Return the results of ``bench serve``, with a row per kind of request."""
     lines = ["| requests | ours | mlx-lm's | | machine |", "|---|---|---|---|---|"]
     for result in results:
         for name, found in ((name, result[name]["goodput"]) for name in TRAFFICS if "goodput" in result.get(name, {})):
@@ -122,7 +122,7 @@ def goodput(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def priority(results: Sequence[dict[str, Any]]) -> list[str]:
-    """How soon high requests are served while low ones hold the machine."""
+    """Return how soon high-priority requests are served while low-priority ones occupy the engine."""
     lines = ["| overload | 90 % of the high ones: first token | allowed | low ones that finish | machine |",
              "|---|---|---|---|---|"]
     for result in results:
@@ -135,7 +135,7 @@ def priority(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def commands(results: Sequence[dict[str, Any]]) -> list[str]:
-    """What ``python tools/measure NAME`` prints in short, a row for each name."""
+    """Return the summary lines of ``python tools/measure NAME``, with a row per name."""
     lines = ["| `python tools/measure …` | result | machine |", "|---|---|---|"]
     for result in results:
         told = [line.removeprefix(IN_SHORT) for line in result["printed"] if line.startswith(IN_SHORT)]
@@ -151,7 +151,7 @@ TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[str]]] = {
 
 
 def filled(text: str, folder: Path) -> str:
-    """The page with its tables as the results say. Raises ValueError for a kind or a file that is not there."""
+    """Return the page with its tables filled from the results. Raise ValueError for an unknown kind or missing file."""
     def table(match: re.Match[str]) -> str:
         kind, *names = match["words"].split()
         if kind not in TABLES:

@@ -1,4 +1,4 @@
-"""Two trees in turns: here a tree and itself."""
+"""Test the comparison of two trees, here a tree with itself."""
 
 import json
 from pathlib import Path

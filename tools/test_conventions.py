@@ -1,4 +1,4 @@
-"""All commands have one convention for their options; mini_vllm/arguments.py says which."""
+"""Check that all commands follow the convention for options in mini_vllm/arguments.py."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from mini_vllm.arguments import Results, parse_arguments, wants_peer
 from mini_vllm.cli import main as engine
 from mini_vllm.cli import make_parser as engine_parser
 
-#: ``course grade --out`` names a folder, with many files in it.
+#: ``course grade --out`` names a folder for many files.
 NAMES_A_FOLDER = ["course grade"]
 
 

@@ -1,4 +1,4 @@
-"""What a newcomer's machine has, and how little the tests see of the machine that they run on."""
+"""What a newcomer's machine contains, and how little the tests see of the machine they run on."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_the_command_runs_in_a_clone_with_an_empty_home_and_its_status_is_passed
     assert (tmp_path / "clone/README.md").is_file() and "exit status 3 after" in done.stdout
 
 
-# ---- what a test sees of the machine it runs on: see conftest.py at the root
+# ---- what a test sees of the machine it runs on: see the conftest.py in the root folder
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Scripts on the pages of the course print what the pages say."""
+"""Check that the scripts on the course pages print what the pages show."""
 
 import os
 import re
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-#: A script that a reader pastes into a shell, and right below it what it prints, folded away or not.
+#: A script that a reader pastes into a shell, followed directly by its output, folded or not.
 SCRIPT = re.compile(r"```\npython - <<'END'\n(?P<text>((?!```).)*?)\nEND\n```\n\n"
                     r"(<details><summary>[^<]*</summary>\n\n)?```\n(?P<printed>((?!```).)*?)\n```\n", re.S)
-#: What depends on the machine.
+#: Numbers that depend on the machine.
 MEASURED = re.compile(r" *[\d.]+ +(?=ms|tokens/s|times as)")
 PAGES = sorted(ROOT.glob("phase-*/**/*.md"))
 FOUND = [pytest.param(match["text"], match["printed"], id=f"{path.relative_to(ROOT)}:{index}")

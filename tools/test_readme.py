@@ -1,4 +1,4 @@
-"""What the README names is there; and how `make readme` runs it, from top to bottom."""
+"""Check that everything the README names exists, and test how `make readme` runs it from top to bottom."""
 
 import re
 import shutil
@@ -90,7 +90,7 @@ def test_ctrl_c_ends_what_waits_for_it_even_where_nobody_hears_it(tmp_path, monk
 
 
 def help_of(command, capsys):
-    """What the --help of a command says."""
+    """Return the output of a command's --help."""
     program, *words = command.split()[:3 if command.startswith("mini-vllm bench") else 2]
     with pytest.raises(SystemExit) as end:
         PROGRAM[program]([*words, "--help"])

@@ -1,4 +1,4 @@
-"""One version in all files, or no release."""
+"""A release needs the same version in all files."""
 
 import re
 

@@ -1,7 +1,7 @@
-"""Nothing that is read before a lab shows two consecutive statements of a body that the lab asks for.
+"""Texts that are read before a lab must not show two consecutive statements of a body that the lab asks for.
 
-Statements are compared as syntax trees in which variables have no names. The test reads the cells of notebooks, what
-they print, and the code on phase pages, except in sections that begin with "*After lab …*".
+Statements are compared as syntax trees in which variables have no names. The test reads the cells of notebooks, their
+outputs, and the code on phase pages, except in sections that start with "*After lab …*".
 """
 
 import ast
@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[1]
 TASK = re.compile(r"^ *# TASK [^\n]*\n(.*?)^ *# END TASK", re.M | re.S)
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.M | re.S)
 AFTER_A_LAB = re.compile(r"^## [^\n]*\n+\*After (?:the )?lab[^\n]*\n.*?(?=^## |\Z)", re.M | re.S)
-#: Shorter pairs, such as ``i = 0`` and ``j = 1``, are anybody's.
+#: Shorter pairs, such as ``i = 0`` and ``j = 1``, are too common to count.
 MIN_NODES = 13
 STATEMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Delete, ast.Expr)
 
 
 class Unnamed(ast.NodeTransformer):
-    """Gives variables the names of their order."""
+    """Renames variables by the order in which they appear."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Unnamed(ast.NodeTransformer):
 
 
 def pairs_in(statements: list[ast.stmt]) -> Iterator[str]:
-    """Each two statements that follow each other, here and in all blocks inside, without names."""
+    """Yield each pair of consecutive statements, here and in all nested blocks, with variables renamed."""
     for first, second in zip(statements, statements[1:]):
         pair = [ast.parse(ast.unparse(each)).body[0] for each in (first, second)]
         if sum(1 for each in pair for _ in ast.walk(each)) >= MIN_NODES:
@@ -59,7 +59,7 @@ def pairs_in(statements: list[ast.stmt]) -> Iterator[str]:
 
 
 def statements_of(text: str) -> list[list[ast.stmt]]:
-    """The code in a text: all of it, if it is Python; else what stands at the ends of its lines."""
+    """Return the statements in a text: the whole text if it is Python, else the statements at the ends of its lines."""
     cleaned = textwrap.dedent(re.sub(r"[┊│→⇄└┘┌┐─]", " ", text))
     cleaned = re.sub(r"^(python - <<'END'|END)$", "", cleaned, flags=re.M)
     try:
@@ -89,7 +89,7 @@ def _at_the_end(line: str) -> ast.stmt | None:
 
 
 def bodies() -> dict[str, set[str]]:
-    """Lab → the pairs in its tasks."""
+    """Return a map from each lab to the statement pairs in its tasks."""
     found = {}
     for lab in discover(ROOT):
         tasks = [textwrap.dedent(text) for text in TASK.findall(lab.solution.read_text(encoding="utf-8"))]
@@ -101,7 +101,7 @@ BODIES = bodies()
 
 
 def spoilers(text: str, phase: str | None = None) -> set[str]:
-    """The labs, of one phase or of all, of whose tasks something stands in the text."""
+    """Return the labs, of one phase or of all, whose tasks share a statement pair with the text."""
     shown = {pair for statements in statements_of(text) for pair in pairs_in(statements)}
     return {number for number, pairs in BODIES.items() if pairs & shown and phase in (None, number[0])}
 
@@ -133,7 +133,7 @@ def test_no_page_shows_a_task_before_its_lab(path):
     assert not found, f"{path.name} shows parts of tasks: {found}"
 
 
-# ---- the test of the tests
+# ---- tests of this check
 
 
 @pytest.mark.parametrize("text", [

@@ -1,4 +1,4 @@
-"""Measured numbers of the documents are those of the saved results."""
+"""The measured numbers in the documents must match the saved results."""
 
 import json
 

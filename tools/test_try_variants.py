@@ -1,4 +1,4 @@
-"""The solutions that were written from the labs' texts fit the starters of today. ``make variants`` runs them."""
+"""Check that the solutions written from the lab texts still fit the current starters. ``make variants`` runs them."""
 
 import ast
 import json

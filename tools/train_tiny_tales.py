@@ -1,13 +1,15 @@
-"""Train ``tiny-tales``, the small storyteller that ships with this project, and measure what came out.
+"""Train ``tiny-tales``, the small storyteller that ships with this project, and measure the result.
 
     python tools/train_tiny_tales.py train    --corpus fairytales.txt --out mini_vllm/assets/tiny-tales
     python tools/train_tiny_tales.py evaluate --corpus fairytales.txt --model mini_vllm/assets/tiny-tales
     python tools/train_tiny_tales.py sample   --model mini_vllm/assets/tiny-tales
 
-The corpus is plain text whose documents are separated by a line ``<|endoftext|>``. ``train`` makes the tokenizer,
-trains the network and writes a folder that any reader of Hugging Face Llama folders can load: the modules below carry
-the names of that format, so exporting is nothing but a change of number type. Runs on whatever device MLX has.
-Needs ``mlx``, ``numpy`` and ``tokenizers``, and nothing of this project: one file, so that it can be taken elsewhere.
+The corpus is plain text whose documents are separated by a line ``<|endoftext|>``. ``train`` trains the tokenizer and
+the network and writes a folder that any reader of Hugging Face Llama folders can load: the modules below use the names
+of that format, so exporting only changes the number type. Training runs on whatever device MLX has.
+
+The script needs ``mlx``, ``numpy`` and ``tokenizers``, and nothing from this project: it is one file, so that it can be
+used elsewhere.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END = "<|endoftext|>"
-NUM_HELD_OUT_DOCUMENTS = 40  # looked at once, when training is over
-NUM_DEV_DOCUMENTS = 20  # looked at while training, to see overfitting and to choose a recipe
+NUM_HELD_OUT_DOCUMENTS = 40  # evaluated once, when training is over
+NUM_DEV_DOCUMENTS = 20  # evaluated during training, to notice overfitting and to choose a recipe
 
-# The share of the steps spent at each window length, in tokens. Short windows first, because they are cheap and most
-# of what there is to learn is local; the last steps teach every position the model will be asked for.
+# The share of the steps spent at each window length, in tokens. Short windows come first, because they are cheap and
+# most of what the model learns is local; the last steps train every position that the model will be asked for.
 STAGES = ((0.70, 384), (0.20, 1024), (0.10, 2048))
 
 PROMPTS = (
@@ -65,7 +67,7 @@ class Corpus:
 
 
 def read_corpus(path: Path) -> Corpus:
-    """Split the documents of ``path``; retellings of a held-out document leave the training set."""
+    """Split the documents of ``path``. Remove retellings of a held-out document from the training set."""
     documents = [document.strip() for document in path.read_text(encoding="utf-8").split(END)]
     documents = [document for document in documents if document]
     num_kept_apart = NUM_HELD_OUT_DOCUMENTS + NUM_DEV_DOCUMENTS
@@ -86,13 +88,13 @@ def eight_word_runs(text: str) -> set[tuple[str, ...]]:
 
 
 def is_mostly_in(document: str, seen: set[tuple[str, ...]]) -> bool:
-    """Whether more than a fifth of the document's runs of eight words are in ``seen``."""
+    """Check whether more than a fifth of the document's runs of eight words are in ``seen``."""
     runs = eight_word_runs(document)
     return len(runs & seen) > 0.2 * len(runs)
 
 
 def train_tokenizer(documents: list[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE: all 256 bytes are tokens, so no text is out of its reach."""
+    """Train a byte-level BPE tokenizer: all 256 bytes are tokens, so it can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -114,13 +116,13 @@ def end_token(tokenizer: Tokenizer) -> int:
 
 
 def encode(tokenizer: Tokenizer, documents: list[str]) -> list[list[int]]:
-    """Token ids of each document between two end tokens: the first is what the story starts from."""
+    """Return the token ids of each document between two end tokens. Generation starts from the first end token."""
     end = end_token(tokenizer)
     return [[end, *encoding.ids, end] for encoding in tokenizer.encode_batch(documents)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The network: Llama's shape, under the names its Hugging Face weights have
+# The network: a Llama, with the names of its Hugging Face weights
 
 
 @dataclass
@@ -207,7 +209,7 @@ class TinyTales(nn.Module):
     def __call__(
         self, token_ids: mx.array, past: list[KeysAndValues] | None = None
     ) -> tuple[mx.array, list[KeysAndValues]]:
-        """Logits for ``token_ids`` [batch, length] that follow ``past``, and the past that now includes them."""
+        """Return the logits for ``token_ids`` [batch, length] that follow ``past``, and ``past`` extended by them."""
         x = self.model.dropout(self.model.embed_tokens(token_ids))
         now = []
         for index, layer in enumerate(self.model.layers):
@@ -221,7 +223,10 @@ def weights_of(model: TinyTales) -> dict[str, mx.array]:
 
 
 def initialise(model: TinyTales) -> None:
-    """GPT-2's start: N(0, 0.02), and smaller for what is added to the residual stream, once per addition."""
+    """Initialise the weights as GPT-2 does: N(0, 0.02), and smaller for those that add to the residual stream.
+
+    These are divided by the square root of the number of such additions.
+    """
     residual_scale = (2 * len(model.model.layers)) ** -0.5
     weights = {}
     for name, weight in weights_of(model).items():
@@ -238,7 +243,7 @@ def initialise(model: TinyTales) -> None:
 
 @dataclass
 class Score:
-    """How surprised the model is: by every token of the documents, end tokens included, start tokens not."""
+    """How surprised the model is by every token of the documents, including end tokens but not start tokens."""
 
     nats: float
     num_tokens: int
@@ -254,10 +259,10 @@ class Score:
 
 
 def evaluate(model: TinyTales, tokenizer: Tokenizer, documents: list[str], context: int, stride: int) -> Score:
-    """Score ``documents``, each on its own, with a window of ``context`` tokens that slides by ``stride``.
+    """Score each of ``documents`` separately, with a window of ``context`` tokens that slides by ``stride``.
 
-    Only the last ``stride`` targets of a window count, so each counts once and, where its document is long enough,
-    sees at least ``context - stride`` tokens before it.
+    Only the last ``stride`` targets of a window count. So each target counts once and, where its document is long
+    enough, is predicted from at least ``context - stride`` tokens.
     """
     if not 1 <= stride <= context:
         raise ValueError(f"stride is {stride}, but must be between 1 and the context of {context}")
@@ -287,7 +292,7 @@ def evaluate(model: TinyTales, tokenizer: Tokenizer, documents: list[str], conte
 def generate(
     model: TinyTales, tokenizer: Tokenizer, prompt: str, max_tokens: int, temperature: float, seed: int
 ) -> str:
-    """The prompt and what the model makes of it, up to ``max_tokens`` tokens or the end of the story."""
+    """Return the prompt and its continuation, up to ``max_tokens`` tokens or the end of the story."""
     model.eval()
     key = mx.random.key(seed)
     end = end_token(tokenizer)
@@ -312,7 +317,7 @@ def generate(
 
 
 def batches(tokens: mx.array, num_steps: int, batch_tokens: int, seed: int) -> Iterator[mx.array]:
-    """One [windows, length + 1] array a step, windows cut at random; the length grows as STAGES says."""
+    """Yield one [windows, length + 1] array per step, with windows cut at random. STAGES sets the lengths."""
     rng = np.random.default_rng(seed)
     lengths = [length for share, length in STAGES for _ in range(round(share * num_steps))]
     lengths += [STAGES[-1][1]] * (num_steps - len(lengths))
@@ -322,7 +327,7 @@ def batches(tokens: mx.array, num_steps: int, batch_tokens: int, seed: int) -> I
 
 
 def make_optimizer(num_steps: int, learning_rate: float, weight_decay: float) -> optim.AdamW:
-    """AdamW; its rate rises in a line, at most 200 steps long, and falls along a cosine to a fiftieth."""
+    """Make AdamW with a linear warm-up of at most 200 steps and a cosine decay to a fiftieth of the learning rate."""
     num_warmup_steps = max(1, min(200, num_steps // 10))
     schedule = optim.join_schedules(
         [
@@ -346,9 +351,10 @@ def train(
     ema_decay: float,
     seed: int,
 ) -> TinyTales:
-    """Train from scratch; the model returned holds the moving average of the weights, in float32.
+    """Train from scratch. Return a model with the moving average of the weights, in float32.
 
-    Long, because the compiled step closes over the model, the optimizer and the average, which it changes.
+    The function is long because the compiled step closes over the model, the optimizer and the average, which it
+    changes.
     """
     mx.random.seed(seed)
     shape = Shape()
@@ -365,7 +371,7 @@ def train(
     compute_type = mx.bfloat16 if mx.default_device() == mx.Device(mx.gpu) else mx.float32
 
     def loss_of(weights: dict[str, Any], windows: mx.array) -> mx.array:
-        # The optimizer's weights stay float32; the pass through the network is made with rounded copies.
+        # The optimizer keeps float32 weights; the pass through the network uses rounded copies.
         model.update(tree_map(lambda weight: weight.astype(compute_type), weights))
         logits, _ = model(windows[:, :-1])
         return nn.losses.cross_entropy(logits.astype(mx.float32), windows[:, 1:], reduction="mean")
@@ -409,7 +415,7 @@ def train(
 
 
 def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write ``folder`` as Hugging Face lays out a Llama, weights in float16."""
+    """Write ``folder`` in the layout of a Hugging Face Llama, with float16 weights."""
     folder.mkdir(parents=True, exist_ok=True)
     end = end_token(tokenizer)
     weights = {name: weight.astype(mx.float16) for name, weight in weights_of(model).items()}
@@ -450,7 +456,7 @@ def export(model: TinyTales, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[TinyTales, Tokenizer]:
-    """The exported model, computing in float32 with the rounded weights."""
+    """Load an exported model. It computes in float32 with the rounded weights."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model = TinyTales(Shape(**{name: config[name] for name in asdict(Shape())}))
     weights = cast(dict[str, mx.array], mx.load(str(folder / "model.safetensors")))

@@ -1,15 +1,16 @@
-"""Solutions of labs that were written from their texts alone: right ones must pass, wrong ones must be caught.
+"""Test lab solutions that were written from the lab texts alone: right ones must pass, wrong ones must be caught.
 
     python tools/try_variants.py              every lab
     python tools/try_variants.py 2.1 3.3      these labs
-    python tools/try_variants.py --update     and write down which test catches what was not caught before
+    python tools/try_variants.py --update     also record which test catches a variant that was not caught before
 
-    python tools/try_variants.py --write DIR  and keep the files, to run them by ``pytest --impl``
+    python tools/try_variants.py --write DIR  also keep the files, to run them with ``pytest --impl``
 
-``tools/variants/2.1/solutions.json`` has three right solutions, ``base`` and two unusual ones, as edits of the starter:
-``old`` is replaced by ``new``. ``variants.json`` has the wrong ones, each an edit of ``base``. A wrong one breaks a
-``promise`` of the lab's page or starter, and ``why`` says which calls show it. ``caught_by`` names a test that must
-fail on it. It is null if no test catches the variant yet: such a variant is listed, and it is an error if a test does.
+``tools/variants/2.1/solutions.json`` contains three right solutions, ``base`` and two unusual ones, as edits of the
+starter: ``old`` is replaced by ``new``. ``variants.json`` contains the wrong solutions, each an edit of ``base``. A
+wrong solution breaks a ``promise`` of the lab's page or starter, and ``why`` says which calls show it. ``caught_by``
+names a test that must fail on it. It is null if no test catches the variant yet: such a variant is listed, and it is an
+error if a test does catch it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from course.pytest_run.run_lab import run_lab, run_lab_together
 
 VARIANTS = Path(__file__).parent / "variants"
 TIME_LIMIT_S = 20.0
-#: Each process tries this many.
+#: The number of variants per process.
 VARIANTS_A_PROCESS = 30
 
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def try_lab(lab: Lab, folder: Path, files: Path, updates: bool = False) -> tuple[list[str], str]:
-    """What is not as it should be, and a summary. The solutions are written into ``files``."""
+    """Return the problems that were found, and a summary. Write the solutions into ``files``."""
     variants = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
     starter, solutions = shipped_starter(lab), json.loads((folder / "solutions.json").read_text(encoding="utf-8"))
     texts = {name: edited(starter, edits) for name, edits in solutions.items()}
@@ -82,7 +83,7 @@ def try_lab(lab: Lab, folder: Path, files: Path, updates: bool = False) -> tuple
 
 
 def edited(text: str, edits: Sequence[dict[str, Any]]) -> str:
-    """``text`` with each ``old`` replaced by its ``new``. Raises ValueError if one is not in it exactly once."""
+    """Return ``text`` with each ``old`` replaced by its ``new``. Raise ValueError unless each occurs exactly once."""
     for edit in edits:
         if text.count(edit["old"]) != 1:
             raise ValueError(f"{edit['old']!r:.200} occurs {text.count(edit['old'])} times, must occur once")
@@ -94,13 +95,16 @@ def edited(text: str, edits: Sequence[dict[str, Any]]) -> str:
 
 
 def _failed(lab: Lab, path: Path) -> list[str]:
-    """The tests that fail on a file."""
+    """Return the names of the tests that fail on a file."""
     (verdicts,) = run_lab(lab, [path], TIME_LIMIT_S).values()
     return [name for name, verdict in verdicts.items() if not verdict.passed]
 
 
 def _survivors(lab: Lab, files: Path, variants: Sequence[dict[str, Any]]) -> list[str]:
-    """Those that pass the test that is named. What ends or blocks its process is tried alone."""
+    """Return a message for each variant that passes the test named in its ``caught_by``.
+
+    A variant that passes, or that was not run because another one ended or blocked the process, is tried again alone.
+    """
     paths = [files / f"{variant['name']}.py" for variant in variants]
     only = {path.stem: variant["caught_by"] for path, variant in zip(paths, variants)}
     together = run_lab_together(lab, paths, TIME_LIMIT_S, only)

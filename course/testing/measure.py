@@ -136,8 +136,8 @@ def is_protocol(frame: types.FrameType) -> bool:
 def cheapest(function: Callable[..., object], arguments: Iterable[tuple[Any, ...]]) -> tuple[int, int]:
     """Return the fewest lines of Python, and the fewest bytes at the peak, of the calls ``function(*argument)``.
 
-    Inside: both are counted where the function runs. It must be a method of an object under test, not a function of the
-    test.
+    This measures inside: both are counted where the function runs. It must be a method of an object under test, not a
+    function of the test.
     """
     num_lines, num_bytes = where.measure("cheapest", where.method(function), [tuple(each) for each in arguments])
     return int(num_lines), int(num_bytes)
@@ -179,7 +179,7 @@ def _work_of(function: Callable[..., object], argument: tuple[Any, ...]) -> tupl
 
 
 def peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
-    """Return how many bytes a call used at its peak, beyond those in use before it. Inside."""
+    """Return how many bytes a call used at its peak, beyond those in use before it. Measures inside."""
     return int(where.measure("peak_bytes", where.method(function), *arguments))
 
 
@@ -199,7 +199,10 @@ def _peak_bytes(function: Callable[..., object], *arguments: Any) -> int:
 
 
 def num_objects(thing: object, *, but: tuple[type, ...] = ()) -> int:
-    """Count the objects reachable from ``thing``, except classes, functions and the types in ``but``. Inside."""
+    """Count the objects reachable from ``thing``, except classes, functions and the types in ``but``.
+
+    Measures inside.
+    """
     return where.num_objects(thing, but)
 
 
@@ -221,7 +224,7 @@ def is_stand_in(thing: object) -> bool:
 
 
 def bytes_grown(call: Callable[[], object]) -> int:
-    """Return how many more bytes are in use after ``call()`` than before. Inside."""
+    """Return how many more bytes are in use after ``call()`` than before. Measures inside."""
     return where.bytes_grown(call)
 
 

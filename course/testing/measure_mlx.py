@@ -1,7 +1,7 @@
 """For the tests of labs with MLX: the memory that a call uses, and the operations that it records.
 
-These work like ``measure``, and all of them are inside. Pools are always the ``pools`` of an object of the file under
-test: a list of arrays.
+These functions work like those of ``measure``, and all of them measure inside. Pools are always the ``pools`` of an
+object of the file under test: a list of arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from course.testing import measure
 #: MLX computes in a separate thread, which may keep an array a moment longer than needed. So a call is measured several
 #: times, and the highest peak is ignored.
 NUM_TIMES = 5
-#: This many operations on arrays of this size keep that thread busy for some milliseconds.
+#: The number and size of the array operations that keep that thread busy for some milliseconds.
 BUSY_OPERATIONS, BUSY_SIZE = 12, 20_000
 
 

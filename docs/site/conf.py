@@ -33,7 +33,7 @@ toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 100
 linkcode_resolve = source_of
 # Nothing is fetched, so what Python, MLX and others define has no page to lead to; nor have type variables.
-nitpick_ignore_regex = [("py:.*", r"(?!mini_vllm\.).*"), ("py:class", r"mini_vllm\.\w+\.(T|Result)")]
+nitpick_ignore_regex = [("py:.*", r"(?!mini_vllm\.).*"), ("py:class", r"mini_vllm\.[\w.]+\.(T|Result|AnyTenant|_\w+)")]
 
 # ---- how it looks
 html_theme = "furo"

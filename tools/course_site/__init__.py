@@ -4,6 +4,6 @@
                        what is a page,      its text,                  (extension.py)             do all links
                        and where            links turned                                          lead somewhere?
 
-Nothing is written for the site alone but its front page (docs/site/index.md). Everything up to Sphinx is plain text, so
-that the suites check it without Sphinx.
+Only the front page (docs/site/index.md) is written for the site alone. Everything before Sphinx is plain text, so that
+the test suites can check it without Sphinx.
 """

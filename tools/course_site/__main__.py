@@ -1,4 +1,4 @@
-"""Build the site: stage the pages, run Sphinx over them, follow every link of what came out."""
+"""Build the site: stage the pages, run Sphinx on them, and follow every link of the result."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PAGES, SITE, FRAME = ROOT / "build/pages", ROOT / "build/site", ROOT / "docs/sit
 
 
 def main(arguments: list[str]) -> int:
-    """Returns what the process exits with. ``arguments`` are passed on to Sphinx."""
+    """Build the site and return the exit status. ``arguments`` are passed on to Sphinx."""
     try:
         site = site_of(ROOT)
         stage(site, PAGES)
     except StageError as error:
         print(error, file=sys.stderr)
         return 1
-    # Every warning is an error, also for a name that cannot be resolved (-n); conf.py lists the exceptions.
+    # Every warning is an error, including names that cannot be resolved (-n); conf.py lists the exceptions.
     status: int = build_main(["-q", "-W", "--keep-going", "-n", "-c", str(FRAME), "-d", str(ROOT / "build/doctrees"),
                          *arguments, str(PAGES), str(SITE)])
     if status:

@@ -1,4 +1,4 @@
-"""The API: a page for every module and every room, in the groups and the order of the engine's map."""
+"""The API: a page for every module and package, in the groups and the order of the engine's map."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 from course_site.markdown import sections, shifted
 
-#: Its section "The modules" has a table for each group; the first column names what lies in the package.
+#: The map's section "The modules" contains a table for each group; the first column names the modules and packages.
 MAP = "docs/engine.md"
 MODULES = "The modules"
 PACKAGE = "mini_vllm"
 #: The scheme of a link to a page with the source of a file.
 SOURCE = "source:"
-#: Rooms that hold commands and suites, nothing that anybody imports.
+#: Packages that contain commands and test suites, but nothing to import.
 _NOT_CALLED = ("cli", "demo", "benchmark", "fuzz", "tests")
+#: Folders within a package that only tests use.
+_NOT_SHOWN = ("browser",)
 _NAME = re.compile(r"`(\w+)(\.py|/)`")
 
 
 def _rows(text: str) -> list[str]:
-    """The lines of all tables in a text, without the head of each."""
+    """Return the lines of all tables in a text, without their heads."""
     return [line for line in text.splitlines() if line.startswith("| `")]
 
 
@@ -28,13 +30,13 @@ def _first_column(row: str) -> str:
 
 
 def modules_of_the_map(text: str) -> list[str]:
-    """Modules and rooms as the map's tables name them, from top to bottom: ``request``, ``block_pool``, …"""
+    """Return the modules and packages in the order of the map's tables: ``request``, ``block_pool``, …"""
     names = [name for row in _rows(sections(text)[MODULES]) for name, _ in _NAME.findall(_first_column(row))]
     return [name for name in names if name not in _NOT_CALLED]
 
 
 def index_page(text: str) -> str:
-    """The map's tables, where the name of a module leads to its page."""
+    """Return the map's tables with the module names linked to their pages."""
 
     def linked(row: str) -> str:
         column = _first_column(row)
@@ -48,16 +50,18 @@ def index_page(text: str) -> str:
 
 
 def modules_of(root: Path, name: str) -> list[str]:
-    """The dotted names of what the page of a module or room shows: the module, or the room and then its modules."""
+    """Return the dotted names for the page of a module or package: the module, or the package and its modules."""
     folder = root / PACKAGE / name
     if not folder.is_dir():
         return [f"{PACKAGE}.{name}"]
-    inner = [path.stem for path in sorted(folder.glob("*.py")) if not path.name.startswith(("test_", "conftest", "__"))]
-    return [f"{PACKAGE}.{name}", *(f"{PACKAGE}.{name}.{each}" for each in inner)]
+    inner = [path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py"))
+             if not path.name.startswith(("test_", "conftest", "__"))]
+    shown = [".".join(path.parts) for path in inner if not set(_NOT_SHOWN) & set(path.parts)]
+    return [f"{PACKAGE}.{name}", *(f"{PACKAGE}.{name}.{each}" for each in shown)]
 
 
 def module_page(root: Path, name: str) -> str:
-    """What the docstrings of a module say, or of all modules of a room."""
+    """Return a page with the docstrings of a module, or of all modules of a package."""
     parts = [f"# {name}"]
     for module in modules_of(root, name):
         inner = module.removeprefix(f"{PACKAGE}.{name}").lstrip(".")

@@ -1,4 +1,4 @@
-"""Reads the built site and follows every link inside it: the page is there, and so is the place on it."""
+"""Reads the built site and follows every internal link: both the page and the anchor must exist."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ATTRIBUTES = ("href", "src", "poster", "xlink:href")
 
 @dataclass
 class Html:
-    """What a page has: places that a link can lead to (its ids), where it leads itself, and what it loads."""
+    """The parts of a page that matter for links: its ids, the targets of its links, and the files that it loads."""
 
     places: set[str] = field(default_factory=set)
     targets: list[str] = field(default_factory=list)
-    #: Those of the targets that are fetched with the page: pictures, scripts, styles.
+    #: The targets that are fetched with the page: pictures, scripts, styles.
     loaded: set[str] = field(default_factory=set)
 
 
@@ -44,7 +44,7 @@ def read_html(text: str) -> Html:
 
 
 def problems_of(site: Path) -> list[str]:
-    """A line for every link that leads nowhere. Links that leave the site are not fetched, only looked at."""
+    """Return a line for every broken link. External links are not fetched; only their form is checked."""
     files = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
     pages = {name: read_html((site / name).read_text(encoding="utf-8")) for name in sorted(files)
              if name.endswith(".html")}

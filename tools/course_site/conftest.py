@@ -1,4 +1,4 @@
-"""A small course, for what must not hang on the texts of the real one."""
+"""A small course, for tests that must not depend on the texts of the real one."""
 
 import json
 from pathlib import Path

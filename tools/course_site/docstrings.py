@@ -1,4 +1,4 @@
-"""Docstrings for Sphinx: what stands indented after an empty line is a drawing or code, as it is in Markdown."""
+"""Docstrings for Sphinx: as in Markdown, indented text after an empty line is a drawing or code."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _LIST = re.compile(r"( {1,3})(\d+\.|[-*]) ")
 
 
 def dedented(doc: str) -> list[str]:
-    """The lines of a docstring, each as far in as it stands to the closing quotes.
+    """Return the lines of a docstring, indented relative to the closing quotes.
 
-    Sphinx takes the line that is least far in, which is wrong if all but the first are a drawing.
+    Sphinx uses the smallest indentation of any line, which is wrong if all lines but the first are a drawing.
     """
     first, *others = doc.split("\n")
-    if not others or others[-1].strip():  # the quotes close on a line with text
+    if not others or others[-1].strip():  # the closing quotes are on a line with text
         return [*inspect.cleandoc(doc).splitlines(), ""]
     margin = len(others[-1])
     return [first.strip(), *(line[margin:].rstrip() for line in others)]
 
 
 def with_drawings(lines: list[str]) -> list[str]:
-    """The lines with ``::`` before every drawing, so that it is shown as it stands."""
+    """Insert ``::`` before every drawing, so that it is shown verbatim."""
     kept: list[str] = []
     in_drawing = False
     for line in _with_lists_at_the_margin(lines):
@@ -36,7 +36,7 @@ def with_drawings(lines: list[str]) -> list[str]:
 
 
 def _with_lists_at_the_margin(lines: list[str]) -> list[str]:
-    """A list that stands a space or two in, which Sphinx would take for a quotation, is moved to the margin."""
+    """Move a list that is indented by a few spaces to the margin: Sphinx would take it for a quotation."""
     moved: list[str] = []
     margin = ""
     for line in lines:

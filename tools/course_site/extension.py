@@ -1,4 +1,4 @@
-"""What Sphinx does not do by itself: pages with source and line anchors, and drawings in docstrings."""
+"""Extends Sphinx with pages that show source and line anchors, and with drawings in docstrings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SOURCES = "source/"
 
 
 def page_name(file: str) -> str:
-    """The page with the source of a file."""
+    """Return the name of the page with the source of a file."""
     return f"{_SOURCES}{file}"
 
 
 def lead_to_sources(app: Sphinx, doctree: nodes.document, page: str) -> None:
-    """``source:mini_vllm/scheduler.py#L40`` becomes a link to the page with that source."""
+    """Replace each ``source:mini_vllm/scheduler.py#L40`` by a link to the page with that source."""
     for link in doctree.findall(nodes.reference):
         if link.get("refuri", "").startswith(SOURCE):
             file, _, line = link["refuri"].removeprefix(SOURCE).partition("#")
@@ -41,7 +41,7 @@ def lead_to_sources(app: Sphinx, doctree: nodes.document, page: str) -> None:
 
 
 def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """A page for every file that some page leads to."""
+    """Yield a source page for every file that some page links to."""
     uris = (link.get("refuri", "") for page in app.env.found_docs
             for link in app.env.get_doctree(page).findall(nodes.reference))
     for file in sorted({uri.removeprefix(SOURCE).partition("#")[0] for uri in uris if uri.startswith(SOURCE)}):
@@ -67,7 +67,7 @@ def _source_body(app: Sphinx, file: str, name: str) -> str:
 
 
 def source_of(domain: str, info: dict[str, str]) -> str | None:
-    """Where a documented object is defined, for ``sphinx.ext.linkcode``."""
+    """Return the source link of a documented object, for ``sphinx.ext.linkcode``; None if it is not found."""
     file = f"{info['module'].replace('.', '/')}.py"
     if not (ROOT / file).is_file():
         return None
@@ -76,15 +76,18 @@ def source_of(domain: str, info: dict[str, str]) -> str | None:
 
 
 def keep_drawings(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """See docstrings.py."""
+    """Keep drawings in docstrings; see docstrings.py."""
     doc = getattr(obj, "__doc__", None) or ""
-    if inspect.cleandoc(doc) == "\n".join(lines).strip():  # not so for an attribute, whose text is a comment
+    if inspect.cleandoc(doc) == "\n".join(lines).strip():  # differs for an attribute, whose text is a comment
         lines[:] = dedented(doc)
     lines[:] = with_drawings(lines)
 
 
 def share_navigation(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Pages with sources are in no toctree, so all that lie equally deep have the same sidebar: it is made once."""
+    """Render the sidebar of source pages once per folder depth.
+
+    Source pages are in no toctree, so all pages at the same depth have the same sidebar.
+    """
     if page.startswith(_SOURCES):
         toctree, depth = context["toctree"], page.count("/")
         navigation: dict[int, str] = app.env.__dict__.setdefault("_source_navigation", {})
@@ -100,6 +103,6 @@ def share_navigation(app: Sphinx, page: str, template: str, context: dict[str, A
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-resolved", lead_to_sources)
     app.connect("html-collect-pages", source_pages)
-    app.connect("html-page-context", share_navigation, priority=400)  # before furo's
+    app.connect("html-page-context", share_navigation, priority=400)  # before furo's handler
     app.connect("autodoc-process-docstring", keep_drawings)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

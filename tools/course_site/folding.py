@@ -1,21 +1,21 @@
-"""What a student should not see before asking: hints and answers, folded away on the lab's page."""
+"""What a student should not see before asking: hints and answers, folded on the lab's page."""
 
 from __future__ import annotations
 
 from course.lab.answers import INTERVIEW, parse_answers, questions_of
 from course.lab.hints import parse_hints, task_titles
 
-#: What a hint of each level is, in the README's words for ``course hint``.
+#: What a hint of each level contains, in the README's words for ``course hint``.
 LEVELS = {1: "a nudge", 2: "the idea", 3: "nearly the code"}
 
 
 def folded(summary: str, text: str, kind: str) -> str:
-    """``text`` behind a line that opens it. ``text`` may be Markdown, but without headings."""
+    """Fold ``text`` under a line that opens it. ``text`` may be Markdown, but without headings."""
     return f'<details class="{kind}">\n<summary>{summary}</summary>\n\n{text.strip()}\n\n</details>\n'
 
 
 def hints_section(hints: str) -> str:
-    """A lab's hints.md as a section of its page: for every task three levels, each closed until it is asked for."""
+    """Convert a lab's hints.md to a section of its page: three folded levels for every task."""
     titles = task_titles(hints)
     parts = ["## Hints", "Three for every task. Try after each before you open the next."]
     for task, levels in parse_hints(hints).items():
@@ -25,7 +25,7 @@ def hints_section(hints: str) -> str:
 
 
 def answers_section(readme: str, answers: str) -> str:
-    """A lab's answers.md as a section of its page: every open question again, and its answer closed."""
+    """Convert a lab's answers.md to a section of its page: every open question again, with a folded answer."""
     found = parse_answers(answers)
     parts = ["## Answers", "To the questions that this page leaves open. Think first."]
     for question in questions_of(readme):

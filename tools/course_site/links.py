@@ -1,10 +1,10 @@
-"""What becomes of a relative link. It was written for a reader of the repository, and stays as it is there.
+"""How relative links are converted. They are written for readers of the repository, where they stay unchanged.
 
     ../../README.md#blocks          the page that shows that file, and the place on it
     ../mini_vllm/scheduler.py#L40   a page with the source, at that line (``source:…``, see extension.py)
-    ../mini_vllm/models             the API of the room
-    solution.py                     plain text: the site holds no solution
-    https://…                       as it is
+    ../mini_vllm/models             the API page of the package
+    solution.py                     plain text: the site contains no solution
+    https://…                       unchanged
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from course_site.api import PACKAGE, SOURCE
 from course_site.markdown import Link, headings, sections, slug, turn_links
 from course_site.pages import README, Page, Site
 
-#: What of a lab's folder may be shown. Its solution and the wrong ones are for who asks for them (`course solution`).
+#: The files of a lab's folder that may be shown. Solutions and wrong solutions are only for those who ask (`course
+#: solution`).
 _SHOWN_OF_A_LAB = ("starter.py", "test_lab.py", "lab.json")
 _IN_A_LAB = re.compile(r"phase-[^/]*/labs/[^/]*/(.*)")
 _IMAGES = (".svg", ".png", ".jpg", ".gif", ".webp")
-#: In place of a target: what it names is not there; or it is, but not for the site, and the link becomes plain text.
+#: Used in place of a target: the file does not exist; or it exists but is not on the site, and the link becomes plain
+#: text.
 _NOWHERE, _NOT_SHOWN = "nowhere", "not shown"
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:")
 
 
 class LinkTurner:
-    """Turns the links of pages, remembers the pictures that they show, and what is wrong."""
+    """Converts the links of pages; collects the pictures that they show, and the problems."""
 
     def __init__(self, site: Site) -> None:
         self.root = site.root
         self._pages = {name: page for page in site.pages() for name in page.files if not page.section}
         self._modules = {page.module: page for page in site.pages() if page.module}
-        #: Anchor of the README → the page that has the section.
+        #: Anchor of the README → the page that contains the section.
         self._readme_pages: dict[str, Page] = {}
         for page in site.pages():
             if page.section:
@@ -43,7 +45,7 @@ class LinkTurner:
         self.problems: list[str] = []
 
     def turned(self, text: str, file: str, page: Page) -> str:
-        """The text of ``file`` with its links as they must be on ``page``."""
+        """Return the text of ``file`` with its links converted for ``page``."""
         return turn_links(text, lambda link: self._turned(link, file, page))
 
     def _turned(self, link: Link, file: str, page: Page) -> str:
@@ -59,7 +61,7 @@ class LinkTurner:
         return str(Link(link.text, target, link.title, link.is_image))
 
     def _target(self, name: str, anchor: str, page: Page) -> str:
-        """Where a link to ``name``, relative to the repository, leads from ``page``."""
+        """Return the target on ``page`` of a link to ``name``, which is relative to the repository."""
         path = self.root / name
         if name.startswith("..") or not path.exists():
             return _NOWHERE

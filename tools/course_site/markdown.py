@@ -1,4 +1,4 @@
-"""Markdown, as far as the site needs it: headings, sections and links, none of them inside code."""
+"""The Markdown that the site needs: headings, sections and links, ignoring code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*$")
-#: A piece of code, which is left alone, or a link or an image.
+#: A piece of code, which is left unchanged, or a link or an image.
 _LINK = re.compile(
     r"(?P<code>(?P<ticks>`+)(?:(?!\n\n).)+?(?<!`)(?P=ticks)(?!`))"
     r"|(?P<image>!?)\[(?P<text>(?:[^\[\]\\]|\\.|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)(?P<title>\s+\"[^\"]*\")?\)",
@@ -17,7 +17,7 @@ _LINK = re.compile(
 
 @dataclass(frozen=True)
 class Link:
-    """``[text](target "title")``, with an exclamation mark before it if it is an image."""
+    """``[text](target "title")``, with an exclamation mark in front if it is an image."""
 
     text: str
     target: str
@@ -30,14 +30,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Heading:
-    #: Its line, from 0.
+    #: The line of the heading, counted from 0.
     line: int
     level: int
     title: str
 
 
 def lines_of(text: str) -> Iterator[tuple[str, bool]]:
-    """Every line with its end, and whether it belongs to a block of code between fences."""
+    """Yield every line with its line ending, and whether it belongs to a fenced code block."""
     fence = ""
     for line in text.splitlines(keepends=True):
         mark = _FENCE.match(line)
@@ -60,7 +60,7 @@ def headings(text: str) -> list[Heading]:
 
 
 def slug(title: str) -> str:
-    """A heading's anchor, by the rule that GitHub and MyST share."""
+    """Return a heading's anchor, by the rule that GitHub and MyST share."""
     plain = re.sub(r"[^\w\- ]", "", _plain(title).lower())
     return plain.replace(" ", "-")
 
@@ -70,7 +70,10 @@ def _plain(title: str) -> str:
 
 
 def sections(text: str, level: int = 2) -> dict[str, str]:
-    """The title of every heading of ``level`` → its text, with the heading, up to the next of that level or above."""
+    """Return the sections of ``level`` by title.
+
+    A section includes its heading and ends before the next heading of that level or above.
+    """
     lines = [line for line, _ in lines_of(text)]
     starts = [heading for heading in headings(text) if heading.level <= level]
     ends = [heading.line for heading in starts[1:]] + [len(lines)]
@@ -79,7 +82,7 @@ def sections(text: str, level: int = 2) -> dict[str, str]:
 
 
 def shifted(text: str, levels: int) -> str:
-    """The text with all its headings this many levels deeper, or higher if negative."""
+    """Return the text with all its headings ``levels`` deeper, or higher if negative."""
     lines = [line for line, _ in lines_of(text)]
     for heading in headings(text):
         lines[heading.line] = "#" * max(1, heading.level + levels) + lines[heading.line].lstrip("#")
@@ -87,12 +90,12 @@ def shifted(text: str, levels: int) -> str:
 
 
 def turn_links(text: str, turned: Callable[[Link], str]) -> str:
-    """The text with every link and image replaced by what ``turned`` makes of it. Code stays as it is."""
+    """Replace every link and image by the result of ``turned``. Leave code unchanged."""
 
     def replacement(found: re.Match[str]) -> str:
         if found["code"]:
             return found["code"]
-        inner = turn_links(found["text"], turned)  # an image may be a link
+        inner = turn_links(found["text"], turned)  # an image may be inside a link
         return turned(Link(inner, found["target"], found["title"] or "", bool(found["image"])))
 
     pieces: list[tuple[str, bool]] = []

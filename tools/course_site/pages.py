@@ -1,4 +1,4 @@
-"""Which files are pages of the site, what each page is called, and in which order they stand.
+"""Which files are pages of the site, what each page is called, and the order of the pages.
 
     README.md                      every section a page: the-course, for-students, measured, …
     notebooks/00-tour.ipynb        notebooks/00-tour
@@ -7,7 +7,7 @@
     phase-02-…/labs/lab-01-…/        phase-02-…/lab-01-…: README, hints and answers on one page
     docs/engine.md                 docs/engine, and the API, made from the modules that it names; docs/serving, …
 
-All comes from the folders: a new lab, notebook or section of the README has its place without a line here.
+Everything is derived from the folders: a new lab, notebook or README section gets its place without a change here.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from pathlib import Path
 from course_site import api
 from course_site.markdown import sections, slug
 
-#: The frame of the front page, the only text that the site has for itself.
+#: The frame of the front page, the only text written for the site alone.
 FRONT = "docs/site/index.md"
 README = "README.md"
-#: Where a section of the README stands. What is not named here stands at the end of "Start".
+#: The place of each README section. A section that is not named here goes to the end of "Start".
 ENGINE_SECTIONS = ("the-engine",)
 ENGINE_DOCS = ("docs/engine", "docs/using", "docs/serving", "docs/gpu", "docs/benchmarks")
 MAKING_SECTIONS = ("for-instructors", "layout")
 START_SECTIONS = ("two-commands", "the-course", "for-students")
-#: Folders that hold no page: built, or not the project's.
+#: Folders without pages: built, or not part of the project.
 _OUTSIDE = re.compile(r"(^|/)(\..*|build|dist|__pycache__|[^/]*\.egg-info)(/|$)")
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the site: its name there, the files whose text it shows, and the pages below it."""
+    """A page of the site: its name, the files whose text it shows, and the pages below it."""
 
     name: str
     #: Relative to the repository.
     files: tuple[str, ...] = ()
-    #: The section of the README, or the module of the engine, that it shows.
+    #: The section of the README, or the module of the engine, that the page shows.
     section: str = ""
     module: str = ""
     below: tuple[Page, ...] = ()
 
     def walk(self) -> Iterator[Page]:
-        """This page and all below it, in the order in which they are read."""
+        """Yield this page and all pages below it, in reading order."""
         yield self
         for page in self.below:
             yield from page.walk()
@@ -59,13 +59,13 @@ class Site:
     groups: dict[str, tuple[Page, ...]]
 
     def pages(self) -> list[Page]:
-        """All pages, in the order in which they are read; the front page comes first."""
+        """Return all pages in reading order, starting with the front page."""
         tops = [page for group in self.groups.values() for page in group]
         return [Page("index", (FRONT,)), *(page for top in tops for page in top.walk())]
 
 
 def site_of(root: Path) -> Site:
-    """The pages of the course at ``root``."""
+    """Return the pages of the course at ``root``."""
     of_readme = {slug(title): title for title in sections((root / README).read_text(encoding="utf-8"))}
     placed = (*START_SECTIONS, *ENGINE_SECTIONS, *MAKING_SECTIONS)
 
@@ -111,7 +111,7 @@ def _phase(root: Path, folder: Path) -> Page:
 
 
 def _decisions(root: Path) -> list[Page]:
-    """The list of decision records, and the records below it."""
+    """Return the list of decision records, with the records below it."""
     folder = root / "docs/decisions"
     below = tuple(Page(f"docs/decisions/{path.stem}", (path.relative_to(root).as_posix(),))
                   for path in sorted(folder.glob("[0-9]*.md")))
@@ -124,7 +124,7 @@ def _api(root: Path) -> Page:
 
 
 def texts_of(root: Path) -> list[str]:
-    """Every Markdown file and notebook of the repository, relative to it."""
+    """Return every Markdown file and notebook of the repository, relative to it."""
     found: list[str] = []
     for parent, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not _OUTSIDE.search(name)]

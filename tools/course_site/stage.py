@@ -1,4 +1,4 @@
-"""The pages of the site as Sphinx reads them: every text with its links turned, its toctree, and nothing else."""
+"""The pages of the site as Sphinx reads them: every text with its links converted and its toctree."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from course_site.pages import FRONT, README, Page, Site
 
 #: ``{{README.md | decode-16 | ([\d.]+) times}}``: the first group of the pattern, in the row of that name.
 _NUMBER = re.compile(r"\{\{(\S+) \| (\S+) \| (.+?)\}\}")
-#: ``{{README.md}}``: what the file says of itself, the first paragraph under its title.
+#: ``{{README.md}}``: the file's description of itself, the first paragraph under its title.
 _PARAGRAPH = re.compile(r"\{\{(\S+)\}\}")
 
 
 class StageError(Exception):
-    """A page cannot be made: all that is wrong, a line each."""
+    """Some pages cannot be made. The message lists all problems, one per line."""
 
 
 def stage(site: Site, folder: Path) -> None:
-    """Write all pages into ``folder``, with the pictures that they show. What has not changed is not touched, what is
-    no page any more goes. Raises StageError, and writes nothing, if a link leads nowhere."""
+    """Write all pages into ``folder``, with the pictures that they show.
+
+    Unchanged files are not touched, and files that are no longer a page are deleted. Raise StageError, and write
+    nothing, if a link is broken.
+    """
     links = LinkTurner(site)
     texts = {f"{page.name}{_suffix(page)}": text_of(site, page, links) for page in site.pages()}
     if links.problems:
@@ -46,14 +49,14 @@ def stage(site: Site, folder: Path) -> None:
 
 
 def text_of(site: Site, page: Page, links: LinkTurner) -> str:
-    """The text of one page."""
+    """Return the text of one page."""
     def read(name: str) -> str:
         return (site.root / name).read_text(encoding="utf-8")
 
     if page.module:
         return api.module_page(site.root, page.module)
     if page.name == "api/index":
-        # Links in the map's own words are relative to the map; those to the modules are made here, relative to the API.
+        # Links in the map's own text are relative to the map; links to the modules are made here, relative to the API.
         return api.index_page(links.turned(read(api.MAP), api.MAP, page)) + _toctree(page, page.below)
     if page.section:
         return shifted(links.turned(sections(read(README))[page.section], README, page), -1)
@@ -71,7 +74,7 @@ def text_of(site: Site, page: Page, links: LinkTurner) -> str:
 
 
 def filled(text: str, root: Path) -> str:
-    """A frame with its numbers and paragraphs, from where they are written. Raises StageError if one is missing."""
+    """Fill the numbers and paragraphs of a frame from their source files. Raise StageError if one is missing."""
 
     def number(found: re.Match[str]) -> str:
         file, row, pattern = found.groups()

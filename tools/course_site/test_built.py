@@ -1,4 +1,4 @@
-"""The check of the built site, on sites of two pages."""
+"""Test the check of the built site on sites of two pages."""
 
 import pytest
 

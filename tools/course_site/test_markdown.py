@@ -1,4 +1,4 @@
-"""Headings, sections, links and docstrings, as texts."""
+"""Test headings, sections, links and docstrings on short texts."""
 
 import pytest
 

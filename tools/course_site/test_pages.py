@@ -1,4 +1,4 @@
-"""The pages of the site, as far as they can be checked without Sphinx: all texts are there, in order, links turned."""
+"""The pages of the site, as far as they can be checked without Sphinx: all texts, their order, and the links."""
 
 import json
 import re

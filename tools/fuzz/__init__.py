@@ -1,4 +1,4 @@
-"""Fuzzers: random cases for as long as one likes, each drawn from its seed and number, so that any can be repeated.
+"""Fuzzers: random cases for any length of time. Each case is drawn from a seed and a number, so it can be repeated.
 
     python tools/fuzz engine --seconds 600 --seed 1    random schedules against each request alone
     python tools/fuzz models --seconds 600             networks of random shapes against mlx-lm
@@ -9,11 +9,12 @@
 
 A fuzzer is a module with ``run_case(seed, case)``. It draws a case from these two numbers and nothing else, runs it,
 returns counts of what it tried, and raises an AssertionError that says what was drawn and what is wrong. The first few
-cases of each run in the suites (``test_fuzz.py``, ``test_fuzz_models.py``).
+cases of each fuzzer run in the test suites (``test_fuzz.py``, ``test_fuzz_models.py``).
 
-    engine        happens: work, work_draw   must come to: engine_checks, alone
-    async_engine  happens: callers           must come to: caller_checks
-    models        drawn: model_cases         must come to: oracle (mlx-lm)
-    sampler                                  must come to: sampler_reference
-    of several    draws, networks, faults, expect
+    fuzzer        cases                      checks
+    engine        work, work_draw            engine_checks, alone
+    async_engine  callers                    caller_checks
+    models        model_cases                oracle (mlx-lm)
+    sampler                                  sampler_reference
+    shared        draws, networks, faults    expect
 """

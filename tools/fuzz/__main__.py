@@ -1,4 +1,4 @@
-"""``python tools/fuzz NAME``: case after case until the time is over or one fails."""
+"""``python tools/fuzz NAME``: run case after case until the time is over or a case fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-#: Name → module. (``async`` is a keyword, and cannot be one.)
+#: Name → module. (A module cannot be called ``async``, which is a keyword.)
 FUZZERS = {"engine": "engine", "models": "models", "sampler": "sampler", "async": "async_engine"}
 DEFAULT_SECONDS = 60.0
 FAILED, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.count[int], float]:
-    """The fuzzer, the numbers of its cases, and when to stop. Raises ValueError for what cannot be."""
+    """Return the fuzzer, the numbers of its cases, and the time limit. Raise ValueError for invalid arguments."""
     if arguments.name not in FUZZERS:
         raise ValueError(f"there is no fuzzer {arguments.name!r}, only {', '.join(FUZZERS)}")
     for name, least in (("seed", 0), ("case", 0), ("cases", 1)):
@@ -63,11 +63,14 @@ def _plan(arguments: argparse.Namespace) -> tuple[RunCase, range | itertools.cou
 
 def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count[int], seconds: float,
          clock: Callable[[], float] = time.monotonic) -> int:
-    """Run ``cases`` until ``seconds`` are over; say what was tried, and how to repeat what failed. The exit status."""
+    """Run ``cases`` until ``seconds`` are over, and return the exit status.
+
+    Print what was tried, and how to repeat a failure.
+    """
     from rich.console import Console
     tried: Counter[str] = Counter()
     num_cases, start, status = 0, clock(), 0
-    with Console(stderr=True).status("") as progress:  # shown on a terminal only
+    with Console(stderr=True).status("") as progress:  # shown only on a terminal
         for case in cases:
             if clock() - start >= seconds:
                 break
@@ -92,7 +95,7 @@ def fuzz(name: str, run_case: RunCase, seed: int, cases: range | itertools.count
 
 
 def _failure(error: Exception) -> str:
-    """What a fuzzer found wrong; of an error that it did not expect, the traceback, too."""
+    """Return the message of a failed case; for an unexpected error, with its traceback."""
     if not isinstance(error, AssertionError) or not str(error):
         return "".join(traceback.format_exception(error)).rstrip()
     where = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ is not None else ""
@@ -104,5 +107,5 @@ def _list(tried: Counter[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parents[1])  # a folder that is run is on the path itself; the package lies in it
+    sys.path[0] = str(Path(__file__).parents[1])  # Python put this folder on the path, not its parent
     sys.exit(main())

@@ -1,4 +1,7 @@
-"""What a request gives alone, in an engine that does one thing at a time, caches nothing and has room for all."""
+"""What a request generates alone: the expected result for the engine fuzzer.
+
+The engine for this has enough blocks, no prefix cache and no lookahead.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from mini_vllm.engine_config import EngineConfig
 from mini_vllm.models.loader import LoadedModel
 from mini_vllm.request import CompletionOutput, RequestOutput, SamplingParams
 
-#: Two tokens whose logits differ by less than this may change places when a sum is taken in another order.
+#: Two tokens whose logits differ by less than this may swap when a sum is computed in another order.
 TIE = 1e-4
 LOGPROB_TOLERANCE = 1e-3
 
 
 class Alone:
-    """Remembers what it has computed: a request is asked for more than once."""
+    """Runs requests alone and caches their outputs, because a request is asked for more than once."""
 
     def __init__(self, loaded: LoadedModel, max_model_len: int | None) -> None:
         self.loaded, self.max_model_len = loaded, max_model_len
@@ -45,7 +48,7 @@ class Alone:
         return self._outputs[key]
 
     def is_tie(self, work: Work, got: CompletionOutput, wanted: CompletionOutput, index: int) -> bool:
-        """Whether the least push makes the request alone choose the other token, too."""
+        """Check whether a bias of TIE also makes the request choose the other token when it is alone."""
         pushes = {got.token_ids[index]: TIE}, {wanted.token_ids[index]: -TIE}
         for push in pushes:
             bias = dict(work.params.logit_bias or {})
@@ -57,7 +60,7 @@ class Alone:
 
 
 def are_same_beams(beams: Sequence[Beam], expected: Sequence[Beam]) -> bool:
-    """The same continuations, or such as score the same."""
+    """Check whether both lists contain the same continuations, or continuations with the same scores."""
     return [beam.token_ids for beam in beams] == [beam.token_ids for beam in expected] or (
         len(beams) == len(expected) and all(math.isclose(a.score, b.score, abs_tol=LOGPROB_TOLERANCE)
                                             for a, b in zip(beams, expected)))

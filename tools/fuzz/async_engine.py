@@ -1,12 +1,12 @@
 """Random streams on one AsyncLLMEngine, a third of them cancelled.
 
-A case is an engine and up to 60 callers, in one event loop or in several threads. They read fast or slowly, leave
-early in every way there is, use an id that is taken, ask for what is refused; meanwhile others look at metrics, a step
-breaks, and somebody shuts down. Each caller gets its own tokens, or the beginning of them if its stream was cut off.
-Afterwards the engine is empty, no stream and no thread is left, and nothing hangs.
+A case is an engine and up to 60 callers, in one event loop or in several threads. Callers read fast or slowly, leave
+early in every possible way, use an id that is taken, and send invalid requests. Meanwhile other tasks read metrics, a
+step breaks, and the engine is shut down. Each caller must get its own tokens, or the first of them if its stream was
+cut off. Afterwards the engine is empty, no stream and no thread is left, and nothing hangs.
 
-What is drawn depends on the seed and the number of the case alone; how the threads take turns does not, so a failure
-may need several tries to show again.
+What is drawn depends only on the seed and the number of the case. The interleaving of the threads does not, so a
+failure may need several tries to reproduce.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from mini_vllm.engine_thread import EngineStoppedError
 from mini_vllm.kv_cache import KVCacheManager
 from mini_vllm.scheduler import Scheduler
 
-#: A case takes about a second. One that has not ended after this time hangs.
+#: A case takes about a second. A case that has not ended after this time hangs.
 TIMEOUT_S = 120.0
-#: What a caller leaves behind is gone after this time, or never will be.
+#: What a caller leaves behind must be gone after this time.
 PATIENCE_S = 20.0
-#: Steps until the engine has seen that nobody reads any more.
+#: The number of steps within which the engine must notice that a stream is no longer read.
 MAX_STEPS_FOR_NOBODY = 20
 
 
@@ -65,24 +65,25 @@ def run_case(seed: int, case: int) -> dict[str, int]:
 
 
 class Shutdown(NamedTuple):
-    """Before all callers have ended."""
+    """A shutdown before all callers have ended."""
 
     after_s: float
-    #: Whether what is there may finish.
+    #: Whether running requests may finish.
     drain: bool
-    #: "once", "twice" at the same time, or "given up first": somebody waits for it, but not to its end.
+    #: "once", "twice" at the same time, or "given up first": a first call stops waiting before the shutdown is
+    #: complete.
     way: str
 
 
 class LostPlan(NamedTuple):
-    """A step breaks, at once or when it is planned."""
+    """A step that breaks, at the start or when it has been planned."""
 
     after_s: float
     is_planned: bool
 
 
 class Remains(NamedTuple):
-    """What is left of an engine, without the arrays: those belong to its thread."""
+    """The parts of an engine that outlive it, without the arrays, which belong to its thread."""
 
     kv_cache: KVCacheManager
     scheduler: Scheduler
@@ -90,7 +91,7 @@ class Remains(NamedTuple):
 
 
 class Scenario:
-    """A drawn engine, its callers, and what happens to them: all at the same time, and so in one long class."""
+    """A drawn engine, its callers, and the events. All of them happen at the same time, hence one long class."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -112,14 +113,14 @@ class Scenario:
         self.lost_plan = LostPlan(rng.uniform(0, 0.3), rng.random() < 0.5) if rng.random() < 0.15 else None
         self.errors: list[BaseException] = []
         self._remains: list[Remains] = []
-        expected_outputs()  # in this thread
+        expected_outputs()  # computed in this thread
 
     def __str__(self) -> str:
         return (f"drawn: {self.config}, max_num_requests={self.max_num_requests}, {self.num_loops} loops, shutdown "
                 f"{self.shutdown}, lost plan {self.lost_plan}\n  "
                 + "\n  ".join(map(str, self.callers)))
 
-    # ---- what happens
+    # ---- events
 
     def run(self) -> None:
         engine = AsyncLLMEngine(max_num_requests=self.max_num_requests, make_engine=self._make_engine)
@@ -146,7 +147,7 @@ class Scenario:
             self.errors.append(error)
 
     async def _run_host(self, engine: AsyncLLMEngine, callers: list[Caller], threads: list[threading.Thread]) -> None:
-        """The loop that made the engine, and shuts it down."""
+        """Run the loop that created the engine and shuts it down."""
         others = [self._look_on(engine, self.look_on_seeds[0]), self._lose_plan(engine), self._shut_down_early(engine)]
         try:
             await asyncio.gather(*(self._call(engine, caller) for caller in callers), *others)
@@ -158,7 +159,7 @@ class Scenario:
             await engine.shutdown(drain=False)
 
     async def _call(self, engine: AsyncLLMEngine, caller: Caller) -> None:
-        """One caller from its start to its end; what it got is kept, the rest is checked later."""
+        """Run one caller from start to end. Its outputs are recorded and checked later."""
         await asyncio.sleep(caller.starts_after_s)
         self.tried["streams"] += 1
         task = asyncio.create_task(self._read(engine, caller))
@@ -193,7 +194,7 @@ class Scenario:
             await asyncio.sleep(caller.reads_for_s)
 
     async def _look_on(self, engine: AsyncLLMEngine, seed: float) -> None:
-        """Somebody who asks the engine this and that."""
+        """Call the engine in various ways while the streams run."""
         rng = random.Random(seed)
 
         async def fail() -> None:
@@ -247,7 +248,7 @@ class Scenario:
         await asyncio.gather(*(engine.shutdown(drain) for _ in range(2 if way == "twice" else 1)))
 
     async def _check_is_empty(self, engine: AsyncLLMEngine) -> None:
-        """All callers have ended or left. What they leave behind goes soon, and with it all that they held."""
+        """Check that the engine is soon empty after all callers have ended or left."""
         num_steps = (await engine.metrics()).num_steps
         deadline = time.monotonic() + PATIENCE_S
         streams = engine._thread.streams
@@ -260,7 +261,7 @@ class Scenario:
                                                   engine.kv_cache.block_pool.get_usage()))
         expect(state == (False, 0.0), f"nobody reads, but (has requests, usage) is {state}")
 
-    # ---- what it must come to
+    # ---- checks
 
     def check(self) -> None:
         for error in self.errors:

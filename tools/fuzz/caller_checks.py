@@ -1,4 +1,4 @@
-"""What each caller of the async fuzzer must have got: its own tokens, an end, or an error that it had to expect."""
+"""What each caller of the async fuzzer must have received: its own tokens, an end, or an error that it could expect."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mini_vllm.engine_thread import EngineStoppedError
 
 @dataclass
 class CallerChecks:
-    """What may have happened to callers, through no fault of theirs."""
+    """Checks what a caller received, given what happened to the engine."""
 
-    #: The engine was shut down early; and without letting those there finish.
+    #: Whether the engine was shut down early, and whether it then aborted running requests.
     has_stopped: bool
     has_aborted: bool
     has_lost_plan: bool
-    #: There may have been more callers than the engine takes in.
+    #: Whether there may have been more callers than the engine accepts.
     may_be_busy: bool
     tried: Counter[str]
 
@@ -71,7 +71,7 @@ class CallerChecks:
         self.tried["whole streams"] += reasons == {"length"}
 
     def _is_due(self, caller: Caller, error: BaseException) -> bool:
-        """Whether this caller had to expect the error."""
+        """Check whether the caller could expect this error."""
         if isinstance(error, EngineStoppedError):
             return self.has_stopped
         if isinstance(error, EngineBusyError):

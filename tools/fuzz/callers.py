@@ -1,4 +1,4 @@
-"""The callers of the async fuzzer: what each asks for, how it reads and leaves, and what it must get."""
+"""The callers of the async fuzzer: what each one requests, how it reads and leaves, and what it must get."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from mini_vllm.request import Priority, RequestOutput, SamplingParams
 
 NETWORK = "llama"
 MAX_TOKENS = 24
-#: What some ask for who leave early: more than they would get in the time.
+#: The number of tokens that some early leavers request: more than they can get in the time.
 MANY_TOKENS = 400
 NUM_PROMPTS = 40
 #: Ways to leave a stream early.
 LEAVING = ("break", "aclose", "cancel", "timeout")
-#: Prompts that are refused, by a word of the reason.
+#: Prompts that are rejected, by a word of the reason.
 REFUSED: dict[str, list[int]] = {"empty": [], "token id": [1, 10**6], "context": [1] * MAX_POSITION_EMBEDDINGS}
 
 
 @dataclass
 class Caller:
-    """One that streams, and what came of it."""
+    """A caller that streams one request, and what it received."""
 
     index: int
-    #: Which of the prompts, or which of REFUSED.
+    #: The index of a prompt, or a key of REFUSED.
     prompt: int | str
     params: SamplingParams
     priority: Priority
     request_id: str | None
     starts_after_s: float
-    #: How long it thinks about every output.
+    #: The pause after every output.
     reads_for_s: float
-    #: One of LEAVING, or None, which reads to the end: "break" and "aclose" after this many outputs, the others after
-    #: this time.
+    #: One of LEAVING, or None to read to the end. "break" and "aclose" leave after ``num_outputs`` outputs, the others
+    #: after ``leaves_after_s``.
     leaves: str | None
     num_outputs: int
     leaves_after_s: float
@@ -73,7 +73,7 @@ def draw_caller(rng: random.Random, index: int, max_num_seqs: int) -> Caller:
 
 @functools.cache
 def prompts() -> list[list[int]]:
-    """Families of prompts, so that there is something to share."""
+    """Return families of prompts, so that there are prefixes to share."""
     rng = random.Random(0)
     trunks = [[rng.randrange(250) for _ in range(40)] for _ in range(4)]
     return [rng.choice(trunks)[:rng.randint(0, 40)] + [rng.randrange(250) for _ in range(rng.randint(1, 12))]
@@ -82,7 +82,7 @@ def prompts() -> list[list[int]]:
 
 @functools.cache
 def expected_outputs() -> list[list[int]]:
-    """What a plain engine gives for each of the prompts, one at a time."""
+    """Return the output of a plain engine for each of the prompts, one at a time."""
     engine = LLMEngine(EngineConfig(block_size=32, num_blocks=20, max_num_seqs=1, enable_prefix_caching=False,
                                     enable_lookahead=False), loaded=network(NETWORK))
     expected = []

@@ -1,4 +1,4 @@
-"""What the fuzzers draw: settings of an engine, prompts that have much in common, and parameters of all kinds."""
+"""Random draws for the fuzzers: engine settings, prompts with much in common, and sampling parameters of all kinds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK_SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 64)
 
 
 def draw_config(rng: random.Random, max_prompt: int) -> EngineConfig:
-    """Any settings; the pool holds about one prompt, so that requests lose their blocks, or more, or all there is."""
+    """Draw any settings. The pool often holds only about one prompt, so that requests lose their blocks."""
     block_size, max_num_seqs = rng.choice(BLOCK_SIZES), rng.choice((1, 2, 3, 4, 5, 8, 16))
     num_slots = rng.choice((rng.randint(max_prompt, 2 * max_prompt), rng.randint(max_prompt, 4 * max_prompt), 2000))
     return EngineConfig(
@@ -27,14 +27,14 @@ def draw_config(rng: random.Random, max_prompt: int) -> EngineConfig:
 
 
 class PromptDraw:
-    """Prompts that begin as others do: the same one, a part of it, what came of it and on, or nothing of it."""
+    """Draws prompts related to earlier texts: the same text, a prefix, a branch, a continuation, or a new text."""
 
     def __init__(self, rng: random.Random, vocab_size: int, max_len: int, unwanted: Collection[int] = ()) -> None:
         self.rng, self.max_len = rng, max_len
         self.alphabet = [token for token in range(vocab_size) if token not in unwanted]
-        if rng.random() < 0.5:  # few tokens: prompts agree by chance, too
+        if rng.random() < 0.5:  # few tokens: prompts also share prefixes by chance
             self.alphabet = rng.sample(self.alphabet, rng.randint(2, 8))
-        #: Texts to begin with: some from the start, then all prompts, alone and with what came of them.
+        #: Texts to start from: a few random ones, then all prompts, alone and with their outputs.
         self.texts = [self.fresh(rng.randint(1, max_len)) for _ in range(rng.randint(1, 3))]
 
     def fresh(self, count: int) -> list[int]:
@@ -59,7 +59,10 @@ class PromptDraw:
 
 
 def draw_params(rng: random.Random, vocab_size: int, eos_token_ids: Collection[int], max_tokens: int) -> SamplingParams:
-    """Half of them greedy, most of the others with a seed. Each other field is not as by default one time in six."""
+    """Draw sampling parameters: half of them greedy, most of the others with a seed.
+
+    Each other field differs from its default one time in six.
+    """
     def rarely(field: str, draw: Callable[[], object]) -> dict[str, object]:
         return {field: draw()} if rng.random() < 1 / 6 else {}
 
@@ -89,6 +92,9 @@ def draw_params(rng: random.Random, vocab_size: int, eos_token_ids: Collection[i
 
 
 def _draw_bias(rng: random.Random, vocab_size: int, eos_token_ids: Collection[int]) -> dict[int, float]:
-    """Some tokens made likelier or impossible; often the end of the text, which a random network seldom says."""
+    """Draw biases that make some tokens likelier or impossible.
+
+    Often these are end tokens, which a random network seldom generates.
+    """
     tokens = [*rng.sample(range(vocab_size), rng.randint(0, 3)), *rng.choice((eos_token_ids, ()))]
     return {token: rng.choice((-math.inf, -100.0, -2.0, 1.0, 6.0, 6.0)) for token in tokens}

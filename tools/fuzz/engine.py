@@ -1,9 +1,9 @@
 """Random schedules against each request alone.
 
-A case is an engine with random settings, often with a pool that is too small, and requests that come at random steps,
-have beginnings in common, are aborted, cannot fit, fail, and lose their blocks. Whatever happens to them, each gives
-the tokens that it gives alone in an engine that does one thing at a time and caches nothing. After every step pool,
-tables and index agree; at the end everybody has ended and all blocks have come home.
+A case is an engine with random settings, often with a pool that is too small. Its requests arrive at random steps,
+share prefixes, are aborted, do not fit, fail, and lose their blocks. Whatever happens to it, each request must generate
+the tokens that it generates alone in an engine that does one thing at a time and caches nothing. After every step the
+pool, tables and index must agree. At the end all requests must have ended and all blocks must be free.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def run_case(seed: int, case: int) -> dict[str, int]:
 
 
 class Schedule:
-    """A drawn engine and all that happens to it.
+    """A drawn engine and everything that happens to it.
 
-    Everything is drawn from one generator, in one order: a draw that is added or left out makes another case. That is
-    why what happens stands in one long class.
+    Everything is drawn from one generator in a fixed order: adding or removing a draw changes the case. That is why all
+    events are in one long class.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.tried: Counter[str] = Counter(schedules=1)
         self.works: list[Work] = []
-        #: What was done, in short, by step.
+        #: A short record of the events, by step.
         self.events: list[str] = []
         self.num_calls, self.now_s = 0, 0.0
         self.fault = rng.choice(FAULTS) if rng.random() < 0.4 else None
@@ -83,7 +83,7 @@ class Schedule:
             interrupt_at_times(self.engine, random.Random(rng.random()), times=rng.randint(1, 5))
 
     def _break_token(self, prompt: list[int]) -> int:
-        """One that the network is about to say, so that not only prompts have it."""
+        """Break a token that the network will generate, so that it occurs not only in prompts. Return it."""
         break_token(self.loaded, -1)
         params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
         token_id = self.rng.choice(Alone(self.loaded, max_model_len=None).output(prompt, params).token_ids)
@@ -91,7 +91,7 @@ class Schedule:
         return token_id
 
     def _queue_class(self) -> type[PriorityQueueWithAging]:
-        """A queue for which time passes by steps, so that the case is the same whenever it is run."""
+        """Return a queue class whose clock advances with the steps, so that a case is the same whenever it is run."""
         schedule = self
 
         class SteppedQueue(PriorityQueueWithAging):
@@ -108,7 +108,7 @@ class Schedule:
                 f"{'' if self.broken_token is None else f' of token {self.broken_token}'}\n  "
                 + "\n  ".join(str(work) for work in self.works) + f"\nby step: {events}")
 
-    # ---- what happens
+    # ---- events
 
     def run(self) -> None:
         with _one_hash_for_all() if self.has_one_hash else contextlib.nullcontext():
@@ -131,7 +131,7 @@ class Schedule:
         self.tried["forks"] += self.engine.metrics().num_forks
 
     def why_refused(self, prompt: Sequence[int], params: SamplingParams) -> list[str]:
-        """Words of every reason to refuse it; none if it is to be served."""
+        """Return a word from each reason to reject the request; no words if it must be served."""
         reasons = {"the context": len(prompt) >= self.engine.max_model_len, "the pool": len(prompt) > self.capacity,
                    "max_num_seqs": params.n > self.config.max_num_seqs}
         return [word for word, holds in reasons.items() if holds]
@@ -162,7 +162,7 @@ class Schedule:
                 len(self.engine.scheduler.running), self.engine.has_unfinished_requests())
 
     def _abort(self) -> None:
-        """Somebody, in whatever state; at times one that is gone."""
+        """Abort a random unfinished request, in any state; sometimes one that has ended or never existed."""
         unfinished = [work for work in self.works if work.output is None]
         if unfinished and self.rng.random() < 0.9:
             work = self.rng.choice(unfinished)
@@ -200,7 +200,7 @@ class Schedule:
         expect(self.num_calls < bound, f"no end after {bound} steps: {engine.scheduler.running} run")
 
     def _see(self, output: RequestOutput) -> None:
-        """An output grows, and ends once."""
+        """Check that an output only grows and ends once."""
         work = next(work for work in reversed(self.works) if work.name == output.request_id)
         expect(work.output is None, f"{work} goes on after its end")
         for completion in output.outputs:
@@ -247,7 +247,7 @@ class Schedule:
     def _note(self, event: str) -> None:
         self.events.append(f"{self.num_calls} {event}")
 
-    # ---- what it must come to
+    # ---- checks
 
     def check(self) -> None:
         check_is_empty(self.engine)
@@ -259,7 +259,7 @@ class Schedule:
 
 @contextlib.contextmanager
 def _one_hash_for_all() -> Iterator[None]:
-    """Hits must be proved by their tokens: here all hashes are equal."""
+    """Make all block hashes equal, so that hits must be verified by their tokens."""
     real, block_pool.hash_block_tokens = block_pool.hash_block_tokens, lambda *arguments: 7
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a schedule must come to: nothing is left behind, and each request gave what it gives alone."""
+"""Checks at the end of a schedule: nothing is left behind, and each request generated what it generates alone."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def check_holds_no_nan(engine: LLMEngine) -> None:
 
 @dataclass
 class WorkChecks:
-    """Each request against itself alone."""
+    """Compares each request with the same request alone."""
 
     works: list[Work]
     alone: Alone
-    #: Slots of the pool.
+    #: The number of slots in the pool.
     capacity: int
-    #: Whether a prefix can be found at all, and whether beams, of which nobody keeps a list, have left some.
+    #: Whether a prefix can be found at all, and whether beam searches, whose beams are not recorded, may have cached
+    #: some.
     enable_prefix_caching: bool
     has_searched_beams: bool
     tried: Counter[str]
@@ -58,11 +59,11 @@ class WorkChecks:
         self.tried["tokens"] += usage.completion_tokens
 
     def _num_findable(self, work: Work) -> int:
-        """How many tokens of its prompt others may have left in the cache."""
+        """Return an upper bound on the prompt tokens that other requests may have left in the cache."""
         if not self.enable_prefix_caching:
             return 0
         if self.has_searched_beams and not work.extra_keys:
-            return len(work.prompt) - 1  # beams that were dropped are not known
+            return len(work.prompt) - 1  # the tokens of dropped beams are not recorded
         others = [other.prompt + each.token_ids for other in self.works for each in other.last_output.outputs
                   if other is not work and (other.extra_keys or None) == (work.extra_keys or None)]
         longest = max((num_common(work.prompt, other) for other in others), default=0)
@@ -89,7 +90,7 @@ class WorkChecks:
             self._check_completion(work, completion, wanted, is_cut)
 
     def _check_completion(self, work: Work, got: CompletionOutput, wanted: CompletionOutput, is_cut: bool) -> None:
-        """The same tokens, text, reason and log-probabilities as alone; of one that was cut off, as far as it got."""
+        """Check that tokens, text, reason and log-probabilities are the same as alone, as far as the sequence got."""
         num_same = num_common(got.token_ids, wanted.token_ids)
         num_both = min(len(got.token_ids), len(wanted.token_ids))
         if num_same < num_both and self.alone.is_tie(work, got, wanted, num_same):

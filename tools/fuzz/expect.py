@@ -1,9 +1,9 @@
-"""How a fuzzer says what is wrong."""
+"""The check that fuzzers use to report what is wrong."""
 
 from __future__ import annotations
 
 
 def expect(is_so: bool, message: str) -> None:
-    """As ``assert``, which Python can be told to leave out. Raises AssertionError with the message."""
+    """Raise AssertionError with the message unless ``is_so``. Unlike ``assert``, it cannot be switched off."""
     if not is_so:
         raise AssertionError(message)

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: a request that breaks its step, Ctrl-C in the middle of one, a planner that gives up."""
+"""Deliberate faults: a request that breaks its step, Ctrl-C in the middle of a step, a scheduler that fails."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Method = Callable[..., object]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, pressed by the fuzzer."""
+    """Ctrl-C, as simulated by the fuzzer."""
 
 
 class Poisoned(ArithmeticError):
-    """The step of a poisoned request breaks."""
+    """Raised in the step of a poisoned request."""
 
 
 class PlanLost(OSError):
-    """A step breaks, and no request is to blame."""
+    """Raised in a step that breaks although no request is to blame."""
 
 
 @dataclass(frozen=True)
 class Poison:
-    """One request that breaks every step in which it has ``num_tokens`` tokens or more, prompt included.
+    """A fault of one request: every step in which it has at least ``num_tokens`` tokens, prompt included, breaks.
 
-    "before" breaks it before anything is computed, "after" when K/V have been written, "sampler" when its next token
-    is to be chosen. That depends on nothing but the request, so it fails at the same token when it is alone.
+    "before" breaks the step before anything is computed, "after" when K/V have been written, "sampler" when the next
+    token is to be chosen. The fault depends only on the request, so it fails at the same token when it is alone.
     """
 
     where: str
@@ -83,7 +83,7 @@ class Poison:
 
 
 def interrupt_at_times(engine: LLMEngine, rng: random.Random, times: int) -> None:
-    """Ctrl-C in a few of the next forward passes, before or after MLX is given them."""
+    """Raise Interrupted in a few of the next forward passes, before or after MLX receives them."""
     left = times
 
     def around(real: Method) -> Method:
@@ -104,7 +104,7 @@ def interrupt_at_times(engine: LLMEngine, rng: random.Random, times: int) -> Non
 
 
 def lose_plan_once(engine: LLMEngine, is_planned: bool) -> None:
-    """The next step breaks while it is planned: at once, or when all is planned."""
+    """Make the next step fail while it is planned: at the start, or when the plan is complete."""
     def around(real: Method) -> Method:
         def schedule() -> object:
             _wrap(engine.scheduler, "schedule", lambda _: real)
@@ -118,5 +118,5 @@ def lose_plan_once(engine: LLMEngine, is_planned: bool) -> None:
 
 
 def _wrap(owner: object, name: str, around: Callable[[Method], Method]) -> None:
-    """Put a function in place of a method of this one object; it is given the method that was there."""
+    """Replace a method of this one object by ``around(method)``."""
     setattr(owner, name, around(getattr(owner, name)))

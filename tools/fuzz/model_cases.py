@@ -1,4 +1,4 @@
-"""The cases of the model fuzzer: a checkpoint as somebody might have made it, and an engine and prompts for it."""
+"""The cases of the model fuzzer: a realistic checkpoint, an engine and prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from mini_vllm.models.config import FULL, SLIDING
 
 NUM_LAYERS = 2
-#: That each request decodes.
+#: The number of tokens that each request decodes.
 NUM_TOKENS = 24
 RECIPES = ("mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6")
 BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
@@ -26,10 +26,10 @@ class _AllLayers(TypedDict):
 
 
 class Quantisation(_AllLayers, total=False):
-    """Arguments of mlx-lm's own function; ``recipe`` names or ``layer_bits`` lists what layers have of their own."""
+    """Arguments of mlx-lm's quantisation. ``recipe`` or ``layer_bits`` gives layers their own options."""
 
     recipe: str
-    #: 0: left as it is
+    #: 0: this layer is not quantised
     layer_bits: list[int]
 
 
@@ -46,7 +46,7 @@ class Settings(TypedDict):
 
 @dataclass
 class Case:
-    """What was drawn. ``config`` is that of the float checkpoint; ``quantised`` says how it was then quantised."""
+    """A drawn case. ``config`` describes the float checkpoint; ``quantised`` says how it was then quantised."""
 
     config: dict[str, object]
     windows: list[int | None]
@@ -60,7 +60,7 @@ class Case:
 
 
 def draw_case(rng: np.random.Generator) -> Case:
-    """Everything is drawn from one generator, in one order: a draw that is added or left out makes another case."""
+    """Draw everything from one generator in a fixed order: adding or removing a draw changes the case."""
     model_type, quantised, config = _draw_config(rng)
     windows: list[int | None] = [None] * NUM_LAYERS
     if _chance(rng, 0.5):
@@ -68,14 +68,14 @@ def draw_case(rng: np.random.Generator) -> Case:
     stays_packed = quantised is not None and _chance(rng, 0.5)
     prompts = _draw_prompts(rng)
     settings = _draw_settings(rng, prompts)
-    # What stays packed is computed in the type of its scales, which must be float32 to compare.
+    # Packed weights are computed in the type of their scales, which must be float32 for the comparison.
     dtype = "float32" if stays_packed else _one_of(rng, ["float32", "float16", "bfloat16"])
     return Case(config, windows, dtype, quantised, stays_packed, _chance(rng, 0.3), settings, prompts,
                 [len(prompt) for prompt in prompts])
 
 
 def _draw_config(rng: np.random.Generator) -> tuple[str, Quantisation | None, dict[str, object]]:
-    """The model type, how it is quantised, and its config without windows."""
+    """Draw the model type, its quantisation, and its config without windows."""
     def chance(share: float) -> bool:
         return _chance(rng, share)
 
@@ -92,7 +92,7 @@ def _draw_config(rng: np.random.Generator) -> tuple[str, Quantisation | None, di
         rope_theta=_one_of(rng, [1e4, 5e5, 1e6]), tie_word_embeddings=chance(0.5))
     if model_type in ("llama", "mistral"):
         config.update(attention_bias=chance(0.4), mlp_bias=chance(0.3))
-    if model_type == "qwen2":  # mlx-lm computes its head size and knows no other
+    if model_type == "qwen2":  # mlx-lm computes the head size of qwen2 and supports no other
         config.update(hidden_size=num_kv_heads * group * head_dim)
         del config["head_dim"]
     if model_type != "qwen3":
@@ -103,7 +103,7 @@ def _draw_config(rng: np.random.Generator) -> tuple[str, Quantisation | None, di
 
 
 def _draw_settings(rng: np.random.Generator, prompts: Sequence[Sequence[int]]) -> Settings:
-    """The pool holds the longest request, and at times no more than that."""
+    """Draw settings whose pool holds the longest request, and sometimes no more than that."""
     block_size = int(rng.integers(1, 17))
     needed = [-(-(len(prompt) + NUM_TOKENS) // block_size) for prompt in prompts]
     return Settings(block_size=block_size, num_blocks=int(rng.integers(max(needed) + 3, sum(needed) + 8)),
@@ -150,7 +150,7 @@ def _draw_scaling(rng: np.random.Generator) -> dict[str, object]:
 
 
 def _draw_windows(rng: np.random.Generator, model_type: str, config: dict[str, object]) -> list[int | None]:
-    """Put a window into the config, in one of the ways its model type has. Returns the window of each layer."""
+    """Add a window to the config, in one of the ways its model type has. Return the window of each layer."""
     window, has_window = int(rng.integers(1, 50)), [bool(bit) for bit in rng.integers(0, 2, NUM_LAYERS)]
     config["sliding_window"] = window
     if model_type == "mistral" and rng.random() < 0.5:
@@ -167,7 +167,7 @@ def _draw_windows(rng: np.random.Generator, model_type: str, config: dict[str, o
 
 
 def _draw_prompts(rng: np.random.Generator) -> list[list[int]]:
-    """A few, some of which begin alike."""
+    """Draw a few prompts, some of which share a prefix."""
     start = rng.integers(0, 256, int(rng.integers(1, 40))).tolist()
     prompts: list[list[int]] = []
     for _ in range(int(rng.integers(1, 6))):

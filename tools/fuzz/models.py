@@ -1,8 +1,8 @@
 """Random small networks, loaded and decoded by the engine, against mlx-lm on the same files.
 
-A case is a checkpoint as somebody might have made it (any of the architectures, any shape, rope scaling, window and
-quantisation that we support, in any float type) and a few greedy requests to an engine with small blocks, small chunks
-and now and then too few blocks. Every token must be the one that mlx-lm's network, computed in float32, likes best.
+A case is a realistic checkpoint (any of the architectures, and any shape, rope scaling, window and quantisation that we
+support, in any float type) and a few greedy requests to an engine with small blocks, small chunks and sometimes too few
+blocks. Every token must be the one with the highest logit in mlx-lm's network, computed in float32, except for ties.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from mini_vllm.models import weights
 from mini_vllm.models.random_model import random_weights, write_byte_tokenizer
 from mini_vllm.request import SamplingParams
 
-#: Two logits nearer than this may change places with the order in which numbers are added up.
+#: Two logits closer than this may swap, depending on the order in which numbers are added.
 TIE = 1e-4
 
 Logits = npt.NDArray[np.float32]
-#: The path of a layer and the layer → its own options; False: left as it is; True: as the others.
+#: The path of a layer and the layer → its own options. False: not quantised. True: the same as the others.
 Predicate = Callable[[str, nn.Module], "bool | dict[str, object]"]
 
 
 def run_case(seed: int, case: int) -> dict[str, int]:
-    """Draw a case, decode it and compare. Raises AssertionError saying what was drawn and which token differs."""
+    """Draw a case, decode it and compare. Raise AssertionError that says what was drawn and which token differs."""
     drawn = draw_case(np.random.default_rng([seed, case]))
     counts = {"models": 1, "requests": len(drawn.prompts), "tokens": 0, "ties": 0,
               "quantised": int(drawn.quantised is not None), "windowed": int(any(drawn.windows)),
@@ -60,7 +60,10 @@ def run_case(seed: int, case: int) -> dict[str, int]:
 
 
 def count_ties(index: int, logits: Logits, output: list[int]) -> int:
-    """Places at which a token came that the oracle likes next to best. Raises AssertionError for one it likes less."""
+    """Count the tokens that are not the oracle's best but whose logit is closer to it than TIE.
+
+    Raise AssertionError for any other token that is not the best.
+    """
     best = logits.argmax(axis=-1)
     gaps = logits.max(axis=-1) - logits[np.arange(len(output)), output]
     for place in np.flatnonzero(best != output):
@@ -71,7 +74,7 @@ def count_ties(index: int, logits: Logits, output: list[int]) -> int:
 
 
 def write_case(folder: Path, drawn: Case, seed: int) -> Path:
-    """The checkpoint as files: in floats, and then as mlx-lm quantises it."""
+    """Write the checkpoint as files, first in floats, then quantised by mlx-lm."""
     from mlx.utils import tree_flatten
     from mlx_lm.utils import quantize_model
     dtype = getattr(mx, drawn.dtype)
@@ -82,7 +85,7 @@ def write_case(folder: Path, drawn: Case, seed: int) -> Path:
     write_byte_tokenizer(folder)
     if drawn.quantised is not None:
         model, options = load_without_windows(folder), drawn.quantised
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it did
+        with contextlib.redirect_stdout(io.StringIO()):  # mlx-lm prints its progress
             model, config = quantize_model(model, config, options["group_size"], options["bits"], options["mode"],
                                            quant_predicate=_predicate(model, options))
         parameters = model.parameters()
@@ -92,10 +95,10 @@ def write_case(folder: Path, drawn: Case, seed: int) -> Path:
 
 
 def _predicate(model: nn.Module, options: Quantisation) -> Predicate | None:
-    """What each layer has of its own; None: nothing."""
+    """Return the quantisation options of each layer, or None if no layer has its own."""
     if "recipe" in options:
         from mlx_lm.convert import mixed_quant_predicate_builder
-        # A group size of None is its own default, which its types leave out.
+        # mlx-lm takes None as its default group size, but its type hints do not say so.
         recipe = mixed_quant_predicate_builder(options["recipe"], model, cast(int, options["group_size"]))
         return cast(Predicate, recipe)
     if "layer_bits" not in options:
@@ -111,7 +114,7 @@ def _predicate(model: nn.Module, options: Quantisation) -> Predicate | None:
 
 @contextlib.contextmanager
 def _device_of(drawn: Case) -> Iterator[None]:
-    """As if on a GPU, or on a device that multiplies packed weights faster, if the case says so."""
+    """Simulate a GPU, or a device that multiplies packed weights faster, if the case says so."""
     with contextlib.ExitStack() as patches:
         patches.enter_context(patch.object(weights, "dequantise_is_faster", lambda: not drawn.stays_packed))
         if drawn.as_on_gpu:

@@ -1,4 +1,4 @@
-"""Tiny networks for the fuzzers: of several architectures, with random weights, loaded once."""
+"""Tiny networks for the fuzzers: several architectures with random weights, loaded once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.models.loader import LoadedModel, load
 from mini_vllm.models.random_model import write_random_checkpoint
 
 MAX_POSITION_EMBEDDINGS = 512
-#: Two layers, so that keys and values of the second depend on all that came before.
+#: Two layers, so that keys and values of the second depend on all earlier tokens.
 SHAPE: dict[str, object] = dict(
     vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, max_position_embeddings=MAX_POSITION_EMBEDDINGS, rms_norm_eps=1e-5, rope_theta=10000.0,
@@ -31,20 +31,21 @@ NETWORKS: dict[str, dict[str, object]] = {
 
 @functools.cache
 def network_folder(name: str) -> Path:
-    """A checkpoint of one of NETWORKS. It is gone when the program ends."""
+    """Write a checkpoint of one of NETWORKS and return its folder, which is deleted when the program ends."""
     folder = tempfile.TemporaryDirectory(prefix="mini-vllm-fuzz-")
     _FOLDERS.append(folder)
     return write_random_checkpoint(Path(folder.name), {**SHAPE, **NETWORKS[name]})
 
 
-_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # alive as long as the module
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # kept as long as the module
 
 
 @functools.cache
 def network(name: str, is_broken: bool = False) -> LoadedModel:
-    """One of NETWORKS, or a model by its name. If it ``is_broken``, ``break_token`` makes a token that it cannot read.
+    """Load one of NETWORKS, or a model by its name.
 
-    Loaded in this thread, and for this thread: MLX's arrays belong to the one that made them.
+    If it ``is_broken``, ``break_token`` can make a token unreadable for it. The network is loaded in and for the
+    current thread: MLX arrays belong to the thread that made them.
     """
     loaded = load(network_folder(name) if name in NETWORKS else name)
     if is_broken:
@@ -54,17 +55,17 @@ def network(name: str, is_broken: bool = False) -> LoadedModel:
 
 
 def break_token(loaded: LoadedModel, token_id: int) -> None:
-    """From now on, what this token means to a broken network is not a number."""
+    """Make this token's embedding NaN in a broken network from now on."""
     loaded.model.model.embed_tokens.broken = token_id
 
 
 class BrokenEmbedding(nn.Embedding):
-    """One whose vectors of the token ``broken`` are not numbers."""
+    """An embedding whose vectors for the token ``broken`` are NaN."""
 
     def __init__(self, whole: nn.Embedding) -> None:
         super().__init__(*whole.weight.shape)
         self.weight, self.broken = whole.weight, -1
 
     def __call__(self, token_ids: mx.array) -> mx.array:
-        vectors: mx.array = super().__call__(token_ids)  # type: ignore[no-untyped-call]  # MLX gives it no types
+        vectors: mx.array = super().__call__(token_ids)  # type: ignore[no-untyped-call]  # MLX has no types for it
         return mx.where((token_ids == self.broken)[:, None], mx.nan, vectors)

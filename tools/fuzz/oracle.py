@@ -1,4 +1,4 @@
-"""mlx-lm's network in float32: what the engine's tokens are measured by."""
+"""mlx-lm's network in float32: the reference for the engine's tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from mini_vllm.backend import mx, nn
 
 
 def load_without_windows(folder: Path) -> nn.Module:
-    """mlx-lm refuses layer types of which none is full. Windows are ours to give: see ``oracle_logits``."""
+    """Load a checkpoint with full attention in every layer: mlx-lm refuses models in which no layer is full.
+
+    ``oracle_logits`` applies the windows.
+    """
     from mlx_lm.utils import load_model
     return load_model(folder, model_config={"layer_types": None})[0]
 
 
 def float32_oracle(folder: Path) -> nn.Module:
-    """mlx-lm's network with all parameters in float32, packed ones expanded: what any other precision rounds."""
+    """Load mlx-lm's network with all parameters in float32 and packed ones expanded, before any rounding."""
     from mlx.utils import tree_map
     model = load_without_windows(folder)
 
@@ -40,7 +43,7 @@ def _in_floats(module: nn.Module) -> nn.Module:
 
 
 def oracle_logits(model: nn.Module, token_ids: Sequence[int], windows: Sequence[int | None]) -> mx.array:
-    """Logits at every position [num_tokens, vocab_size], by mlx-lm's layers, each with the mask of its window."""
+    """Return the logits of all positions [num_tokens, vocab_size] from mlx-lm's layers, each masked by its window."""
     from mlx_lm.models.base import create_causal_mask
     body = model.model
     x = body.embed_tokens(mx.array([token_ids]))

@@ -1,4 +1,4 @@
-"""Draws of the sampler against numpy, and the same draws in other company.
+"""The sampler's draws against numpy, and the same draws in other batches.
 
 Each case draws logits and parameters for a batch of rows and checks
 
@@ -6,8 +6,8 @@ Each case draws logits and parameters for a batch of rows and checks
 2. that one row, drawn a few thousand times with other seeds, has the reference's frequencies (chi-square; the bound is
    exceeded by chance about once in ten million cases);
 3. that every row gives the same token alone, in another order, and among other rows;
-4. how many plain draws change when all logits are rounded anew, as a batch rounds them. That is counted, and beside it
-   how many would change if tokens were drawn by inverse CDF: one number thrown at a line of all tokens.
+4. how many plain draws change when all logits are rounded again, as a batch rounds them. This is only counted, together
+   with the number of draws that would change with inverse CDF sampling, which maps one random number to a token.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mini_vllm.sampling.row import SamplerRow, make_key
 
 Logits = npt.NDArray[np.float32]
 
-#: Of the draws with logits rounded anew.
+#: The number and temperature of the draws whose logits are rounded again.
 NUM_ROUNDED, TEMPERATURE = 256, 0.8
-#: How far logits of a batch are from those of a request alone, about.
+#: The approximate difference between the logits of a batch and those of a request alone.
 ROUNDING = 1e-6
-#: A decision that comes nearer than this to going the other way is not held against the sampler.
+#: A decision closer than this to its threshold may go either way.
 MARGIN = 1e-5
 NUM_FREQUENCY_DRAWS = 3000
-#: Standard deviations of a normal distribution that are exceeded once in ten million times.
+#: The number of standard deviations that a normal distribution exceeds once in ten million times.
 ONCE_IN_TEN_MILLION = 5.2
 
 
@@ -53,7 +53,7 @@ def run_case(seed: int, case: int) -> dict[str, int]:
             "changed by inverse CDF": changed_by_line}
 
 
-# ---- what is drawn
+# ---- draws
 
 
 def draw_row(random: np.random.Generator, vocab_size: int) -> SamplerRow:
@@ -81,12 +81,12 @@ def draw_row(random: np.random.Generator, vocab_size: int) -> SamplerRow:
 def draw_logits(random: np.random.Generator, num_rows: int, vocab_size: int) -> Logits:
     logits = random.normal(scale=random.choice([0.1, 2.0, 8.0]), size=(num_rows, vocab_size))
     if random.random() < 0.3:
-        logits = logits.round()  # many equals
+        logits = logits.round()  # many equal logits
     return logits.astype(np.float32)
 
 
 def sample(logits: Logits, rows: Sequence[SamplerRow]) -> list[int] | None:
-    """A token a row; None if a row has none left."""
+    """Draw one token per row. Return None if a row has no token left."""
     try:
         return Sampler().sample(mx.array(logits), rows).token_ids
     except ValueError as error:
@@ -96,17 +96,17 @@ def sample(logits: Logits, rows: Sequence[SamplerRow]) -> list[int] | None:
 
 
 def sample_all(logits: Logits, rows: Sequence[SamplerRow]) -> list[int]:
-    """A token a row. Raises AssertionError if a row has none left."""
+    """Draw one token per row. Raise AssertionError if a row has no token left."""
     drawn = sample(logits, rows)
     assert drawn is not None, f"no token is left for one of {[row.params for row in rows]}"
     return drawn
 
 
-# ---- what is checked
+# ---- checks
 
 
 def check_support(logits: Logits, rows: Sequence[SamplerRow], drawn: Sequence[int] | None) -> int:
-    """No token comes that the reference drops. Returns how many rows were checked."""
+    """Check that no token is drawn that the reference drops. Return the number of rows checked."""
     if drawn is None:
         empty = [not any(reference(row_logits, row)[0]) for row_logits, row in zip(logits, rows)]
         assert any(empty), "the sampler says that a row has no token left, the reference finds one for each"
@@ -122,7 +122,7 @@ def check_support(logits: Logits, rows: Sequence[SamplerRow], drawn: Sequence[in
 
 def check_company(random: np.random.Generator, logits: Logits, rows: Sequence[SamplerRow],
                   drawn: Sequence[int] | None) -> int:
-    """A row gives the same token whatever else is in the batch."""
+    """Check that a row gives the same token whatever else is in the batch. Return the number of rows checked."""
     if drawn is None:
         return 0
     order = random.permutation(len(rows))
@@ -136,7 +136,10 @@ def check_company(random: np.random.Generator, logits: Logits, rows: Sequence[Sa
 
 
 def check_frequencies(random: np.random.Generator, logits: Logits, rows: Sequence[SamplerRow]) -> int:
-    """One row, drawn many times with other keys: tokens come as often as the reference says."""
+    """Check that one row, drawn many times with other keys, has the reference's frequencies.
+
+    Return the number of draws, or 0 if the row cannot be compared.
+    """
     index = int(random.integers(len(rows)))
     row = rows[index]
     share, nearest = (np.array(part) for part in reference(logits[index], row))
@@ -148,12 +151,12 @@ def check_frequencies(random: np.random.Generator, logits: Logits, rows: Sequenc
     for start in range(0, len(many), per_batch):
         batch = many[start:start + per_batch]
         np.add.at(counts, sample_all(np.repeat(logits[index:index + 1], len(batch), axis=0), batch), 1)
-    # Tokens that are expected less than five times count as one, since chi-square does not hold for them.
+    # Tokens expected fewer than five times are counted together, because chi-square does not hold for them.
     is_common = share * NUM_FREQUENCY_DRAWS >= 5
     observed = np.append(counts[is_common], counts[~is_common].sum())
     expected = np.append(share[is_common], share[~is_common].sum()) * NUM_FREQUENCY_DRAWS
     assert observed[expected == 0].sum() == 0, f"{row.params}: tokens came that the reference drops"
-    observed, expected = observed[expected >= 1], expected[expected >= 1]  # what is left out is hardly ever drawn
+    observed, expected = observed[expected >= 1], expected[expected >= 1]  # the tokens left out are hardly ever drawn
     chi_square = (((observed - expected) ** 2) / expected).sum()
     assert chi_square < chi_square_bound(len(expected) - 1) + 1, (
         f"{row.params}: chi-square of {NUM_FREQUENCY_DRAWS} draws is {chi_square:.1f} with {len(expected) - 1} degrees "
@@ -162,7 +165,7 @@ def check_frequencies(random: np.random.Generator, logits: Logits, rows: Sequenc
 
 
 def chi_square_bound(freedom: int) -> float:
-    """What chi-square exceeds about once in ten million times, by the approximation of Wilson and Hilferty."""
+    """Return the chi-square value exceeded about once in ten million times (approximation of Wilson and Hilferty)."""
     if freedom == 0:
         return 1e-6
     part = 2 / (9 * freedom)
@@ -170,7 +173,7 @@ def chi_square_bound(freedom: int) -> float:
 
 
 def count_changes(random: np.random.Generator, vocab_size: int) -> tuple[int, int]:
-    """How many plain draws change with logits as a batch would round them; and how many would by inverse CDF."""
+    """Count the plain draws that change when logits are rounded as in a batch: with our sampler, and by inverse CDF."""
     logits = random.normal(scale=3.0, size=(NUM_ROUNDED, vocab_size)).astype(np.float32)
     rounded = logits + random.normal(scale=ROUNDING, size=logits.shape).astype(np.float32)
     rows = [SamplerRow(SamplingParams(temperature=TEMPERATURE), (), (), (), make_key(int(key)))
@@ -187,6 +190,6 @@ def _num_different(some: Sequence[int], others: Sequence[int]) -> int:
 
 
 def _inverse_cdf(logits: Logits, uniform: float) -> int:
-    """The token that a number from 0 to 1 lands on, in single precision."""
+    """Return the token that a number from 0 to 1 selects by inverse CDF, in single precision."""
     edges = np.cumsum(np.exp((logits - logits.max()) / np.float32(TEMPERATURE)), dtype=np.float32)
     return int(np.searchsorted(edges, np.float32(uniform) * edges[-1], side="right"))

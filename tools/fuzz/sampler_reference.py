@@ -1,4 +1,4 @@
-"""Sampling in plain Python: one token at a time and in double precision, with no eye on speed."""
+"""Sampling in plain Python: one token at a time, in double precision, without regard to speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mini_vllm.sampling.row import SamplerRow
 
 
 def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], float]:
-    """Probabilities by token id, all 0 if no token is left; and how near any decision came to going the other way."""
+    """Return the probabilities by token id, all 0 if no token is left, and the smallest margin of any decision."""
     p, x = row.params, adjusted_logits(logits, row)
     highest = max(x)
     if highest == -math.inf:
@@ -28,7 +28,7 @@ def reference(logits: Sequence[float], row: SamplerRow) -> tuple[list[float], fl
 
 
 def adjusted_logits(logits: Sequence[float], row: SamplerRow) -> list[float]:
-    """Biases, penalties, and -inf for what may not come."""
+    """Apply biases and penalties, and set the logits of forbidden tokens to -inf."""
     p, x, output = row.params, [float(value) for value in logits], list(row.output_token_ids)
     for token, bias in (p.logit_bias or {}).items():
         x[token] += bias
@@ -51,7 +51,7 @@ def adjusted_logits(logits: Sequence[float], row: SamplerRow) -> list[float]:
 
 
 def kept_tokens(x: Sequence[float], weight: Sequence[float], p: SamplingParams) -> tuple[list[int], float]:
-    """The tokens that top-k, then top-p, then min-p leave, likeliest first; and how near the nearest decision was."""
+    """Return the tokens that top-k, then top-p, then min-p keep, likeliest first, and the smallest margin."""
     nearest, kept = 1.0, sorted(range(len(x)), key=lambda token: (-x[token], token))
     if p.top_k and p.top_k < len(x):
         gap = x[kept[p.top_k - 1]] - x[kept[p.top_k]]

@@ -1,4 +1,4 @@
-"""The fuzzers' first cases, the frame around them, and bugs put in on purpose that they must find."""
+"""The first cases of the fuzzers, the command that runs them, and deliberate bugs that they must find."""
 
 import itertools
 import threading
@@ -33,7 +33,7 @@ def test_the_first_draws_are_those_of_numpy():
 
 
 def fails(run_case, seed=0, num_cases=80):
-    """The message of the first case that fails."""
+    """Return the message of the first case that fails."""
     for case in range(num_cases):
         try:
             run_case(seed, case)
@@ -104,7 +104,7 @@ def test_a_case_is_the_same_whenever_it_is_run(monkeypatch):
 
 
 def leaves_those_who_left(monkeypatch):
-    """It forgets them, and computes on for nobody."""
+    """Make the engine forget abandoned streams but still compute their requests."""
     monkeypatch.setattr(EngineThread, "abandon",
                         lambda self, engine, stream: self.streams.pop(stream.request_id, None))
 
@@ -140,11 +140,11 @@ def test_a_case_that_hangs_fails_with_the_stacks_of_all_threads(monkeypatch):
     assert "thread async case:" in str(failure.value) and "end.wait()" in str(failure.value)
 
 
-# ---- the frame
+# ---- the command
 
 
 def draw(seed, case):
-    """A fuzzer: every case tries 2 things, and case 3 of seed 5 fails."""
+    """Run a case of a fake fuzzer: every case tries 2 things, and case 3 of seed 5 fails."""
     if (seed, case) == (5, 3):
         raise AssertionError(f"drawn: {seed * case}, which is too much")
     return {"things": 2, "even cases": case % 2 == 0}

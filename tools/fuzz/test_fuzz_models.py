@@ -1,4 +1,4 @@
-"""A few dozen cases of the model fuzzer; ``python tools/fuzz models`` runs as many as asked for."""
+"""A few dozen cases of the model fuzzer; ``python tools/fuzz models`` runs any number of them."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fuzz.model_cases import draw_case
 
 pytest.importorskip("mlx_lm.utils", reason="mlx-lm is the oracle: pip install mlx-lm")
 
-#: Fewer tokens per request than the command decodes: all cases together still cross every kind of boundary.
+#: Fewer tokens per request than the command decodes: together the cases still cross every kind of boundary.
 SEED, NUM_CASES, NUM_TOKENS = 0, 30, 10
 
 

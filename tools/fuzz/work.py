@@ -1,4 +1,4 @@
-"""One request of the engine fuzzer, and what became of it."""
+"""One request of the engine fuzzer, and its result."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Work:
     priority: Priority
     extra_keys: tuple[object, ...] | None
     poison: Poison | None
-    #: Tokens and texts of its sequences that have been seen so far.
+    #: The number of tokens and the text of each sequence seen so far.
     seen: dict[int, tuple[int, str]] = field(default_factory=dict)
     output: RequestOutput | None = None
 
     @property
     def last_output(self) -> RequestOutput:
-        """Raises AssertionError if the request never ended."""
+        """The final output. Raises AssertionError if the request never ended."""
         if self.output is None:
             raise AssertionError(f"{self} never ended")
         return self.output
 
     @property
     def num_tokens_at_most(self) -> int:
-        """Of all its sequences together."""
+        """The largest possible number of tokens, over all its sequences together."""
         return self.params.n * (len(self.prompt) + (self.params.max_tokens or 0))
 
     def __str__(self) -> str:
@@ -43,12 +43,12 @@ class Work:
 
 
 def is_unseeded(params: SamplingParams) -> bool:
-    """Whether the tokens are drawn anew each time, so that there is nothing to compare them with."""
+    """Check whether the tokens are drawn differently each time, so that there is nothing to compare them with."""
     return params.temperature > 0 and params.seed is None
 
 
 def num_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the longest beginning that both have."""
+    """Return the length of the longest common prefix."""
     return next((index for index, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
@@ -57,6 +57,6 @@ def short(token_ids: Sequence[int]) -> str:
 
 
 def changes(config: EngineConfig) -> str:
-    """The settings that are not as by default."""
+    """Describe the settings that differ from their defaults."""
     return ", ".join(f"{each.name}={getattr(config, each.name)!r}" for each in fields(config)
                      if getattr(config, each.name) != each.default)

@@ -1,4 +1,4 @@
-"""The requests of the engine fuzzer: prompts with beginnings in common, any parameters, and faults of their own."""
+"""Draws the requests of the engine fuzzer: prompts with common prefixes, any parameters, and faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WorkDraw:
     has_poison: bool
     #: A token that the network cannot read, if there is one.
     broken_token: int | None
-    #: Every reason to refuse a request with this prompt and these parameters.
+    #: Returns every reason to reject a request with this prompt and these parameters.
     why_refused: Callable[[Sequence[int], SamplingParams], list[str]]
 
     def draw(self, name: str) -> Work:
@@ -35,7 +35,7 @@ class WorkDraw:
         poison = None
         if self.has_poison and rng.random() < 0.3:
             poison = Poison(rng.choice(("before", "after", "sampler")), rng.randint(1, len(prompt) + self.max_tokens))
-            if poison.where == "sampler":  # a plain greedy request goes there only in the company of others
+            if poison.where == "sampler":  # a plain greedy request uses the sampler only when it is batched with others
                 params = replace(params, logprobs=0)
         if rng.random() < 0.15:
             params = self._stopping_in_the_middle(prompt, params, poison)
@@ -44,21 +44,24 @@ class WorkDraw:
 
     def _with_broken_token(self, token_id: int, prompt: list[int],
                            params: SamplingParams) -> tuple[list[int], SamplingParams]:
-        """Often, a request that says or has the token; at times one that stops at it."""
+        """Return a request that often generates or contains the broken token, and sometimes stops at it."""
         rng = self.rng
-        if rng.random() < 0.3:  # this one says the token
+        if rng.random() < 0.3:  # this request generates the token
             prompt = list(self.prompts.texts[0])
             params = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True, n=rng.choice((1, 1, 2)))
         elif rng.random() < 0.2:
             prompt = [*prompt]
             prompt.insert(rng.randrange(len(prompt) + 1), token_id)
-        if rng.random() < 0.3:  # it ends when the step after it may have been begun
+        if rng.random() < 0.3:  # it ends when the next step may already have started
             params = replace(params, stop_token_ids=[token_id])
         return prompt, params
 
     def _stopping_in_the_middle(self, prompt: list[int], params: SamplingParams,
                                 poison: Poison | None) -> SamplingParams:
-        """The same, but a token or a text that it gives is a stop."""
+        """Return the parameters with a stop token or stop string that occurs in the request's output.
+
+        Return them unchanged if the request is rejected or unseeded, or if its output is empty.
+        """
         if self.why_refused(prompt, params) or is_unseeded(params):
             return params
         completion = self.rng.choice(self.alone.output(prompt, params, poison).outputs)

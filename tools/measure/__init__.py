@@ -1,17 +1,17 @@
-"""Measurements that back what the documents say. What is compared is measured side by side in one run.
+"""Measurements that support the numbers in the documents. What is compared is measured side by side in one run.
 
     python tools/measure allocator    an operation of the block pool, at 10³ and 10⁶ blocks, and without checks
-    python tools/measure blas         MLX with and without a fast BLAS; which way round its products are faster
+    python tools/measure blas         MLX with and without a fast BLAS; the faster operand order of its products
     python tools/measure single       one request, against mlx-lm on the same weights
     python tools/measure parts        where the time of a decode step goes
     python tools/measure queries      a step in which each request computes several tokens, as drafts need
     python tools/measure pool         a decode step with a small and with a large pool
-    python tools/measure tree         a lookup among 1,000 and among 16,000 prompts that begin alike, or do not
-    python tools/measure prefix       a shared prefix and a chat, with the cache on, off, and by mlx-lm
+    python tools/measure tree         a lookup among 1,000 and 16,000 prompts, with and without a common prefix
+    python tools/measure prefix       a shared prefix and a chat: with the cache on, off, and with mlx-lm
     python tools/measure seeds        how many draws change between a request alone and in a batch
-    python tools/measure stall        what a caller with a huge prompt does to the others
-    python tools/measure quiz         easy questions to a chat model, by how it is sampled
+    python tools/measure stall        how much a caller with a huge prompt delays the others
+    python tools/measure quiz         easy questions to a chat model, by sampling method
     python tools/measure attention    the ways to attend over blocks, which decided how the engine does it
 
-``mini-vllm bench`` has those that users run.
+``mini-vllm bench`` contains the benchmarks for users.
 """

@@ -1,4 +1,4 @@
-"""``python tools/measure NAME``"""
+"""``python tools/measure NAME``: run one measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any
 from mini_vllm.arguments import QUICK, Results, add_result_options, parse_arguments
 from mini_vllm.benchmark.drawing import Drawing
 
-#: Those that print times or ratios of times: on a busy machine they are worth nothing, and that is said.
+#: Measurements that print times or ratios of times. On a busy machine they are meaningless, and a warning says so.
 TIMED = ("allocator", "blas", "single", "pool", "tree", "attention", "parts", "queries", "prefix", "stall")
 
 
@@ -26,7 +26,7 @@ def main() -> int:
                 status = measure(arguments)
             results.save(as_dict(f"python tools/measure {arguments.name}", printed.getvalue()))
             return status
-    except ValueError as error:  # a LoadError is one
+    except ValueError as error:  # a LoadError is a ValueError
         print(f"python tools/measure: {error}", file=sys.stderr)
         return 2
 
@@ -45,13 +45,13 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def as_dict(command: str, printed: str) -> dict[str, object]:
-    """What a measurement printed, with the machine, the versions and the commit."""
+    """Return the output of a measurement, with the machine, the versions and the commit."""
     from mini_vllm.benchmark.machine import provenance
     return {"machine": provenance(), "command": command, "printed": printed.splitlines()}
 
 
 class Tee(io.TextIOBase):
-    """Writes to several."""
+    """Writes to several targets."""
 
     def __init__(self, *targets: IO[str]) -> None:
         self._targets = targets
@@ -118,8 +118,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Import the measurement that was asked for, and print it."""
-    def quick(**sizes: Any) -> dict[str, Any]:  # each of its own type
+    """Import the requested measurement and print its results."""
+    def quick(**sizes: Any) -> dict[str, Any]:  # each value has its own type
         return sizes if arguments.quick else {}
 
     match arguments.name:
@@ -171,7 +171,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def shorten(arguments: argparse.Namespace) -> None:
-    """With ``--quick``, what can be said by an option is said so."""
+    """Apply ``--quick`` by setting the options that exist to their smallest values."""
     least = {"rounds": 1, "num_tokens": 8, "questions": 1}
     for name, value in least.items():
         if hasattr(arguments, name):
@@ -182,5 +182,5 @@ def shorten(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parents[1])  # a folder that is run is on the path itself; the package lies in it
+    sys.path[0] = str(Path(__file__).parents[1])  # Python put this folder on the path, not its parent
     sys.exit(main())

@@ -1,11 +1,11 @@
-"""The ways to attend over blocks, side by side. This is what decided how ``mini_vllm.fast`` does it.
+"""The ways to attend over blocks, side by side. This comparison decided how ``mini_vllm.fast`` does it.
 
 Decoding requests of mixed lengths, one layer, the shape of a 27 M parameter model (8 KV heads of 64, 16 query heads):
 
     dense       K/V padded to the longest request and attended at once; what a server without pages does
     plain       ``attention.paged_attention``, what the course teaches
-    gather      every request's blocks brought together, one after the other, then attended
-    split-KV    every (request, block) pair multiplied straight out of the pool, no copy
+    gather      every request's blocks gathered into one array, one request after another, then attended
+    split-KV    every (request, block) pair multiplied directly from the pool, without a copy
     two streams the same, each half of the requests on its own stream (the engine's way for many)
 """
 
@@ -42,7 +42,7 @@ def print_attention(rounds: int) -> None:
 
 
 def measure(ways: dict[str, Callable[[], mx.array]], rounds: int) -> dict[str, float]:
-    """The median time of each way in ms, in turns."""
+    """Return the median time of each way in ms, measured in turn."""
     for way in ways.values():
         mx.eval(way())
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -55,7 +55,7 @@ def measure(ways: dict[str, Callable[[], mx.array]], rounds: int) -> dict[str, f
 
 
 def make_ways(batch: int, block_size: int) -> dict[str, Callable[[], mx.array]]:
-    """Each way to attend, over the same random K/V, with its plan made beforehand."""
+    """Return a function for each way to attend, over the same random K/V, with its plan made beforehand."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(SHORTEST, LONGEST + 1, batch).tolist()
     block_ids = rng.permutation(np.arange(1, sum(-(-length // block_size) for length in lengths) + 1)).tolist()

@@ -1,4 +1,4 @@
-"""How fast MLX multiplies matrices with and without the fast BLAS, each in a process of its own."""
+"""How fast MLX multiplies matrices with and without the fast BLAS, each in a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NUM_ROWS = (1, 2, 4, 8, 16, 64, 256)
 ROUNDS = 3
-#: Rows of the product that stands for all.
+#: The number of rows in the summary line.
 IN_SHORT = 64
 
 
@@ -27,7 +27,7 @@ def _gflops(num_rows: int, blas: str | None) -> float:
 
 
 def print_blas(all_num_rows: Sequence[int] = NUM_ROWS, num_rounds: int = ROUNDS) -> None:
-    """With and without the fast BLAS."""
+    """Print the speed of products with and without the fast BLAS."""
     from mini_vllm.backend import blas, mx
     from mini_vllm.benchmark.products import measure_gflops
     from mini_vllm.fast.products import project
@@ -51,7 +51,7 @@ def print_blas(all_num_rows: Sequence[int] = NUM_ROWS, num_rounds: int = ROUNDS)
 
 
 def print_exp(sizes: Sequence[int] = (2048, 4096, 8192, 16384, 32768, 65536), num_times: int = 200) -> None:
-    """MLX's exp against e to a power, and both against ours, with the size from which on ours is used."""
+    """Print the times of MLX's exp, of e to a power and of our exp2, and the size from which ours is used."""
     import math
 
     from mini_vllm.backend import mx
@@ -78,7 +78,7 @@ def _seconds(compute: Callable[[mx.array], mx.array], x: mx.array) -> float:
 
 def print_orders(all_num_rows: Sequence[int] | None = None, seconds: float = 0.2,
                  models: Sequence[str] | None = None) -> None:
-    """Which way round each product of some models is faster, and whether ``tuning.WEIGHTS_FIRST`` says so."""
+    """Print the faster operand order for each product of some models, and if ``tuning.WEIGHTS_FIRST`` agrees."""
     from mini_vllm.benchmark import orders
     print(f"milliseconds of one product, the shortest in {seconds} s; an MLP is two products and what is between them")
     print(orders.HEADER)

@@ -1,7 +1,7 @@
-"""Where the time of a decode step goes: the step as it is, and the step without one of its parts.
+"""Where the time of a decode step goes: the whole step, and the step without one of its parts.
 
-What a part takes is the difference. Building the graph, which Python does before anything is computed, is timed by
-itself and is in all of them.
+The time of a part is the difference. Building the graph, which Python does before anything is computed, is timed
+separately and included in all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mini_vllm.sampling.row import SamplerRow, make_key
 
 NUM_REQUESTS = (1, 4, 16, 64)
 CONTEXT, STEPS, ROUNDS = 256, 10, 9
-#: How many stand for all.
+#: The number of requests in the summary line.
 IN_SHORT = 16
 
 
@@ -56,7 +56,7 @@ def print_parts(model: str, rounds: int = ROUNDS, all_num_requests: tuple[int, .
 
 
 def measure(loaded: LoadedModel, num_requests: int, rounds: int) -> dict[str, float]:
-    """The median of each way, in milliseconds, in turns."""
+    """Return the median time of each variant in milliseconds, measured in turn."""
     step = repeated_step(loaded, num_requests)
     sample = _sample(loaded, num_requests)
     ways: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[None]], Callable[[], object]]] = {
@@ -71,14 +71,17 @@ def measure(loaded: LoadedModel, num_requests: int, rounds: int) -> dict[str, fl
                 start_s = time.perf_counter()
                 for _ in range(STEPS):
                     run()
-                if nth:  # the first starts threads and takes memory
+                if nth:  # the first round starts threads and allocates memory
                     taken[name].append((time.perf_counter() - start_s) / STEPS * 1e3)
             mx.eval(step())
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def repeated_step(loaded: LoadedModel, num_requests: int, num_queries: int = 1) -> Callable[[], mx.array]:
-    """One step again and again: the same tokens, written to the same slots. The logits of all tokens are computed."""
+    """Return a function that runs the same step each time: the same tokens, written to the same slots.
+
+    The logits of all tokens are computed.
+    """
     num_blocks = -(-CONTEXT // DEFAULT_BLOCK_SIZE)
     runner = ModelRunner(loaded.model, num_requests * num_blocks + 1, DEFAULT_BLOCK_SIZE)
     rng = np.random.default_rng(0)
@@ -107,8 +110,8 @@ def _patched(*patches: tuple[object, str, object]) -> Iterator[None]:
 
 
 def _no_product(x: mx.array, weight: mx.array, *rest: mx.array | str) -> mx.array:
-    """Of the shape of the product, and only to be had when ``x`` is; nothing is multiplied."""
-    last = rest[0] if rest and isinstance(rest[0], mx.array) else weight  # of an MLP the second
+    """Return an array with the shape of the product that depends on ``x``, without multiplying."""
+    last = rest[0] if rest and isinstance(rest[0], mx.array) else weight  # for an MLP, its second weight
     return mx.broadcast_to(x[:, :1], (x.shape[0], last.shape[0]))
 
 
@@ -123,7 +126,7 @@ LEFT_OUT: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
 
 def _without_attention(self: network.Attention, x: mx.array, angles: tuple[mx.array, mx.array], layer: int,
                        attend: network.Attend, wanted: mx.array | None = None) -> mx.array:
-    """Its products, and what is between them but for attending and writing."""
+    """Compute the products and everything between them, except attending and writing."""
     num_tokens, num_rotated = x.shape[0], self.num_heads + self.num_kv_heads
     heads = self.qkv_proj(x).reshape(num_tokens, num_rotated + self.num_kv_heads, self.head_dim)
     queries = self._turned(heads, angles)[:, :self.num_heads]

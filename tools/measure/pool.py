@@ -1,4 +1,4 @@
-"""A step must not cost more because the pool is larger: writing tokens never copies the pool."""
+"""Checks that a step does not cost more in a larger pool: writing tokens never copies the pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_vllm.models.loader import DEFAULT_MODEL, load
 from mini_vllm.request import SamplingParams
 
 POOL_SIZES = (64, 4096)
-#: Requests that decode, and tokens of a prompt that comes in every round.
+#: The number of decoding requests, and the length of a prompt that arrives in every round.
 CASES = ((1, 0), (8, 0), (3, 200))
 STEPS_PER_ROUND = 10
 ROUNDS = 20
@@ -46,7 +46,7 @@ def print_pool(num_rounds: int = ROUNDS) -> None:
 
 
 def _run(engine: LLMEngine, num_decoding: int, num_prompt_tokens: int) -> float:
-    """Milliseconds a step, over a round of steps; with a prompt, over those until its output comes."""
+    """Return the milliseconds per step over one round of steps; with a prompt, over the steps until its output."""
     decoding: list[int] = []
     start = time.perf_counter()
     prompt_id: str | None = None

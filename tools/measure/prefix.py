@@ -1,15 +1,15 @@
-"""What sharing a prefix is worth: the cache on, off, and mlx-lm's BatchGenerator, same weights, in one run.
+"""What sharing a prefix gains: the cache on, the cache off, and mlx-lm's BatchGenerator, same weights, in one run.
 
     cold     16 requests at once that share 1024 of 1100 prompt tokens, 16 new tokens each; nothing is cached before
-    in_turn  the same 16, nothing cached before; each arrives when the one before it has ended
+    in_turn  the same 16, nothing cached before; each arrives when the previous one has ended
     warm     all at once after one earlier request with that prefix, as with a system prompt that every request has
     chat     one conversation of 8 turns; each turn sends the whole history
 
-Times to the first token are medians over the requests. With all 16 at once and nothing cached before they cannot come
-8 times as soon, whatever the server: one request after the other, the middle ones come after 8.5 * 1100 = 9350 computed
-tokens, with sharing after 1024 + 8.5 * 76 = 1670 at best, which is 5.6 times less. A server that computes all prompts
-side by side, as mlx-lm's does, makes everybody wait for the last, and so has more to gain. In ``in_turn`` nobody waits
-for anybody, and a first token takes what it costs itself: 1100 tokens, or 76 of them.
+Times to the first token are medians over the requests. With all 16 at once and nothing cached before, no server can
+make them 8 times as short. Served one after another without sharing, the median request gets its first token after 8.5
+* 1100 = 9350 computed tokens. With sharing it takes at least 1024 + 8.5 * 76 = 1670, which is 5.6 times less. A server
+that computes all prompts side by side, as mlx-lm's does, makes every request wait for the last, and so has more to
+gain. In ``in_turn`` no request waits for another, and a first token costs its own prompt: 1100 tokens, or 76 of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CACHE_ON, CACHE_OFF, PEER = SERVERS = ("cache on", "cache off", "mlx-lm")
 
 @dataclass(frozen=True)
 class Size:
-    """How much is served. First requests that share a prefix, and their tokens; then the turns of a chat."""
+    """The amount of work: requests that share a prefix and their tokens, then the turns of a chat."""
 
     num_requests: int = 16
     num_shared: int = 1024
@@ -49,7 +49,7 @@ SMALL = Size(num_requests=3, num_shared=64, num_own=8, num_new=4, num_turns=2, n
 
 
 class Workloads:
-    """The four of them, each to be served by a server that has served nothing before."""
+    """The four workloads, each for a server that has not served anything before."""
 
     def __init__(self, vocab_size: int, size: Size) -> None:
         self.size = size
@@ -81,7 +81,7 @@ class Workloads:
 
 
 def count_blocks(loaded: LoadedModel, num_samples: int, num_new: int) -> tuple[int, int]:
-    """Blocks that hold the prompt, and blocks in all, while samples of one 512-token prompt run."""
+    """Return the number of blocks for the prompt, and in all, while samples of one 512-token prompt run."""
     config = EngineConfig(num_blocks=num_samples * 20 + 1)
     engine = LLMEngine(config, loaded=loaded)
     prompt = np.random.default_rng(0).integers(1, loaded.config.vocab_size, 512).tolist()
@@ -123,8 +123,11 @@ def print_prefix(model: str, rounds: int, drawing: Drawing, size: Size = FULL) -
 
 
 def _print_workload(workload: str, taken: list[dict[str, Served]], drawing: Drawing) -> dict[str, tuple[float, float]]:
-    """What each server took, a line each, then the ratios taken within a round, of wall times and of times to the first
-    token, which are also returned for each other server; ``taken``: a dict a round."""
+    """Print a line per server and the ratios to the other servers. Return these ratios, by server.
+
+    ``taken`` contains a dict per round. The ratios are taken within a round, of wall times and of times to the first
+    token.
+    """
     for name in SERVERS:
         first_round = taken[0][name]
         wall = statistics.median(of_round[name].seconds for of_round in taken)

@@ -16,12 +16,12 @@ from mini_vllm.request import RequestOutput
 
 @dataclass
 class Served:
-    """What serving some requests took."""
+    """The cost and the outputs of serving some requests."""
 
     seconds: float = 0.0
     first_token_s: list[float] = field(default_factory=list)
     num_computed_tokens: int = 0
-    #: None if the server does not say.
+    #: None if the server does not report it.
     num_copied_bytes: int | None = 0
     token_ids: list[list[int]] = field(default_factory=list)
 
@@ -35,11 +35,11 @@ class Served:
 
 class Server(Protocol):
     def serve(self, prompts: list[list[int]], num_tokens: int, in_turns: bool = False) -> Served:
-        """``num_tokens`` for each prompt; all at once, or ``in_turns``, the next when the one before has ended."""
+        """Generate ``num_tokens`` for each prompt: all at once or, ``in_turns``, one after another."""
 
 
 class OurServer:
-    """What it has cached stays from one call to the next."""
+    """Our engine. Its prefix cache is kept from one call to the next."""
 
     def __init__(self, engine: LLMEngine, drawing: Drawing) -> None:
         self.engine, self.drawing = engine, drawing
@@ -73,7 +73,7 @@ class OurServer:
 
 
 class PeerServer:
-    """It shares nothing between requests, and keeps nothing from one call to the next."""
+    """mlx-lm's BatchGenerator. It shares nothing between requests, and keeps nothing from one call to the next."""
 
     def __init__(self, model: nn.Module, drawing: Drawing) -> None:
         self.model, self.drawing = model, drawing

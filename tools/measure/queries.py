@@ -1,5 +1,7 @@
-"""What more query tokens per request cost: a step in which each of some requests computes one token, or a few, as when
-drafts are verified. CPU time, which does not depend on how busy the machine is."""
+"""What additional query tokens per request cost, as when drafts are verified: steps with one token and with several.
+
+The cost is CPU time, which does not depend on how busy the machine is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from mini_vllm.models.loader import load
 
 NUM_REQUESTS = 8
 NUM_QUERIES = (1, 2, 4, 8)
-#: What stands for all of them.
+#: The number of query tokens in the summary line.
 DRAFTED = 4
 STEPS, ROUNDS = 20, 7
 
@@ -23,7 +25,7 @@ def print_queries(model: str, rounds: int = ROUNDS) -> None:
     print(f"{model}: a step of {NUM_REQUESTS} requests at contexts of {CONTEXT}; the logits of all tokens are computed")
     print(f"{'query tokens':<14} {'CPU time, ms':>13} {'to one token':>13}")
     steps = [repeated_step(loaded, NUM_REQUESTS, num_queries) for num_queries in NUM_QUERIES]
-    taken = [[cpu_ms(step) for step in steps] for _ in range(rounds + 1)][1:]  # the first starts threads
+    taken = [[cpu_ms(step) for step in steps] for _ in range(rounds + 1)][1:]  # the first round starts threads
     in_short = ""
     for nth, num_queries in enumerate(NUM_QUERIES):
         ratio = statistics.median(of_round[nth] / of_round[0] for of_round in taken)
@@ -36,7 +38,7 @@ def print_queries(model: str, rounds: int = ROUNDS) -> None:
 
 
 def cpu_ms(step: Callable[[], mx.array]) -> float:
-    """Of one step, on average."""
+    """Return the average CPU time of one step in milliseconds."""
     start_s = time.process_time()
     for _ in range(STEPS):
         mx.eval(step())

@@ -1,13 +1,13 @@
-"""How many of 80 easy questions a chat model answers right, by how it is sampled: every question with seeds 0 to 4.
+"""How many of 80 easy questions a chat model answers correctly, by sampling method; each question with seeds 0 to 4.
 
-    the model's defaults        ``LLM.get_default_sampling_params()``, which the command line uses, too
+    the model's defaults        ``LLM.get_default_sampling_params()``, which the command line also uses
     greedy                      the most likely token every time; one answer, whatever the seed
-    temperature 0.2, top-p 0.9  what the makers of SmolLM2 advise
+    temperature 0.2, top-p 0.9  the advice of the makers of SmolLM2
     temperature 0.8             what the command line once used for every model
 
-A question is asked as a chat of its own, in the words of ``quiz.json`` and no others. Settings that come to the same
-are asked once: the same seed gives the same answers. ``quiz_score`` says when an answer is right, and when it loops.
-The first question is asked with twenty seeds: it is what a newcomer asks.
+Each question is a separate chat, worded exactly as in ``quiz.json``. Equivalent settings are asked only once: the same
+seed gives the same answers. ``quiz_score`` defines when an answer is right, and when it loops. The first question is
+asked with twenty seeds: it is what a newcomer asks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULTS, GREEDY, ADVISED, BEFORE = "the model's defaults", "greedy", "temperatu
 
 
 class Quiz:
-    """Questions put to one model; keeps the answers of every setting."""
+    """Asks one model the questions, and caches the answers for every setting."""
 
     def __init__(self, llm: LLM, questions: Sequence[Question]) -> None:
         self.llm, self.questions = llm, questions
@@ -36,8 +36,8 @@ class Quiz:
         self._answers: dict[str, list[str]] = {}
 
     def answers(self, params: SamplingParams) -> list[str]:
-        """To all questions, served together; with the same parameters again, those that came before."""
-        params = replace(params, seed=0) if params.temperature == 0 else params  # nothing is drawn
+        """Return the answers to all questions, served together. The same parameters return the cached answers."""
+        params = replace(params, seed=0) if params.temperature == 0 else params  # greedy: the seed does not matter
         key = repr(params)
         if key not in self._answers:
             chats = [[{"role": "user", "content": question.text}] for question in self.questions]
@@ -62,7 +62,10 @@ def settings_of(llm: LLM) -> dict[str, SamplingParams]:
 
 def print_quiz(model: str, num_questions: int | None, show: bool, seeds: Sequence[int] = SEEDS,
                max_tokens: int | None = None, first_seeds: Sequence[int] | None = None) -> None:
-    """A row per setting, as each is done; with ``show`` all answers come first. ``max_tokens``: of an answer."""
+    """Print a row per setting as soon as it is measured; with ``show``, print all answers first.
+
+    ``max_tokens`` limits each answer.
+    """
     max_tokens = MAX_TOKENS if max_tokens is None else max_tokens
     first_seeds = FIRST_QUESTION_SEEDS if first_seeds is None else first_seeds
     questions = read_questions(num_questions)
@@ -89,7 +92,7 @@ def print_quiz(model: str, num_questions: int | None, show: bool, seeds: Sequenc
 
 
 def _print_row(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> tuple[float, float]:
-    """Returns how many percent are right, and how many loop."""
+    """Print a row. Return the percentages of right and of looping answers."""
     num_right = [sum(quiz.are_right(run)) for run in runs]
     num_answers = len(quiz.questions) * len(runs)
     shares = 100 * sum(num_right) / num_answers, 100 * sum(map(quiz.num_looping, runs)) / num_answers
@@ -108,7 +111,7 @@ def _print_answers(quiz: Quiz, name: str, runs: Sequence[SamplingParams]) -> Non
 
 
 def describe(params: SamplingParams) -> str:
-    """What differs from drawing by the model's own distribution: ``temperature 0.2, top-p 0.9``."""
+    """Describe how ``params`` differ from plain sampling: ``temperature 0.2, top-p 0.9``."""
     plain = SamplingParams()
     differ = [f"{field.name.replace('_', '-')} {value}" for field in fields(params)
               if (value := getattr(params, field.name)) != getattr(plain, field.name)]

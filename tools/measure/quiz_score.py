@@ -1,12 +1,12 @@
-"""The questions of the quiz, and when an answer to one is right.
+"""The questions of the quiz, and the rules for a right answer.
 
-An accepted answer must stand in the text as whole words. Case and accents do not matter, nor whether a number is in
-digits or in words. It may stand anywhere in the text, but it does not count
+An accepted answer must be in the text as whole words. Case and accents do not matter, nor whether a number is in digits
+or in words. It may be anywhere in the text, but it does not count
 
     in a clause that says no     "not Paris", "Paris is not the capital"; in "not Rome, but Paris" it does
-    in a list of answers         "Rome, Paris or Berlin": beside it stands the answer to another question, and only that
+    in a list of answers         "Rome, Paris or Berlin": an adjacent item is just the answer to another question
 
-An answer loops if it ends in one phrase, three times in a row.
+An answer loops if it ends in the same phrase three times in a row, or in the same word six times.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 NUMBERS = {**{word: number for number, word in enumerate(_UNITS)},
            **{word: 10 * number for number, word in enumerate(_TENS, 2)}}
 PIECE = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+(?:'[^\W\d_]+)*|[.,;:!?/()\n–—]")
-#: What ends a clause. Between the items of a list stand those of LIST_BREAKS.
+#: The breaks that end a clause. LIST_BREAKS are those between the items of a list.
 LIST_BREAKS = frozenset({",", "/", "\n", "and", "or"})
 BREAKS = LIST_BREAKS | frozenset({*".;:!?()–—", "but"})
 NEGATIONS = frozenset({"not", "no", "never", "cannot", "neither", "nor", "none"})
 ARTICLES = frozenset({"a", "an", "the"})
 
 Words = tuple[str, ...]
-#: A phrase of up to this many words that an answer repeats at its end. A single word must come more often.
+#: The longest phrase, in words, whose repetition at the end is a loop; how often it must occur; how often a single word
+#: must.
 MAX_PHRASE_WORDS, NUM_REPEATS, NUM_SINGLE_REPEATS = 24, 3, 6
 
 
@@ -46,7 +47,7 @@ class Question:
 
 
 def read_questions(num_questions: int | None = None) -> list[Question]:
-    """All of them; or this many, spread over the kinds: the first of each kind, then the second of each."""
+    """Return all questions, or the first ``num_questions`` when one of each kind is taken in turn."""
     kinds = json.loads(QUESTIONS_FILE.read_text(encoding="utf-8"))
     by_kind = [[Question(kind, text, tuple(answers)) for text, answers in questions.items()]
                for kind, questions in kinds.items()]
@@ -61,7 +62,7 @@ def read_questions(num_questions: int | None = None) -> list[Question]:
 @dataclass(frozen=True)
 class Clause:
     words: Words
-    #: Whether what stands before it, and after it, may be another item of a list.
+    #: Whether the text before it, and after it, may be another item of a list.
     follows_item: bool
     precedes_item: bool
 
@@ -77,7 +78,7 @@ class Clause:
 
 
 def is_looping(text: str) -> bool:
-    """Whether ``text`` ends in a phrase that comes three times in a row; one word, six times."""
+    """Check whether ``text`` ends in a phrase that occurs three times in a row; a single word, six times."""
     words = text.split()
     for length in range(1, MAX_PHRASE_WORDS + 1):
         times = NUM_SINGLE_REPEATS if length == 1 else NUM_REPEATS
@@ -87,7 +88,7 @@ def is_looping(text: str) -> bool:
 
 
 class Scorer:
-    """Knows the accepted answers of all questions: side by side, answers to several are a list."""
+    """Scores answers. It knows the accepted answers of all questions, to recognise a list of answers."""
 
     def __init__(self) -> None:
         self._all_answers = {as_words(answer) for question in read_questions() for answer in question.answers}
@@ -107,7 +108,7 @@ class Scorer:
 
 
 def _are_alike(first: Words, second: Words) -> bool:
-    """Two numbers, or two that are none."""
+    """Check whether both are numbers, or neither is."""
     return first[0].isdigit() == second[0].isdigit()
 
 
@@ -131,7 +132,7 @@ def split_clauses(text: str) -> list[Clause]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Words and breaks: in lower case, without accents, numbers in digits."""
+    """Yield words and breaks: in lower case, without accents, numbers in digits."""
     plain = "".join(char for char in unicodedata.normalize("NFKD", text.casefold().replace("’", "'"))
                     if not unicodedata.combining(char))
     pieces = PIECE.findall(plain.replace("hundred and ", "hundred "))

@@ -1,7 +1,7 @@
-"""The same seed, the same tokens: requests drawn one at a time, and all at once.
+"""The same seed gives the same tokens: requests are run one at a time, and all at once.
 
-A batch computes the same logits as a request alone but for rounding, so a draw may fall the other way now and then. A
-request is compared up to its first difference, after which it is another text.
+A batch computes the same logits as a request alone except for rounding, so a draw may occasionally differ. A request is
+compared up to its first difference; after that its text is a different one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUM_REQUESTS = 64
 
 def generate(loaded: LoadedModel, drawing: Drawing, max_num_seqs: int, num_tokens: int, num_requests: int
              ) -> list[list[int]]:
-    """Token ids of all requests, ``max_num_seqs`` at once."""
+    """Generate the token ids of all requests, ``max_num_seqs`` at once."""
     engine = LLMEngine(EngineConfig(max_num_seqs=max_num_seqs), loaded=loaded)
     rng = np.random.default_rng(0)
     for seed in range(num_requests):

@@ -1,7 +1,7 @@
 """One request at a time: our engine against ``mlx_lm.stream_generate``, same weights, same BLAS, interleaved.
 
-Both compute in the float type that our loader chose (on a CPU float32: there the half-precision types are slower), and
-both turn tokens into text as they go.
+Both compute in the float type that our loader chose (float32 on a CPU, where the half-precision types are slower), and
+both convert tokens to text as they go.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def print_single(names: list[str] | None, rounds: int, drawing: Drawing, num_tok
         engine = LLMEngine(EngineConfig(num_blocks=64), loaded=loaded)
         model, tokenizer = load_peer(loaded)
         prompt = loaded.tokenizer.encode(PROMPT)
-        _, ours = _ours(engine, prompt, drawing, num_tokens)  # a warm-up of both, and the check that they do the same
+        _, ours = _ours(engine, prompt, drawing, num_tokens)  # a warm-up of both, and a check of equal work
         _, theirs = _theirs(model, tokenizer, prompt, drawing, num_tokens)
         pairs = [(_ours(engine, prompt, drawing, num_tokens)[0],
                   _theirs(model, tokenizer, prompt, drawing, num_tokens)[0]) for _ in range(rounds)]

@@ -1,8 +1,8 @@
-"""What a caller with a huge prompt does to the others: the worst time between two tokens of streams that decode.
+"""How much a caller with a huge prompt delays the others: the longest time between two tokens of decoding streams.
 
-    nobody      for comparison
-    5 MB        a text far longer than the context: it is refused unread
-    longest     the longest text that must be read to know that it is too long
+    nobody      no such caller, for comparison
+    5 MB        text far longer than the context: it is rejected without being tokenized
+    longest     the longest text that must be tokenized to know that it is too long
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORD = "the king said "
 
 
 async def worst_gap_s(engine: AsyncLLMEngine, text: str | None, num_tokens: int = NUM_TOKENS) -> tuple[float, float]:
-    """Of all streams, while ``text`` comes after some tokens; and how long its caller waits for the answer."""
+    """Return the longest gap between two tokens of any stream while ``text`` arrives, and its caller's waiting time."""
     params = SamplingParams(max_tokens=num_tokens, temperature=0, ignore_eos=True)
     has_begun, worst, answered_s, num_ended = asyncio.Event(), 0.0, 0.0, 0
 

@@ -1,4 +1,4 @@
-"""Every measurement can be quick. That each runs, the test of the README shows, which names them; here are three."""
+"""Every measurement has a quick mode. The test of the README runs all of them; this file tests three."""
 
 import json
 

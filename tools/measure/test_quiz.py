@@ -92,7 +92,7 @@ def test_clauses_end_at_marks_and_at_and_or_and_but():
 
 
 def test_there_are_80_questions_all_different():
-    def pairs(found):  # a name that comes twice in an object would be lost
+    def pairs(found):  # a duplicate name in an object would be lost
         assert len(dict(found)) == len(found)
         return dict(found)
 
@@ -161,7 +161,10 @@ def test_every_setting_is_asked_with_five_seeds_and_has_its_row(shallow, tmp_pat
 
 def test_the_table_counts_right_and_looping_answers_and_the_first_question(shallow, tmp_path, monkeypatch, capsys):
     def chat(self, chats, params):
-        """Knows all at a temperature of 0.2, two thirds at 0.8; with seed 2 one less. Greedy, it repeats itself."""
+        """Answer six questions correctly at temperature 0.2 and four otherwise, one fewer with seed 2.
+
+        At temperature 0 the other answers loop.
+        """
         answers = {question.text: question.answers[0] for question in read_questions()}
         num_known = (6 if params.temperature == 0.2 else 4) - (params.seed == 2)
         unknown = "I have no idea. " * 3 if params.temperature == 0 else "No idea."

@@ -1,4 +1,4 @@
-"""What the prefix tree costs among many cached prompts that begin alike: with a BOS, all of them do."""
+"""What the prefix tree costs with many cached prompts that share a prefix, as all prompts with a BOS token do."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NUM_ROUNDS = 40
 
 
 class TreeBench:
-    """Cached prompts of one block each, all children of the root, and questions that go as far as their common part.
+    """Cached prompts of one block each, all children of the root, and lookups of prompts that share their common part.
 
-    Those that have nothing in common are asked for by the first token of one of them.
+    If the prompts have nothing in common, a lookup shares the first token of one of them.
     """
 
     def __init__(self, num_prompts: int, num_in_common: int, seed: int = 0) -> None:
@@ -34,7 +34,7 @@ class TreeBench:
             self._donate(self._next_prompt())
 
     def match(self) -> float:
-        """Seconds for a round of lookups."""
+        """Return the seconds for a round of lookups."""
         questions = [self._prompt(self.rng.choice(self.heads)) for _ in range(OPERATIONS_PER_ROUND)]
         start = time.perf_counter()
         matches = [self.tree.match(question) for question in questions]
@@ -43,7 +43,7 @@ class TreeBench:
         return elapsed
 
     def replace(self) -> float:
-        """Seconds for a round in which the oldest prompt's block is given out, filled anew and left in the tree."""
+        """Return the seconds for a round that allocates the oldest prompt's block, refills it and donates it."""
         prompts = [self._next_prompt() for _ in range(OPERATIONS_PER_ROUND)]
         start = time.perf_counter()
         for prompt in prompts:
@@ -54,7 +54,7 @@ class TreeBench:
         self.tree.donate(prompt, self.pool.get_new_blocks(1))
 
     def _next_prompt(self) -> list[int]:
-        """The heads come in turn, so that a prompt takes the block of one that began like it."""
+        """Return a prompt with the next head. The heads take turns, so it gets the block of a prompt with its head."""
         self.num_donated += 1
         return self._prompt(self.heads[self.num_donated % len(self.heads)])
 
@@ -63,7 +63,10 @@ class TreeBench:
 
 
 def run_tree(all_num_prompts: tuple[int, int], rounds: int) -> dict[tuple[str, str, int], list[float]]:
-    """(operation, what the prompts share, how many there are) → seconds an operation, in each of interleaved rounds."""
+    """Return the seconds per operation in each of the interleaved rounds.
+
+    The key is (operation, what the prompts share, number of prompts).
+    """
     benches = {(name, num_prompts): TreeBench(num_prompts, num_in_common)
                for name, num_in_common in CASES for num_prompts in all_num_prompts}
     times: dict[tuple[str, str, int], list[float]] = {}

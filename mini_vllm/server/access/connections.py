@@ -1,12 +1,12 @@
-"""Connections: how many there may be, and how long one may keep the server waiting.
+"""Limits on the number of connections, and on how long a connection may keep the server waiting.
 
 Connecting needs no key, and a connection takes a file descriptor. So a connection is closed if the head of a request
-has not arrived within ``HEAD_S``, or if its client has read nothing of an answer for ``WRITE_S``. When there are more
-connections than file descriptors allow, with some to spare for models and processes, the one that has kept the server
-waiting for longest makes room for the new one.
+has not arrived within ``HEAD_S``, or if its client has read nothing of an answer for ``WRITE_S``. If there are more
+connections than file descriptors allow (some are reserved for models and processes), the one that has kept the server
+waiting longest is closed for the new one.
 
-Bytes are parsed in pieces of ``PIECE_BYTES``, and a body may not come in tiny chunks: h11 takes as long for a chunk of
-one byte as for one of thousands.
+Bytes are parsed in pieces of ``PIECE_BYTES``, and a body may not consist of tiny chunks: h11 takes as long for a chunk
+of one byte as for a chunk of thousands.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mini_vllm.server.errors import ApiError
 
 HEAD_S = 10.0
-#: How long a write may stand still, and how much of what was written the system keeps. A slow client's reading is seen
-#: in steps, of a hundred kilobytes or more over loopback: docs/serving.md has the rates that follow from it.
+#: How long a write may make no progress, and how many written bytes the system buffers. A slow client's reads become
+#: visible in steps, of a hundred kilobytes or more over loopback: docs/serving.md has the resulting minimum rates.
 WRITE_S, SEND_BUFFER_BYTES = 60.0, 2**16
-#: How many chunks of a body may be of any size. If there are more, they must have so many bytes on average.
+#: The number of chunks of a body that may have any size. If there are more, their mean size must be at least this.
 NUM_FREE_CHUNKS, MIN_CHUNK_BYTES = 256, 256
 PIECE_BYTES = 2**14
-#: How often the log may say the same.
+#: The log repeats a message after this time at the earliest.
 LOG_EVERY_S = 60.0
 #: asyncio accepts this many connections before it looks at any of them.
 NUM_ACCEPTED_AT_ONCE = 32
@@ -37,7 +37,7 @@ MAX_CONNECTIONS = 8192
 
 
 def max_connections() -> int:
-    """Return how many connections there may be: half of what the process may open."""
+    """Return the maximum number of connections: half of the files that the process may open, within 8 and 8192."""
     try:
         import resource
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -47,7 +47,7 @@ def max_connections() -> int:
 
 
 class CountingParser(h11.Connection):
-    """h11's half of a connection. It knows how much was written, and refuses a body that comes in tiny chunks."""
+    """h11's side of a connection. It counts the written bytes, and rejects a body that consists of tiny chunks."""
 
     num_written = num_chunks = num_chunked_bytes = 0
 
@@ -63,37 +63,38 @@ class CountingParser(h11.Connection):
         return event
 
     def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """Count the bytes that h11 gives out."""
         parts = super().send_with_data_passthrough(event)
         self.num_written += sum(map(len, parts or ()))
         return parts
 
 
 class BoundedConnection(H11Protocol):
-    """One connection of uvicorn's, with limits on its silence, on its work, and on the number of its kind."""
+    """A connection of uvicorn's, with limits on its silence, on its work, and on the number of connections."""
 
     conn: CountingParser
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.conn = CountingParser(h11.SERVER)
-        #: Since when the server waits for this client, and how much the client had read by then.
+        #: Since when the server has been waiting for this client, and how many bytes the client had read by then.
         self.waits_since_s = 0.0
         self._num_read = 0
         self._head_limit: asyncio.TimerHandle | None = None
 
     @property
     def has_request(self) -> bool:
-        """Whether the head of a request has arrived that is not answered yet."""
+        """Whether the head of a request has arrived, and the request is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def has_whole_request(self) -> bool:
-        """Whether its body has arrived, too: a client may send half of one and wait."""
+        """Whether its body has also arrived: a client may send half of a body and wait."""
         return self.has_request and not self.cycle.more_body
 
     @property
     def num_unread(self) -> int:
-        """Bytes that were written for the client and that the system has not taken yet."""
+        """The number of bytes written for the client that the system has not accepted yet."""
         return self.transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -118,7 +119,7 @@ class BoundedConnection(H11Protocol):
             self._limit_the_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what is not HTTP. A client that has its answer already gets no second one."""
+        """Answer input that is not HTTP; uvicorn calls this. A client that already has its answer gets no second one."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return self.transport.abort()
         if self.conn.num_chunks > NUM_FREE_CHUNKS:
@@ -131,8 +132,10 @@ class BoundedConnection(H11Protocol):
         self.transport.close()
 
     def look(self, now_s: float) -> None:
-        """Note whether the client has read anything since the last look. Close the connection if it has read nothing
-        for ``WRITE_S``."""
+        """Record whether the client has read anything since the last call.
+
+        Close the connection if it has read nothing for ``WRITE_S``.
+        """
         num_read = self.conn.num_written - self.num_unread
         if num_read != self._num_read or self.has_whole_request and not self.num_unread:
             self._num_read, self.waits_since_s = num_read, now_s
@@ -153,7 +156,7 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _make_room(self) -> None:
-        """Close the connection that has kept the server waiting for longest; if none does, this one."""
+        """Close the connection that has kept the server waiting longest; if the server waits for none, close this one."""
         waiting = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self and (
             each.num_unread or not each.has_whole_request and not each.transport.is_closing())]
         min(waiting, key=lambda each: each.waits_since_s, default=self).transport.abort()
@@ -162,7 +165,7 @@ class BoundedConnection(H11Protocol):
 
 
 class OnceInAWhile(logging.Filter):
-    """Lets a message through, and the same one again only after a while, whatever its arguments are."""
+    """Passes a message, and passes it again only after ``LOG_EVERY_S``, whatever its arguments are."""
 
     def __init__(self) -> None:
         super().__init__()
